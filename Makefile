@@ -1,0 +1,30 @@
+# `make demo` and `make test` work on a fresh clone; both re-use .venv while its inputs are unchanged.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint soak clean
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: $(READY)
+	$(BIN)/python examples/quadruped_demo.py
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: lint
+	$(BIN)/pytest -n 2 --dist worksteal
+
+soak: $(READY)
+	LEAPP_SOAK=1 $(BIN)/pytest -n 2 --dist worksteal
+
+clean:
+	rm -rf $(VENV) build dist

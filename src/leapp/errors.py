@@ -1,0 +1,82 @@
+"""Every exception the library raises on purpose.
+
+One base class, a handful of kinds. Each kind also derives from the built-in class a caller would expect, so
+``except ValueError`` and ``except LeappError`` both work. A message says what happened, where, and what to do next.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AnnotationError",
+    "AnnotationTypeError",
+    "BundleError",
+    "BundleFileError",
+    "ExportError",
+    "InputError",
+    "InputTypeError",
+    "LeappError",
+    "MissingDependencyError",
+    "SessionError",
+    "TraceError",
+    "UnknownPortError",
+    "ValidationError",
+]
+
+
+class LeappError(Exception):
+    """Base class of all errors raised by leapp."""
+
+
+class SessionError(LeappError, RuntimeError):
+    """A call that does not fit the state of the session, such as ``stop()`` without ``start()``."""
+
+
+class AnnotationError(LeappError, ValueError):
+    """An annotation names or describes something that cannot be: a duplicate port, a changed shape, a bad name."""
+
+
+class AnnotationTypeError(LeappError, TypeError):
+    """An annotation was given a value of the wrong type or form."""
+
+
+class TraceError(LeappError, RuntimeError):
+    """The recorded computation cannot be exported as it ran."""
+
+
+class ExportError(LeappError, RuntimeError):
+    """A backend could not write a node."""
+
+
+class ValidationError(LeappError, RuntimeError):
+    """A written model does not reproduce the values that were traced."""
+
+
+class BundleError(LeappError, ValueError):
+    """A bundle is malformed, inconsistent, tampered with or not allowed."""
+
+
+class BundleFileError(BundleError, FileNotFoundError):
+    """A file that a bundle names does not exist."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class InputError(LeappError, ValueError):
+    """A value given to a running pipeline does not fit its port."""
+
+
+class InputTypeError(LeappError, TypeError):
+    """A value given to a running pipeline is of a type that cannot be an input."""
+
+
+class UnknownPortError(LeappError, KeyError):
+    """A key names no port of the pipeline."""
+
+    def __str__(self) -> str:
+        # KeyError shows repr(key); our argument is a sentence.
+        return str(self.args[0]) if self.args else ""
+
+
+class MissingDependencyError(LeappError, ImportError):
+    """An optional package is needed for what was asked."""

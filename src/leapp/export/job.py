@@ -1,0 +1,42 @@
+"""What one node asks of a backend, and what the backend answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ExportJob", "ExportResult"]
+
+
+@dataclass(slots=True)
+class ExportJob:
+    """A node ready to be written.
+
+    ``module.forward`` takes the inputs positionally in the order of ``input_names`` and returns a tuple in the order of
+    ``output_names``. It may run in-place ops on its own intermediate values, never on its inputs. Parameters and buffers
+    of ``module`` carry the names they should have in the file.
+    """
+
+    node: str
+    module: torch.nn.Module
+    example: tuple[torch.Tensor, ...]
+    input_names: list[str]
+    output_names: list[str]
+    backend: str
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ExportResult:
+    """The file a backend wrote, with what the YAML says about it."""
+
+    path: Path
+    backend: str
+    """``jit``, ``onnx`` or ``pt2``: the runtime family, not the exporter variant."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    dropped_inputs: list[str] = field(default_factory=list)
+    """Inputs the exporter removed because nothing depends on them."""

@@ -1,0 +1,84 @@
+"""The plain description of an exported pipeline: nodes, ports, wiring.
+
+This is what a bundle's YAML says, as values. It knows no file format, no engine and no tensor library: reading and
+writing are the bundle's work, running is the runtime's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["CONFIG_VERSION", "DTYPES", "Contract", "ModelFile", "Node", "Pipeline", "Port", "key", "split_key"]
+
+CONFIG_VERSION = "1.3"
+
+DTYPES = frozenset(
+    {"float64", "float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool"}
+    | {"uint16", "uint32", "uint64", "complex64", "complex128"}
+    | {"float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"}
+)
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """A named input or output of a node. ``extra`` is flattened into the port's YAML entry."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    type: str = "tensor"
+    kind: str | None = None
+    element_names: list[Any] | None = None
+    temporal_period_ms: int | float | None = None
+    extra: dict[str, Any] = {}
+
+
+class ModelFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The file behind a node: ``parameters`` in the YAML. All ``None`` for a node without a model."""
+
+    model_path: str | None = None
+    md5sum: str | None = None
+    sha256sum: str | None = None
+    backend: str | None = None
+    warp_segments: int = 0
+    extra: dict[str, Any] = {}
+    """Backend metadata written after the fixed keys: ``opset_version`` (onnx), ``torch_version`` (pt2)."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One exported stage."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    model: ModelFile = ModelFile()
+
+
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+    """How nodes are wired. Flow maps go from ``node/output`` to the ``node/input`` keys it feeds."""
+
+    data_flow: dict[str, tuple[str, ...]] = {}
+    feedback_flow: dict[str, tuple[str, ...]] = {}
+    inputs: dict[str, tuple[str, ...]] = {}
+    outputs: dict[str, tuple[str, ...]] = {}
+    initial_values: str | None = None
+    configs: dict[str, Any] | None = None
+
+
+class Contract(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a bundle's YAML says. ``nodes`` keeps the order in which the nodes were completed."""
+
+    nodes: dict[str, Node]
+    pipeline: Pipeline
+    system: dict[str, Any] = {}
+
+
+def key(node: str, port: str) -> str:
+    """The public name of a port: ``node/port``."""
+    return f"{node}/{port}"
+
+
+def split_key(text: str) -> tuple[str, str]:
+    """The node and port of a public key. Port names hold no slash, so the last one separates."""
+    node, _, port = text.rpartition("/")
+    return node, port
