@@ -1,0 +1,273 @@
+"""Tensors in files: the safetensors format, without a tensor library.
+
+Values are raw bytes with a dtype and a shape, so bfloat16 and the 8-bit floats need nothing but Python. Initial values
+are keyed ``node/port``; samples ``pass/in/node/port`` and ``pass/out/node/port``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from leapp.errors import BundleError
+from leapp.graph.contract import Contract, Port, key, split_key
+from leapp.semantics import dtype_name, shape_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "RawTensor",
+    "Sample",
+    "check_initial_values",
+    "decode",
+    "decode_samples",
+    "encode",
+    "encode_samples",
+    "feedback_ports",
+]
+
+_CODES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+    "complex64": "C64",
+    "complex128": "C128",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
+}
+_DTYPES = {code: dtype for dtype, code in _CODES.items()}
+_NUMPY_LACKS = {"bfloat16": "uint16"}
+_MAX_HEADER = 16 * 1024 * 1024
+
+
+def _item_size(dtype: str) -> int:
+    if dtype.startswith("float8") or dtype == "bool":
+        return 1
+    bits = int("".join(c for c in dtype if c.isdigit()))
+    return bits // 8
+
+
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """A value as it lies in a file: little-endian, row after row."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | memoryview = field(repr=False)
+
+    @classmethod
+    def of(cls, value: Any) -> RawTensor:
+        """The raw form of a torch tensor or a NumPy array."""
+        dtype, shape = dtype_name(value), shape_of(value)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+            return cls(dtype, shape, flat.view(torch.uint8).numpy().tobytes())
+        return cls(dtype, shape, value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes())
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The value as a NumPy array of its own. A dtype NumPy lacks comes as unsigned integers of the same bits."""
+        import numpy as np
+
+        lacking = "uint8" if self.dtype.startswith("float8") else self.dtype
+        dtype = np.dtype(_NUMPY_LACKS.get(self.dtype, lacking)).newbyteorder("<")
+        array: np.ndarray[Any, Any] = np.frombuffer(self.data, dtype).reshape(self.shape).copy()
+        return array
+
+
+def encode(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """A safetensors file. The same tensors always give the same bytes."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    # Wide items first keeps every tensor aligned to its own item size, which readers that map the file rely on.
+    names = sorted(tensors, key=lambda name: (-_item_size(tensors[name].dtype), name))
+    position = 0
+    for name in names:
+        tensor = tensors[name]
+        end = position + len(tensor.data)
+        header[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([struct.pack("<Q", len(text)), text, *(tensors[name].data for name in names)])
+
+
+def decode(data: bytes, what: str) -> dict[str, RawTensor]:
+    """The tensors of a safetensors file.
+
+    Args:
+        data: The bytes of the file.
+        what: The file, for messages.
+
+    Raises:
+        BundleError: If the file is cut off, overlaps itself, has holes or describes impossible tensors.
+    """
+    size = struct.unpack("<Q", data[:8])[0] if len(data) >= 8 else _MAX_HEADER + 1
+    if size > min(_MAX_HEADER, len(data) - 8):
+        raise BundleError(f"{what}: not a complete safetensors file.")
+    try:
+        header = json.loads(data[8 : 8 + size].decode(), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{what}: the header is damaged: {error}.") from error
+    if not isinstance(header, dict):
+        raise BundleError(f"{what}: the header is damaged.")
+    header.pop("__metadata__", None)
+    body = memoryview(data)[8 + size :]
+    tensors: dict[str, RawTensor] = {}
+    spans: list[tuple[int, int]] = []
+    for name, entry in header.items():
+        dtype, shape, (start, end) = _entry(entry, f"{what}: '{name}'")
+        if end > len(body) or end - start != math.prod(shape) * _item_size(dtype):
+            raise BundleError(f"{what}: '{name}' does not have the bytes its shape needs.")
+        spans.append((start, end))
+        tensors[name] = RawTensor(dtype, shape, body[start:end])
+    position = 0
+    for start, end in sorted(spans):
+        if start != position:
+            raise BundleError(f"{what}: the tensors overlap or leave holes.")
+        position = end
+    if position != len(body):
+        raise BundleError(f"{what}: the file is longer than its tensors.")
+    return tensors
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key appears twice")
+    return result
+
+
+def _entry(entry: Any, what: str) -> tuple[str, tuple[int, ...], tuple[int, int]]:
+    fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    dtype = _DTYPES.get(str(fields.get("dtype")))
+    shape, offsets = _naturals(fields.get("shape")), _naturals(fields.get("data_offsets"))
+    if dtype is None or shape is None or offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise BundleError(f"{what} is not described as a tensor.")
+    return dtype, shape, (offsets[0], offsets[1])
+
+
+def _naturals(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, list) and len(value) <= 64 and all(type(item) is int and item >= 0 for item in value):
+        return tuple(value)
+    return None
+
+
+def feedback_ports(contract: Contract) -> dict[str, Port]:
+    """Every input that is fed back, by ``node/port``: the ones that need an initial value."""
+    inputs = {key(name, port.name): port for name, node in contract.nodes.items() for port in node.inputs}
+    targets: Iterable[Sequence[str]] = contract.pipeline.feedback_flow.values()
+    return {target: inputs[target] for group in targets for target in group}
+
+
+def check_initial_values(values: Mapping[str, RawTensor], contract: Contract, what: str) -> None:
+    """Refuse initial values that do not belong to the fed-back inputs of a contract, one by one.
+
+    Raises:
+        BundleError: If a value is missing, belongs to no fed-back input, or has another shape or dtype.
+    """
+    wanted = feedback_ports(contract)
+    for name in values:
+        if name not in wanted:
+            raise BundleError(f"{what}: '{name}' is not a fed-back input of this pipeline.")
+    for name, port in wanted.items():
+        if name not in values:
+            raise BundleError(f"{what}: the initial value of '{name}' is missing.")
+        value = values[name]
+        if (value.dtype, value.shape) != (port.dtype, port.shape):
+            raise BundleError(
+                f"{what}: '{name}' is {value.dtype} {list(value.shape)}, "
+                f"but the port is {port.dtype} {list(port.shape)}."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The values of one node in one pass, by port name."""
+
+    inputs: Mapping[str, RawTensor]
+    outputs: Mapping[str, RawTensor]
+
+    @property
+    def size(self) -> int:
+        """How many bytes the values take."""
+        return sum(len(value.data) for side in (self.inputs, self.outputs) for value in side.values())
+
+
+def encode_samples(samples: Mapping[str, Sequence[Sample]], max_bytes: int | None = None) -> tuple[bytes, int]:
+    """The samples file and the number of passes in it.
+
+    Args:
+        samples: For each node its passes, oldest first.
+        max_bytes: Whole passes are kept, oldest first, as long as they fit.
+    """
+    tensors: dict[str, RawTensor] = {}
+    room = max_bytes
+    kept = 0
+    for index in range(max((len(passes) for passes in samples.values()), default=0)):
+        present = {node: passes[index] for node, passes in samples.items() if index < len(passes)}
+        if room is not None:
+            room -= sum(sample.size for sample in present.values())
+            if room < 0:
+                break
+        for node, sample in present.items():
+            for side, values in (("in", sample.inputs), ("out", sample.outputs)):
+                tensors |= {f"{index}/{side}/{key(node, port)}": value for port, value in values.items()}
+        kept += 1
+    return encode(tensors, {"leapp samples": "1", "passes": str(kept)}), kept
+
+
+def decode_samples(data: bytes, contract: Contract, what: str) -> dict[str, list[Sample]]:
+    """The passes of every node, checked against the ports of a contract.
+
+    Raises:
+        BundleError: If a value belongs to no port, or a port has no value or one of another shape or dtype.
+    """
+    passes: dict[str, dict[int, tuple[dict[str, RawTensor], dict[str, RawTensor]]]] = {}
+    for name, value in decode(data, what).items():
+        index, _, rest = name.partition("/")
+        side, _, public = rest.partition("/")
+        node, port = split_key(public)
+        if not (index.isascii() and index.isdigit() and len(index) < 7) or side not in ("in", "out"):
+            raise BundleError(f"{what}: '{name}' is not a sample.")
+        if node not in contract.nodes:
+            raise BundleError(f"{what}: '{name}' belongs to no node of this pipeline.")
+        sides = passes.setdefault(node, {}).setdefault(int(index), ({}, {}))
+        sides[side == "out"][port] = value
+    result: dict[str, list[Sample]] = {}
+    for node, by_index in passes.items():
+        if sorted(by_index) != list(range(len(by_index))):
+            raise BundleError(f"{what}: a pass of node '{node}' is missing.")
+        described = contract.nodes[node]
+        for number, (inputs, outputs) in by_index.items():
+            where = f"{what}: pass {number} of node '{node}'"
+            _check_ports(inputs, described.inputs, where)
+            _check_ports(outputs, described.outputs, where)
+        result[node] = [Sample(*by_index[number]) for number in range(len(by_index))]
+    return result
+
+
+def _check_ports(values: Mapping[str, RawTensor], ports: Iterable[Port], where: str) -> None:
+    described = {port.name: (port.dtype, port.shape) for port in ports}
+    found = {name: (value.dtype, value.shape) for name, value in values.items()}
+    for name in described.keys() | found.keys():
+        if described.get(name) != found.get(name):
+            raise BundleError(f"{where}: port '{name}' is {found.get(name)}, expected {described.get(name)}.")

@@ -1,0 +1,269 @@
+"""The keys of a bundle's YAML: a ``Contract`` to text and back.
+
+``docs/format.md`` describes the layout. This module knows the keys, their order and their types; it opens no file.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from leapp.bundle import text as yaml_text
+from leapp.bundle.text import Flow
+from leapp.errors import BundleError
+from leapp.graph.contract import DTYPES, Contract, ModelFile, Node, Pipeline, Port
+
+__all__ = ["MODELS", "PIPELINE", "SYSTEM", "contract_of", "dump_contract", "port_entry"]
+
+MODELS, PIPELINE, SYSTEM = "models", "pipeline", "system information"
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+_MAX_ELEMENTS = 2**40
+_PATH_IN_MESSAGE = re.compile(r" - at `\$(.*)`$")
+_MODEL_KEYS = ("model_path", "md5sum", "sha256sum", "backend")
+_BAD_NAME = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def dump_contract(contract: Contract) -> str:
+    """The YAML of a contract: three mappings, each followed by a blank line."""
+    sections = (
+        ({MODELS: {name: _node_entry(node) for name, node in contract.nodes.items()}}, False),
+        ({PIPELINE: _pipeline_entry(contract.pipeline)}, True),
+        ({SYSTEM: contract.system}, True),
+    )
+    return "".join(yaml_text.dump(section, sort_keys=sort_keys) + "\n" for section, sort_keys in sections)
+
+
+def port_entry(port: Port) -> dict[str, Any]:
+    """The YAML entry of a port. Keys that are not set are left out; ``extra`` comes last."""
+    entry: dict[str, Any] = {"name": port.name, "dtype": port.dtype, "shape": Flow(port.shape), "type": port.type}
+    if port.kind is not None:
+        entry["kind"] = port.kind
+    if port.element_names is not None:
+        entry["element_names"] = _flow(port.element_names)
+    if port.temporal_period_ms is not None:
+        entry["temporal_period_ms"] = port.temporal_period_ms
+    return {**entry, **port.extra}
+
+
+def _node_entry(node: Node) -> dict[str, Any]:
+    model = node.model
+    fixed = {key: getattr(model, key) for key in (*_MODEL_KEYS, "warp_segments")}
+    return {
+        "inputs": [port_entry(port) for port in node.inputs],
+        "outputs": [port_entry(port) for port in node.outputs],
+        "parameters": {**fixed, **model.extra},
+    }
+
+
+def _pipeline_entry(pipeline: Pipeline) -> dict[str, Any]:
+    entry: dict[str, Any] = {}
+    for key in ("data_flow", "feedback_flow", "inputs", "outputs"):
+        entry[key] = {source: Flow(targets) for source, targets in getattr(pipeline, key).items()}
+    if pipeline.initial_values is not None:
+        entry["initial_values"] = pipeline.initial_values
+    if pipeline.configs is not None:
+        entry["configs"] = pipeline.configs
+    return entry
+
+
+def _flow(value: Any) -> Any:
+    return Flow(_flow(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+
+def contract_of(document: Any, name: str, text: str) -> Contract:
+    """The contract a parsed document describes.
+
+    Args:
+        document: What ``parse`` returned for ``text``.
+        name: The file, for messages.
+        text: The source, to say on which line a mistake stands.
+
+    Raises:
+        BundleError: If a key is missing, has the wrong type, or names something that does not exist.
+    """
+    return _Reader(name, text).contract(document)
+
+
+class _Reader:
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._text = text
+
+    def contract(self, document: Any) -> Contract:
+        top = self._mapping(document, ())
+        for key in (MODELS, PIPELINE, SYSTEM):
+            if key not in top:
+                self._fail((), f"the section '{key}' is missing, this is not a complete bundle description")
+        system = self._mapping(top[SYSTEM], (SYSTEM,))
+        self._check_version(system)
+        nodes = {
+            self._word(name, (MODELS, name), slash=True): self._node(entry, (MODELS, name))
+            for name, entry in self._mapping(top[MODELS], (MODELS,)).items()
+        }
+        pipeline = self._pipeline(self._mapping(top[PIPELINE], (PIPELINE,)))
+        self._check_wiring(nodes, pipeline)
+        return Contract(nodes=nodes, pipeline=pipeline, system=dict(system))
+
+    def _fail(self, path: tuple[str | int, ...], what: str) -> NoReturn:
+        line = yaml_text.line_of(self._text, path)
+        where = f"{self._name}, line {line}" if line is not None else self._name
+        raise BundleError(f"{where}: {_dotted(path)}: {what}." if path else f"{where}: {what}.")
+
+    def _mapping(self, value: Any, path: tuple[str | int, ...]) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self._fail(path, f"expected a mapping, got {_kind(value)}")
+        for key in value:
+            if not isinstance(key, str):
+                self._fail((*path, key), f"expected a text key, got {key!r}; put it in quotes")
+        return value
+
+    def _word(self, value: Any, path: tuple[str | int, ...], *, slash: bool = False) -> str:
+        if not isinstance(value, str) or not value or _BAD_NAME.search(value) or ("/" in value and not slash):
+            self._fail(path, f"{value!r} is not a usable name")
+        return value
+
+    def _check_version(self, system: dict[str, Any]) -> None:
+        path = (SYSTEM, "leapp config version")
+        version = system.get("leapp config version")
+        if isinstance(version, float):
+            version = str(version)
+        if not isinstance(version, str) or not re.fullmatch(r"\d{1,6}\.\d{1,6}", version):
+            self._fail(path, f"expected a version such as '1.3', got {version!r}")
+        if version.partition(".")[0] != "1":
+            self._fail(path, f"version {version} is not supported, this leapp reads 1.x")
+
+    def _convert(self, value: Any, type_: type[_T], path: tuple[str | int, ...]) -> _T:
+        try:
+            return msgspec.convert(value, type_, strict=True)
+        except msgspec.ValidationError as error:
+            message = str(error)
+            found = _PATH_IN_MESSAGE.search(message)
+            steps = re.findall(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]", found.group(1)) if found else []
+            inner = tuple(int(index) if index.isdigit() else (key or index) for key, index in steps)
+            self._fail((*path, *inner), _PATH_IN_MESSAGE.sub("", message).replace("`", "'"))
+
+    def _node(self, value: Any, path: tuple[str | int, ...]) -> Node:
+        entry = self._mapping(value, path)
+        for key in ("inputs", "outputs", "parameters"):
+            if key not in entry:
+                self._fail(path, f"'{key}' is missing")
+        return Node(
+            inputs=self._ports(entry["inputs"], (*path, "inputs")),
+            outputs=self._ports(entry["outputs"], (*path, "outputs")),
+            model=self._model(entry["parameters"], (*path, "parameters")),
+        )
+
+    def _ports(self, value: Any, path: tuple[str | int, ...]) -> tuple[Port, ...]:
+        if not isinstance(value, list):
+            self._fail(path, f"expected a list, got {_kind(value)}")
+        ports = tuple(self._port(entry, (*path, index)) for index, entry in enumerate(value))
+        seen: set[str] = set()
+        for index, port in enumerate(ports):
+            if port.name in seen:
+                self._fail((*path, index, "name"), f"the port '{port.name}' is listed twice")
+            seen.add(port.name)
+        return ports
+
+    def _port(self, value: Any, path: tuple[str | int, ...]) -> Port:
+        port = self._split(value, Port, path)
+        self._word(port.name, (*path, "name"))
+        if port.dtype not in DTYPES:
+            self._fail((*path, "dtype"), f"unknown dtype {port.dtype!r}")
+        if port.type != "tensor":
+            self._fail((*path, "type"), f"expected 'tensor', got {port.type!r}")
+        if any(size < 0 for size in port.shape) or math.prod(port.shape) > _MAX_ELEMENTS:
+            self._fail((*path, "shape"), f"{list(port.shape)} is not a possible shape")
+        return port
+
+    def _model(self, value: Any, path: tuple[str | int, ...]) -> ModelFile:
+        entry = self._mapping(value, path)
+        for key in _MODEL_KEYS:
+            if key not in entry:
+                self._fail(path, f"'{key}' is missing")
+        model = self._split(entry, ModelFile, path)
+        if model.model_path is not None and not re.fullmatch(r"[0-9a-f]{64}", model.sha256sum or ""):
+            self._fail((*path, "sha256sum"), f"expected 64 hexadecimal digits, got {model.sha256sum!r}")
+        return model
+
+    def _split(self, value: Any, type_: type[_T], path: tuple[str | int, ...]) -> _T:
+        """Known keys become fields, all others ``extra``."""
+        entry = self._mapping(value, path)
+        known = {field.name for field in msgspec.structs.fields(type_)} - {"extra"}
+        fields: dict[str, Any] = {key: item for key, item in entry.items() if key in known}
+        fields["extra"] = {key: item for key, item in entry.items() if key not in known}
+        return self._convert(fields, type_, path)
+
+    def _pipeline(self, entry: dict[str, Any]) -> Pipeline:
+        known = {field.name for field in msgspec.structs.fields(Pipeline)}
+        fields = {key: value for key, value in entry.items() if key in known}
+        older = entry.get("feedback_connections")
+        if older is not None and fields.setdefault("feedback_flow", older) != older:
+            self._fail((PIPELINE, "feedback_connections"), "says something else than 'feedback_flow'")
+        for key in ("data_flow", "inputs", "outputs"):
+            if key not in fields:
+                self._fail((PIPELINE,), f"'{key}' is missing")
+        return self._convert(fields, Pipeline, (PIPELINE,))
+
+    def _check_wiring(self, nodes: Mapping[str, Node], pipeline: Pipeline) -> None:
+        inputs = {f"{name}/{port.name}": port for name, node in nodes.items() for port in node.inputs}
+        outputs = {f"{name}/{port.name}": port for name, node in nodes.items() for port in node.outputs}
+        fed: dict[str, str] = {}
+        used: set[str] = set()
+
+        def feed(target: str, source: str, path: tuple[str | int, ...]) -> None:
+            if target in fed:
+                self._fail(path, f"the input '{target}' is fed twice, from {fed[target]} and from {source}")
+            fed[target] = source
+
+        for flow in ("data_flow", "feedback_flow"):
+            for source, targets in getattr(pipeline, flow).items():
+                path = (PIPELINE, flow, source)
+                if source not in outputs:
+                    self._fail(path, self._no_such("output", source, outputs))
+                used.add(source)
+                for index, target in enumerate(targets):
+                    if target not in inputs:
+                        self._fail((*path, index), self._no_such("input", target, inputs))
+                    self._check_edge(source, outputs[source], target, inputs[target], (*path, index))
+                    feed(target, f"'{source}'", (*path, index))
+        for section, known in (("inputs", inputs), ("outputs", outputs)):
+            for node, ports in getattr(pipeline, section).items():
+                for index, port in enumerate(ports):
+                    place, key = (PIPELINE, section, node, index), f"{node}/{port}"
+                    if key not in known:
+                        self._fail(place, self._no_such(section[:-1], key, known))
+                    if section == "inputs":
+                        feed(key, "outside", place)
+                    elif port in ports[:index]:
+                        self._fail(place, f"'{key}' is listed twice")
+                    else:
+                        used.add(key)
+        for key in inputs.keys() - fed.keys():
+            self._fail((PIPELINE,), f"nothing feeds the input '{key}'")
+        for key in outputs.keys() - used:
+            self._fail((PIPELINE,), f"the output '{key}' goes nowhere; list it in a flow or in pipeline.outputs")
+
+    def _no_such(self, what: str, key: str, known: Iterable[str]) -> str:
+        listed = ", ".join(sorted(known)[:8]) or "none"
+        return f"no {what} is called '{key}' (known: {listed})"
+
+    def _check_edge(self, source: str, out: Port, target: str, into: Port, path: tuple[str | int, ...]) -> None:
+        if (out.dtype, out.shape) != (into.dtype, into.shape):
+            self._fail(
+                path,
+                f"'{source}' gives {out.dtype} {list(out.shape)}, but '{target}' takes {into.dtype} {list(into.shape)}",
+            )
+
+
+def _dotted(path: tuple[str | int, ...]) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.removeprefix(".")
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,213 @@
+"""Open a bundle: the description checked, every file inside the directory and unchanged, before any engine sees it.
+
+Knows files and the contract. It loads no engine and runs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from leapp.bundle import text as yaml_text
+from leapp.bundle.arrays import RawTensor, Sample, check_initial_values, decode, decode_samples
+from leapp.bundle.files import check_collisions, locate, read_regular, read_verified
+from leapp.bundle.integrity import sealed_files
+from leapp.bundle.layout import contract_of
+from leapp.bundle.onnx_files import external_files
+from leapp.errors import BundleError, BundleFileError
+from leapp.graph.contract import Contract
+
+__all__ = [
+    "Bundle",
+    "check_files",
+    "load_contract",
+    "model_file",
+    "open_bundle",
+    "read_initial_values",
+    "read_model",
+    "read_samples",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An opened bundle.
+
+    Attributes:
+        path: The YAML file.
+        contract: What it says.
+        digest: The digest of the sealed bundle, ``None`` if the bundle carries no seal.
+        files: The sha256 of every file leapp wrote beside the YAML, by name. Empty without a seal.
+        allow_outside: Whether models may lie outside the directory.
+    """
+
+    path: Path
+    contract: Contract
+    digest: str | None
+    files: Mapping[str, str]
+    allow_outside: bool = False
+
+    @property
+    def directory(self) -> Path:
+        """The directory that holds the bundle."""
+        return self.path.parent
+
+    @property
+    def graph(self) -> str:
+        """The name of the graph, which is that of the YAML file."""
+        return self.path.stem
+
+
+def load_contract(path: str | os.PathLike[str]) -> Contract:
+    """What a bundle's YAML says, without touching the files it names."""
+    return _load(_yaml_path(path))[0]
+
+
+def open_bundle(
+    path: str | os.PathLike[str], *, allow_outside: bool = False, expect_digest: str | None = None
+) -> Bundle:
+    """Open a bundle and check everything but the models, which ``read_model`` checks when it hands them out.
+
+    Args:
+        path: The ``.yaml`` or ``.yml`` file, or the directory that holds exactly one bundle.
+        allow_outside: Accept model files outside the bundle directory. Their sha256 is checked all the same.
+        expect_digest: Refuse any bundle but the one with this digest.
+
+    Raises:
+        BundleError: If the bundle is malformed, inconsistent, changed after its export or not the expected one.
+        BundleFileError: If the YAML or a file it names does not exist.
+    """
+    yaml_path = _yaml_path(path)
+    contract, digest, files = _load(yaml_path)
+    if expect_digest is not None and digest != expect_digest:
+        found = f"has the digest {digest}" if digest else "carries no seal"
+        raise BundleError(f"{yaml_path.name}: expected the bundle with digest {expect_digest}, this one {found}.")
+    bundle = Bundle(yaml_path, contract, digest, files, allow_outside)
+    models = [node.model.model_path for node in contract.nodes.values() if node.model.model_path is not None]
+    check_collisions([*models, *files])
+    for name, node in contract.nodes.items():
+        if node.model.model_path is not None:
+            _locate_model(bundle, name)
+    # Models are hashed when they are read, so that they are read once.
+    inside = {os.path.normpath(model) for model in models}
+    for name in files:
+        if os.path.normpath(name) not in inside:
+            _read_sealed(bundle, name)
+    if contract.pipeline.initial_values is not None:
+        read_initial_values(bundle)
+    return bundle
+
+
+def check_files(bundle: Bundle) -> None:
+    """Check every file of a bundle, models and their external data included."""
+    for name in bundle.files:
+        _read_sealed(bundle, name)
+    for name, node in bundle.contract.nodes.items():
+        if node.model.model_path is not None:
+            read_model(bundle, name)
+
+
+def read_model(bundle: Bundle, node: str) -> bytes:
+    """The verified bytes of a node's model. Loading an engine from them leaves no moment to exchange the file.
+
+    External data of an ONNX model is checked to lie inside the bundle and to be unchanged; see ``model_file`` for
+    engines that must open it themselves.
+
+    Raises:
+        BundleError: If the node has no model, or a file is not where or what it should be.
+    """
+    model = bundle.contract.nodes[node].model
+    path = _locate_model(bundle, node)
+    assert model.sha256sum is not None
+    data = read_verified(path, model.sha256sum, f"model of node '{node}'")
+    if model.backend == "onnx":
+        for location in external_files(data, f"model of node '{node}'"):
+            _check_external(bundle, node, path.parent, location)
+    return data
+
+
+def model_file(bundle: Bundle, node: str) -> Path:
+    """The path of a node's model, verified a moment ago. For engines that cannot load from memory."""
+    read_model(bundle, node)
+    return _locate_model(bundle, node)
+
+
+def read_initial_values(bundle: Bundle) -> dict[str, RawTensor]:
+    """The initial values of all fed-back inputs by ``node/port``; empty if the bundle has none.
+
+    Raises:
+        BundleError: If a value is missing, unknown or does not fit its port.
+        BundleFileError: If the file does not exist.
+    """
+    name = bundle.contract.pipeline.initial_values
+    if name is None:
+        return {}
+    values = decode(_read_sealed(bundle, name), name)
+    check_initial_values(values, bundle.contract, name)
+    return values
+
+
+def read_samples(bundle: Bundle) -> dict[str, list[Sample]]:
+    """The recorded passes of every node, oldest first; empty if the bundle carries none."""
+    name = f"{bundle.graph}_samples.safetensors"
+    if name not in bundle.files and not (bundle.directory / name).exists():
+        return {}
+    return decode_samples(_read_sealed(bundle, name), bundle.contract, name)
+
+
+def _yaml_path(path: str | os.PathLike[str]) -> Path:
+    found = Path(path)
+    if found.is_dir():
+        candidates = sorted(p for p in found.iterdir() if p.suffix in (".yaml", ".yml"))
+        same_name = [p for p in candidates if p.stem == found.resolve().name]
+        chosen = same_name if len(same_name) == 1 else candidates
+        if len(chosen) != 1:
+            raise BundleFileError(f"{found} holds {len(candidates)} YAML files. Name the one to open.")
+        return chosen[0]
+    if found.suffix not in (".yaml", ".yml"):
+        raise BundleError(f"{found} is not a bundle description. Give the path of its .yaml file.")
+    return found
+
+
+def _load(path: Path) -> tuple[Contract, str | None, dict[str, str]]:
+    data = read_regular(path, "bundle description", limit=yaml_text.MAX_BYTES)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{path.name}: not UTF-8 text (byte {error.start}).") from error
+    document = yaml_text.parse(text, path.name)
+    contract = contract_of(document, path.name, text)
+    digest, files = sealed_files(document, path.name)
+    return contract, digest, files
+
+
+def _locate_model(bundle: Bundle, node: str) -> Path:
+    name = bundle.contract.nodes[node].model.model_path
+    if name is None:
+        raise BundleError(f"Node '{node}' has no model: it was exported without one (dry run or no backend).")
+    return locate(bundle.directory, name, f"model of node '{node}'", allow_outside=bundle.allow_outside)
+
+
+def _read_sealed(bundle: Bundle, name: str) -> bytes:
+    """A file beside the YAML, verified if the bundle is sealed. A seal that does not name the file refuses it."""
+    path = locate(bundle.directory, name, f"file '{name}'")
+    if bundle.digest is None:
+        return read_regular(path, f"file '{name}'")
+    if name not in bundle.files:
+        raise BundleError(f"file '{name}': the seal of {bundle.path.name} does not cover it. Export again.")
+    return read_verified(path, bundle.files[name], f"file '{name}'")
+
+
+def _check_external(bundle: Bundle, node: str, directory: Path, location: str) -> None:
+    what = f"external data of node '{node}'"
+    # An engine resolves the location against the model's own directory, wherever that is.
+    path = locate(directory, location, what)
+    if bundle.digest is None or Path(os.path.realpath(bundle.directory)) not in path.parents:
+        read_regular(path, what)
+        return
+    name = path.relative_to(os.path.realpath(bundle.directory)).as_posix()
+    if name not in bundle.files:
+        raise BundleError(f"{what}: the seal of {bundle.path.name} does not cover '{name}'. Export again.")
+    read_verified(path, bundle.files[name], what)

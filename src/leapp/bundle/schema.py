@@ -1,0 +1,45 @@
+"""A JSON Schema of the bundle's YAML, made from the types that read and write it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from leapp.bundle.integrity import INTEGRITY, UNSEALED
+from leapp.bundle.layout import MODELS, PIPELINE, SYSTEM
+from leapp.graph.contract import CONFIG_VERSION, DTYPES, ModelFile, Pipeline, Port
+
+__all__ = ["schema"]
+
+_SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a bundle description."""
+    _, parts = msgspec.json.schema_components([Port, ModelFile, Pipeline], ref_template="#/$defs/{name}")
+    for name in ("Port", "ModelFile"):
+        # In the file, extra keys stand beside the others.
+        parts[name]["properties"].pop("extra")
+        parts[name]["additionalProperties"] = True
+    parts["Port"]["properties"]["dtype"] = {"enum": sorted(DTYPES)}
+    parts["Port"]["properties"]["shape"] = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+    parts["ModelFile"]["required"] = ["model_path", "md5sum", "sha256sum", "backend"]
+    parts["Pipeline"]["required"] = ["data_flow", "inputs", "outputs"]
+    ports = {"type": "array", "items": {"$ref": "#/$defs/Port"}}
+    parts["Node"] = _object({"inputs": ports, "outputs": ports, "parameters": {"$ref": "#/$defs/ModelFile"}})
+    seal = _object({"digest": _SHA256, "files": {"type": "object", "additionalProperties": _SHA256}})
+    top = _object(
+        {
+            MODELS: {"type": "object", "additionalProperties": {"$ref": "#/$defs/Node"}},
+            PIPELINE: {"$ref": "#/$defs/Pipeline"},
+            SYSTEM: {"type": "object", "required": ["leapp config version"]},
+        }
+    )
+    top["properties"][INTEGRITY] = {"anyOf": [seal, {"const": UNSEALED}]}
+    header = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"leapp bundle {CONFIG_VERSION}"}
+    return {**header, **top, "$defs": parts}
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": dict(properties), "required": list(properties)}

@@ -1,0 +1,374 @@
+"""Write a bundle directory so that a crash at any moment leaves the old bundle or the new one, whole.
+
+Files are written into a staging directory beside the final one. ``commit`` seals them, links what is not leapp's from
+the old directory into the new one, and exchanges the two directories in one step of the file system. The exchanged-out
+directory is then emptied with care: a file is removed only if leapp wrote it or the new directory holds the very same
+file.
+
+Where directories cannot be exchanged (a mount point, a parent that is not writable, a file system or an operating
+system without the call) the files are moved one by one with the YAML removed first and written last, so that a crash
+leaves no readable bundle rather than a mixed one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from leapp.bundle import text as yaml_text
+from leapp.bundle.files import hash_file
+from leapp.bundle.integrity import INTEGRITY, seal
+from leapp.bundle.layout import MODELS, PIPELINE, dump_contract
+from leapp.errors import BundleError, SessionError
+from leapp.graph.contract import Contract
+
+__all__ = ["Staging"]
+
+_MARK = ".leapp-staging"
+_SUFFIXES = (".pt", ".pt2", ".onnx", ".onnx.data")
+
+
+class Staging:
+    """A directory that becomes the bundle when it is complete.
+
+    Use it as a context manager. Write every file into ``path``, then call ``commit`` once; leaving without it, by an
+    error or not, removes what was staged and leaves the old bundle as it was.
+
+    Attributes:
+        final: The directory of the bundle.
+        path: Where to write the files meanwhile.
+        digest: The digest of the sealed bundle, after ``commit``.
+        kept: Files found in the way that leapp did not write, by old and new name, after ``commit``.
+    """
+
+    def __init__(self, final: str | os.PathLike[str]) -> None:
+        # A link to the bundle directory stays a link: what it points to is exchanged.
+        self.final = Path(os.path.realpath(final))
+        self.path = self.final
+        self.digest: str | None = None
+        self.kept: dict[str, str] = {}
+        self._lock: int | None = None
+        self._done = False
+
+    def __enter__(self) -> Staging:
+        self.final.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(self.final.parent):
+            for stale in _abandoned(self.final):
+                _sweep(stale, self.final)
+        self.path = self._make()
+        self._lock = _try_lock(self.path)
+        (self.path / _MARK).touch()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._done:
+            shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def commit(self, graph: str, contract: Contract) -> Path:
+        """Write ``<graph>.yaml`` with a seal over every staged file and make the staged files the bundle.
+
+        Args:
+            graph: The name of the graph.
+            contract: What the YAML says. Model paths are those the files have in the bundle directory.
+
+        Returns:
+            The path of the YAML in its final place.
+
+        Raises:
+            BundleError: If a file the contract names was not staged.
+        """
+        if self._done:
+            raise SessionError("This bundle is already committed. Open a new Staging for another export.")
+        staged = _tree(self.path)
+        self._check_complete(contract, set(staged))
+        text = seal(dump_contract(contract), {name: hash_file(self.path / name)[1] for name in staged})
+        yaml_name = f"{graph}.yaml"
+        (self.path / yaml_name).write_text(text, encoding="utf-8", newline="\n")
+        self.digest = yaml_text.parse(text, yaml_name)[INTEGRITY]["digest"]
+        for name in (*staged, yaml_name):
+            _sync(self.path / name)
+        for folder in {self.path, *((self.path / name).parent for name in staged)}:
+            _sync(folder)
+        with _locked(self.final.parent):
+            self._put({*staged, yaml_name}, yaml_name)
+        self._done = True
+        return self.final / yaml_name
+
+    def _make(self) -> Path:
+        """A fresh directory beside the final one, or inside it where the final one cannot be exchanged."""
+        name = f"{_prefix(self.final)}{secrets.token_hex(6)}"
+        if not os.path.ismount(self.final):
+            with contextlib.suppress(PermissionError):
+                return _mkdir(self.final.parent / name)
+        self.final.mkdir(exist_ok=True)
+        return _mkdir(self.final / name)
+
+    def _check_complete(self, contract: Contract, staged: set[str]) -> None:
+        for name, node in contract.nodes.items():
+            path = node.model.model_path
+            if path is None or os.path.normpath(path) in staged or path.startswith("..") or os.path.isabs(path):
+                continue
+            if not (self.final / path).exists():
+                raise BundleError(f"Node '{name}': the model file '{path}' was not written.")
+        values = contract.pipeline.initial_values
+        if values is not None and values not in staged:
+            raise BundleError(f"The file of initial values '{values}' was not written.")
+
+    def _put(self, staged: set[str], yaml_name: str) -> None:
+        inside = self.path.parent == self.final
+        if not self.final.exists():
+            (self.path / _MARK).unlink()
+            os.rename(self.path, self.final)
+            _sync(self.final.parent)
+            return
+        # A mark left by a crash right after an exchange would make the old directory look like an unfinished one.
+        (self.final / _MARK).unlink(missing_ok=True)
+        self.kept = self._rename_foreign(staged)
+        if inside or _holds_working_directory(self.final) or not self._exchange():
+            self._replace(staged, yaml_name)
+        _sync(self.final.parent)
+
+    def _rename_foreign(self, staged: set[str]) -> dict[str, str]:
+        """Give files that leapp did not write another name if a staged file needs theirs."""
+        owned = _owned(self.final)
+        kept = {}
+        for name in sorted(staged - owned):
+            old = self.final / name
+            if not os.path.lexists(old) or _same_content(old, self.path / name):
+                continue
+            new = _free_name(old)
+            os.rename(old, new)
+            kept[name] = str(new.relative_to(self.final))
+        return kept
+
+    def _exchange(self) -> bool:
+        """Swap the two directories. ``False`` if that cannot be done here; nothing has changed then."""
+        owned = _owned(self.final)
+        carried: list[Path] = []
+        try:
+            for folder in _folders(self.final):
+                (self.path / folder).mkdir(exist_ok=True)
+                shutil.copymode(self.final / folder, self.path / folder)
+            for name in _tree(self.final):
+                if name not in owned and not os.path.lexists(self.path / name):
+                    carried.append(self._carry(name))
+            shutil.copymode(self.final, self.path)
+            _sync(self.path)
+            swapped = _swap(self.path, self.final)
+        except OSError:
+            swapped = False
+        if not swapped:
+            for path in carried:
+                path.unlink(missing_ok=True)
+            return False
+        (self.final / _MARK).unlink(missing_ok=True)
+        _sweep(self.path, self.final)
+        return True
+
+    def _carry(self, name: str) -> Path:
+        """Give a file that is not leapp's a second name in the staging directory. Open handles stay valid."""
+        source, target = self.final / name, self.path / name
+        os.link(source, target, follow_symlinks=False)
+        return target
+
+    def _replace(self, staged: set[str], yaml_name: str) -> None:
+        """Move the files one by one. The YAML goes first and comes last: without it nothing can be loaded."""
+        owned = _owned(self.final)
+        for name in sorted(owned, key=lambda name: not name.endswith((".yaml", ".yml"))):
+            if name.endswith((".yaml", ".yml")) or name not in staged:
+                (self.final / name).unlink(missing_ok=True)
+        _sync(self.final)
+        for name in sorted(staged, key=lambda name: name == yaml_name):
+            (self.final / name).parent.mkdir(parents=True, exist_ok=True)
+            if name == yaml_name:
+                _sync(self.final)
+            os.replace(self.path / name, self.final / name)
+        _sync(self.final)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _prefix(final: Path) -> str:
+    return f".{final.name}.leapp-"
+
+
+def _mkdir(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def _tree(root: Path) -> list[str]:
+    """Every file below a directory, as a relative path. Links count as files; staging directories are not entered."""
+    found: list[str] = []
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        links = [name for name in folders if (here / name).is_symlink()]
+        folders[:] = [name for name in folders if name not in links and not name.startswith(_prefix(root))]
+        found += [(here / name).relative_to(root).as_posix() for name in (*files, *links) if name != _MARK]
+    return sorted(found)
+
+
+def _folders(root: Path) -> list[str]:
+    """Every directory below a directory, outer ones first, staging directories left out."""
+    found: list[str] = []
+    for folder, folders, _ in os.walk(root):
+        kept = (n for n in folders if not n.startswith(_prefix(root)))
+        folders[:] = [n for n in kept if not os.path.islink(os.path.join(folder, n))]
+        found += [os.path.relpath(os.path.join(folder, name), root) for name in folders]
+    return found
+
+
+def _owned(directory: Path) -> set[str]:
+    """The files in a directory that an earlier export wrote, as far as its YAML tells.
+
+    A seal lists them. An unsealed bundle owns only what has the name its writer gives: a model the user brought along
+    and that merely lies here is not leapp's.
+    """
+    owned: set[str] = set()
+    for path in (*directory.glob("*.yaml"), *directory.glob("*.yml")):
+        try:
+            document = yaml_text.parse(path.read_text(encoding="utf-8"), path.name)
+            if isinstance(document, dict) and isinstance(document.get(MODELS), dict) and PIPELINE in document:
+                owned |= {path.name, *_owned_by(document, path.stem)}
+        except (BundleError, OSError, UnicodeDecodeError):
+            continue
+    return {name for name in owned if os.path.lexists(directory / name)}
+
+
+def _owned_by(document: dict[str, object], graph: str) -> set[str]:
+    entry = document.get(INTEGRITY)
+    files = entry.get("files") if isinstance(entry, dict) else None
+    if isinstance(files, dict):
+        return {name for name in files if isinstance(name, str) and _is_below(name)}
+    models = document[MODELS]
+    assert isinstance(models, dict)
+    names = {f"{node}{suffix}" for node in models for suffix in _SUFFIXES}
+    return {name for name in names if _is_below(name)} | {f"{graph}.png", f"{graph}_initial_values.safetensors"}
+
+
+def _is_below(name: str) -> bool:
+    return not os.path.isabs(name) and ".." not in Path(name).parts
+
+
+def _abandoned(final: Path) -> Iterator[Path]:
+    """Staging directories whose exporter is gone."""
+    for folder in (final.parent, final):
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if not path.name.startswith(_prefix(final)):
+                continue
+            lock = _try_lock(path)
+            if lock is not None:
+                os.close(lock)
+                yield path
+
+
+def _sweep(stale: Path, final: Path) -> None:
+    """Remove a directory that is no longer needed, saving whatever is neither leapp's nor in the final directory."""
+    if (stale / _MARK).exists():
+        # Never exchanged: everything in it was staged by leapp or is a second name of a file in the final directory.
+        shutil.rmtree(stale, ignore_errors=True)
+        return
+    owned = _owned(stale)
+    for name in _tree(stale):
+        path, twin = stale / name, final / name
+        with contextlib.suppress(OSError):
+            if name in owned or (os.path.lexists(twin) and os.path.samestat(path.lstat(), twin.lstat())):
+                continue
+            twin.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(path, twin if not os.path.lexists(twin) else _free_name(twin))
+    leftover = [name for name in _tree(stale) if name not in owned and not _is_twin(stale / name, final / name)]
+    if not leftover:
+        shutil.rmtree(stale, ignore_errors=True)
+
+
+def _is_twin(path: Path, twin: Path) -> bool:
+    return os.path.lexists(twin) and os.path.samestat(path.lstat(), twin.lstat())
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while os.path.lexists(path.with_name(f"{path.name}.kept{number}")):
+        number += 1
+    return path.with_name(f"{path.name}.kept{number}")
+
+
+def _same_content(one: Path, other: Path) -> bool:
+    regular = stat.S_ISREG(one.lstat().st_mode)
+    return regular and one.stat().st_size == other.stat().st_size and hash_file(one) == hash_file(other)
+
+
+def _holds_working_directory(directory: Path) -> bool:
+    """Whether this process stands in the directory; exchanged, it would find itself in the old one."""
+    with contextlib.suppress(OSError):
+        here = Path(os.path.realpath(os.getcwd()))
+        return directory == here or directory in here.parents
+    return False
+
+
+def _sync(path: Path) -> None:
+    if sys.platform == "win32" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems refuse to sync a directory; they have no stronger promise to give.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _swap(one: Path, other: Path) -> bool:
+    """Exchange two directories in one step, if the system can."""
+    if os.name != "posix":
+        return False
+    library = ctypes.CDLL(None, use_errno=True)
+    here, there = os.fsencode(one), os.fsencode(other)
+    if hasattr(library, "renameat2"):
+        at_cwd, exchange = -100, 2
+        return bool(library.renameat2(at_cwd, here, at_cwd, there, exchange) == 0)
+    if hasattr(library, "renamex_np"):
+        rename_swap = 2
+        return bool(library.renamex_np(here, there, rename_swap) == 0)
+    return False
+
+
+def _try_lock(path: Path, *, wait: bool = False) -> int | None:
+    """A descriptor that holds a lock on a directory until it is closed or the process ends; ``None`` if taken."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    descriptor: int | None = None
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        if descriptor is not None:
+            os.close(descriptor)
+        return None
+    return descriptor
+
+
+@contextlib.contextmanager
+def _locked(parent: Path) -> Iterator[None]:
+    """One exporter at a time below a directory. Without locks the exchange is still atomic, only sweeping is not."""
+    descriptor = _try_lock(parent, wait=True)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)

@@ -1,0 +1,47 @@
+"""The ``system information`` block: where and with what a bundle was made. Imports none of what it names."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from typing import Any
+
+from leapp.graph.contract import CONFIG_VERSION
+
+__all__ = ["system_information"]
+
+
+def system_information(torch_version: str | None = None, cuda: str | None = None) -> dict[str, Any]:
+    """The block for this machine.
+
+    Args:
+        torch_version: ``torch.__version__`` of the exporting process.
+        cuda: ``torch.version.cuda``; ``None`` without CUDA, which readers expect as the text ``None``.
+    """
+    return {
+        "cuda version": str(cuda),
+        "leapp config version": CONFIG_VERSION,
+        "leapp version": _leapp_version(),
+        "os": _os_name(),
+        "python version": platform.python_version(),
+        "torch version": None if torch_version is None else str(torch_version),
+        "warp version": getattr(sys.modules.get("warp"), "__version__", None),
+    }
+
+
+def _leapp_version() -> str:
+    # Slow to import, and only an exporter asks.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("leapp")
+    except PackageNotFoundError:
+        return "1.0.0.dev0"
+
+
+def _os_name() -> str:
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return platform.platform()
+    return f"{release.get('NAME', 'Linux')} {release.get('VERSION_ID', '')}".strip()

@@ -1,0 +1,206 @@
+"""YAML as bundles use it: written in one fixed layout, read as plain data with bounds.
+
+The writer and the reader deal in dicts, lists and scalars. What the keys mean is the concern of ``layout``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from leapp.errors import BundleError
+
+__all__ = ["MAX_BYTES", "Flow", "dump", "line_of", "parse"]
+
+MAX_BYTES = 4 * 1024 * 1024
+_MAX_DEPTH = 40
+_MAX_VALUES = 200_000
+
+_Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PREFIX = "tag:yaml.org,2002:"
+
+
+class Flow(list[Any]):
+    """A list written on one line: ``[a, b]``."""
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        # An anchor would be legal YAML, but small readers on robots do not know them.
+        return True
+
+
+_Dumper.add_representer(Flow, lambda dumper, data: dumper.represent_sequence(_PREFIX + "seq", data, flow_style=True))
+
+
+def dump(value: dict[str, Any], *, sort_keys: bool) -> str:
+    """One mapping in block style. Only ``Flow`` lists are written on one line."""
+    return yaml.dump(value, Dumper=_Dumper, default_flow_style=False, sort_keys=sort_keys, allow_unicode=True)
+
+
+def parse(text: str, name: str) -> Any:
+    """Read one YAML document into plain data.
+
+    Duplicate keys, tags, merge keys, keys that are not scalars, runaway aliases, deep nesting and several documents are
+    refused. Dates stay text.
+
+    Args:
+        text: The document.
+        name: The file, for messages.
+
+    Raises:
+        BundleError: If the document is not acceptable.
+    """
+    if len(text) > MAX_BYTES:
+        raise BundleError(f"{name}: larger than {MAX_BYTES} characters, too large for a bundle description.")
+    loader = _Parser(text)
+    try:
+        return _Builder(loader, name).document()
+    except (yaml.YAMLError, yaml.reader.ReaderError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{name}, line {mark.line + 1}" if mark is not None else name
+        raise BundleError(f"{where}: not readable as YAML: {getattr(error, 'problem', None) or error}.") from error
+    finally:
+        loader.dispose()
+
+
+def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
+    """The line on which the value at ``path`` stands, or the nearest enclosing one, in text ``parse`` accepted."""
+    node = yaml.compose(text, Loader=_Parser)
+    line: int | None = None
+    for step in path:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((k, v) for k, v in node.value if k.value == step), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            found = (node.value[step], node.value[step])
+        else:
+            found = None
+        if found is None:
+            break
+        line = found[0].start_mark.line + 1
+        node = found[1]
+    return line
+
+
+class _Open:
+    """A mapping or sequence whose end has not been read yet."""
+
+    __slots__ = ("anchor", "key", "start", "value")
+
+    def __init__(self, value: dict[Any, Any] | list[Any], anchor: str | None, start: int) -> None:
+        self.value = value
+        self.anchor = anchor
+        self.start = start
+        self.key: Any = _NO_KEY
+
+
+_NO_KEY: Any = object()
+
+
+class _Builder:
+    """Builds values from parser events, without recursion, so that every bound is checked while reading."""
+
+    def __init__(self, loader: Any, name: str) -> None:
+        self._loader = loader
+        self._name = name
+        self._stack: list[_Open] = []
+        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._count = 0
+        self._root: Any = _NO_KEY
+
+    def document(self) -> Any:
+        documents = 0
+        while self._loader.check_event():
+            event = self._loader.get_event()
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise self._refuse(event, "several documents in one file")
+            elif isinstance(event, yaml.CollectionStartEvent):
+                self._begin(event)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                self._end(event)
+            elif isinstance(event, yaml.ScalarEvent):
+                self._scalar(event)
+            elif isinstance(event, yaml.AliasEvent):
+                self._alias(event)
+        return None if self._root is _NO_KEY else self._root
+
+    def _refuse(self, event: Any, what: str) -> BundleError:
+        return BundleError(f"{self._name}, line {event.start_mark.line + 1}: {what}.")
+
+    def _grow(self, event: Any, by: int = 1) -> None:
+        self._count += by
+        if self._count > _MAX_VALUES:
+            raise self._refuse(event, f"more than {_MAX_VALUES} values, aliases included")
+
+    def _begin(self, event: Any) -> None:
+        if event.tag is not None:
+            raise self._refuse(event, f"the tag {event.tag!r} is not allowed, a bundle holds plain data only")
+        if len(self._stack) >= _MAX_DEPTH:
+            raise self._refuse(event, f"nested deeper than {_MAX_DEPTH} levels")
+        self._grow(event)
+        value: dict[Any, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
+        self._stack.append(_Open(value, event.anchor, self._count))
+
+    def _end(self, event: Any) -> None:
+        closed = self._stack.pop()
+        if closed.anchor is not None:
+            self._anchors[closed.anchor] = (closed.value, self._count - closed.start + 1)
+        self._put(closed.value, event)
+
+    def _scalar(self, event: Any) -> None:
+        self._grow(event)
+        value = self._scalar_value(event)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = (value, 1)
+        self._put(value, event)
+
+    def _scalar_value(self, event: Any) -> Any:
+        if event.tag is not None:
+            raise self._refuse(event, f"the tag {event.tag!r} is not allowed, a bundle holds plain data only")
+        if not event.implicit[0]:
+            return event.value
+        tag = self._loader.resolve(yaml.ScalarNode, event.value, (True, False)).removeprefix(_PREFIX)
+        if tag == "merge":
+            raise self._refuse(event, "merge keys (<<) are not supported, write the keys out")
+        convert = _SCALARS.get(tag)
+        if convert is None:
+            return event.value
+        try:
+            return convert(self._loader, yaml.ScalarNode(_PREFIX + tag, event.value))
+        except (ValueError, OverflowError, IndexError) as error:
+            raise self._refuse(event, f"{event.value[:40]!r} is not a usable {tag}") from error
+
+    def _alias(self, event: Any) -> None:
+        if event.anchor not in self._anchors:
+            raise self._refuse(event, f"the alias *{event.anchor} refers to nothing before it")
+        value, size = self._anchors[event.anchor]
+        self._grow(event, size)
+        self._put(value, event)
+
+    def _put(self, value: Any, event: Any) -> None:
+        if not self._stack:
+            self._root = value
+            return
+        parent = self._stack[-1]
+        if isinstance(parent.value, list):
+            parent.value.append(value)
+        elif parent.key is _NO_KEY:
+            if isinstance(value, (dict, list)):
+                raise self._refuse(event, "a key must be a single value")
+            if value in parent.value:
+                raise self._refuse(event, f"the key {value!r} appears twice")
+            parent.key = value
+        else:
+            parent.value[parent.key] = value
+            parent.key = _NO_KEY
+
+
+_SCALARS: dict[str, Any] = {
+    "null": yaml.constructor.SafeConstructor.construct_yaml_null,
+    "bool": yaml.constructor.SafeConstructor.construct_yaml_bool,
+    "int": yaml.constructor.SafeConstructor.construct_yaml_int,
+    "float": yaml.constructor.SafeConstructor.construct_yaml_float,
+}

@@ -1,0 +1,64 @@
+"""The files beside the YAML: models described, initial values and samples written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from leapp.bundle.arrays import RawTensor, Sample, check_initial_values, encode, encode_samples
+from leapp.bundle.files import hash_file
+from leapp.graph.contract import Contract, ModelFile
+
+__all__ = ["describe_model", "write_initial_values", "write_samples"]
+
+
+def describe_model(
+    path: Path, directory: Path, backend: str, extra: Mapping[str, Any] | None = None, warp_segments: int = 0
+) -> ModelFile:
+    """The ``parameters`` of a node whose model lies at ``path``, seen from ``directory``.
+
+    Args:
+        path: The model file.
+        directory: The staging directory for a file that was staged, the bundle's own for a model that stays elsewhere.
+        backend: ``jit``, ``onnx`` or ``pt2``, or what kind of file the user brought.
+        extra: Backend metadata such as ``opset_version``.
+        warp_segments: How many Warp regions the model holds.
+    """
+    md5, sha256 = hash_file(path)
+    relative = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(directory))).as_posix()
+    return ModelFile(
+        model_path=relative,
+        md5sum=md5,
+        sha256sum=sha256,
+        backend=backend,
+        warp_segments=warp_segments,
+        extra=dict(extra or {}),
+    )
+
+
+def write_initial_values(directory: Path, graph: str, values: Mapping[str, RawTensor], contract: Contract) -> str:
+    """Write ``<graph>_initial_values.safetensors`` and return its name.
+
+    Raises:
+        BundleError: If the values are not exactly those of the fed-back inputs.
+    """
+    name = f"{graph}_initial_values.safetensors"
+    check_initial_values(values, contract, name)
+    (directory / name).write_bytes(encode(values))
+    return name
+
+
+def write_samples(
+    directory: Path, graph: str, samples: Mapping[str, Sequence[Sample]], max_bytes: int = 64 * 1024 * 1024
+) -> int:
+    """Write ``<graph>_samples.safetensors`` with as many whole passes as fit; nothing if not even one does.
+
+    Returns:
+        The number of passes written.
+    """
+    data, passes = encode_samples(samples, max_bytes)
+    if passes:
+        (directory / f"{graph}_samples.safetensors").write_bytes(data)
+    return passes

@@ -1,0 +1,33 @@
+"""A port's description made from what the annotation said about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leapp.graph.contract import Port
+from leapp.semantics import TensorSemantics, check_element_names, plain
+
+__all__ = ["port"]
+
+_OWN_FIELDS = ("kind", "element_names", "temporal_period_ms")
+
+
+def port(name: str, dtype: str, shape: tuple[int, ...], semantics: TensorSemantics | None = None) -> Port:
+    """Describe a port.
+
+    Args:
+        name: The public port name; it wins over ``semantics.name``, which an exporter may have had to change.
+        dtype: The dtype as the YAML spells it.
+        shape: The shape of the values.
+        semantics: What the annotation said, if anything.
+
+    Raises:
+        AnnotationError: If the semantics do not fit the shape.
+    """
+    if semantics is None:
+        return Port(name=name, dtype=dtype, shape=shape)
+    fields: dict[str, Any] = plain(semantics.to_dict(), f"semantics of port '{name}'")
+    if fields.get("element_names") is not None:
+        check_element_names(f"'{name}'", fields["element_names"], shape)
+    own = {key: fields.pop(key) for key in _OWN_FIELDS if key in fields}
+    return Port(name=name, dtype=dtype, shape=shape, extra=fields, **own)
