@@ -1,0 +1,43 @@
+"""Turns one node into a model file: TorchScript, ONNX or an ExportedProgram.
+
+A backend sees a module, example inputs and port names. It knows nothing of sessions, pipelines or YAML. torch and onnx
+are imported when a node is written, not when this package is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .job import ExportJob, ExportResult
+from .names import check_params, resolve_backend
+
+__all__ = ["ExportJob", "ExportResult", "check_params", "export_node", "resolve_backend"]
+
+
+def export_node(job: ExportJob, directory: Path) -> ExportResult:
+    """Write ``job`` into ``directory`` with the backend it names.
+
+    Raises:
+        ExportError: The backend cannot write the node. The message starts with the node's name; the original error is
+            its ``__cause__``.
+    """
+    backend = resolve_backend(job.backend)
+    check_params(backend, job.params)
+    from .failures import explained
+
+    with explained(job, backend):
+        if backend in ("jit", "jit-trace"):
+            from .torchscript import export_torchscript
+
+            return export_torchscript(job, directory)
+        if backend == "pt2":
+            from .program import export_program
+
+            return export_program(job, directory)
+        if backend == "onnx":
+            from .dynamo import export_onnx
+
+            return export_onnx(job, directory)
+        from .legacy import export_onnx_torchscript
+
+        return export_onnx_torchscript(job, directory)

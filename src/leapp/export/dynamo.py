@@ -1,0 +1,200 @@
+"""Writes a node as ONNX: an ATen graph, translated operator by operator with torch's own ONNX library.
+
+The tables of that library are built once per process; building them for every node is what makes the stock exporter
+slow.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnxscript import optimizer
+from torch._export.utils import _collect_all_valid_cia_ops_for_aten_namespace
+from torch.onnx._internal._lazy_import import onnxscript_apis
+from torch.onnx._internal.exporter import _core, _decomp, _dispatching, _fx_passes, _ir_passes, _registration
+from torch.onnx._internal.exporter._constants import ONNX_IR_VERSION, TORCHLIB_OPSET
+
+from leapp.errors import ExportError
+
+from . import operators
+from .aten import AtenGraph, trace_aten
+from .failures import MissingOperatorsError
+from .job import ExportJob, ExportResult
+from .onnxfile import name_values, strip_metadata, write_model
+
+__all__ = ["DEFAULT_OPSET", "export_onnx"]
+
+DEFAULT_OPSET = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """What torch's ONNX library knows at one opset, with our additions."""
+
+    registry: Any
+    decompositions: dict[Any, Any]
+    keep: tuple[Any, ...]
+
+
+def export_onnx(job: ExportJob, directory: Path) -> ExportResult:
+    """Write ``<node>.onnx`` with the port names as input and output names."""
+    path = directory / f"{job.node}.onnx"
+    opset = job.params.get("opset_version") or DEFAULT_OPSET
+    tables = _tables(max(opset, TORCHLIB_OPSET))
+    aten = trace_aten(job.module, job.example, tables.decompositions, tables.keep)
+    model = _translate(aten, tables)
+    _convert(model, opset)
+    _optimize(model, aten, full=job.params.get("optimize") is not False)
+    name_values(model, job.input_names, job.output_names)
+    strip_metadata(model)
+    write_model(model, path, check=not job.params.get("skip_validation"))
+    if job.params.get("report"):
+        report = f"{job.node}, ONNX opset {opset}\n\n{aten.module.code}\n{model.graph}\n"
+        (directory / f"{job.node}_report.txt").write_text(report, encoding="utf-8")
+    if job.params.get("verify"):
+        _verify(job, path)
+    return ExportResult(path=path, backend="onnx", extra={"opset_version": opset})
+
+
+@functools.cache
+def _tables(opset: int) -> _Tables:
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    # It reports every vision operator it will not translate because torchvision is absent.
+    logger.setLevel(logging.ERROR)
+    try:
+        registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    finally:
+        logger.setLevel(level)
+    for target in operators.REPLACED:
+        registry.functions.pop(target.name(), None)
+    for target, function in operators.translations():
+        registry.register_op(target, function)
+    known = set(_decomp.get_onnx_implemented_overloads(registry))
+    composites = _collect_all_valid_cia_ops_for_aten_namespace()
+    table = _decomp.create_onnx_friendly_decomposition_table(known)
+    decompositions = {target: function for target, function in table.items() if target not in composites}
+    decompositions.update(operators.decompositions())
+    keep = tuple(sorted((op for op in composites if op in known and op not in decompositions), key=str))
+    return _Tables(registry, decompositions, keep)
+
+
+def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
+    """The ATen graph as an ONNX model whose inputs are the node's and whose initialisers are its weights."""
+    graph = aten.module.graph
+    if _mixes_types(graph):
+        _fx_passes.insert_type_promotion_nodes(aten.module)
+    _fx_passes.remove_assertion_nodes(aten.module)
+    _refuse_unknown(graph, tables)
+    model = ir.Model(
+        ir.Graph([], [], nodes=[], name="main_graph"),
+        ir_version=ONNX_IR_VERSION,
+        producer_name="pytorch",
+        producer_version=str(torch.__version__),
+    )
+    values = _core._translate_fx_graph(
+        graph,
+        model,
+        graph_like=model.graph,
+        owned_graphs={},
+        lower="at_conversion",
+        registry=tables.registry,
+    )
+    model.graph.inputs.clear()
+    model.graph.inputs.extend(_single(values[node.name]) for node in aten.inputs)
+    model.graph.outputs.clear()
+    model.graph.outputs.extend(_single(values[node.name]) for node in graph.output_node().args[0])
+    for node, (name, tensor) in aten.constants.items():
+        if node.users:
+            _add_weight(model, _single(values[node.name]), name, tensor)
+    _ir_passes.add_opset_imports(model)
+    return model
+
+
+def _single(value: Any) -> ir.Value:
+    assert isinstance(value, ir.Value)
+    return value
+
+
+def _add_weight(model: ir.Model, value: ir.Value, name: str, tensor: torch.Tensor) -> None:
+    data = tensor.detach()
+    if data.is_complex():
+        data = torch.view_as_real(data.resolve_conj())
+    value.name = name
+    value.const_value = _core.TorchTensor(data, name=name)
+    model.graph.initializers[name] = value
+
+
+def _mixes_types(graph: torch.fx.Graph) -> bool:
+    """Whether some operator may promote: its tensors are not all of one floating type."""
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        kinds = {
+            value.meta["val"].dtype
+            for value in (*node.all_input_nodes, node)
+            if isinstance(value.meta.get("val"), torch.Tensor)
+        }
+        if len(kinds) > 1 or not all(kind.is_floating_point for kind in kinds):
+            return True
+    return False
+
+
+def _refuse_unknown(graph: torch.fx.Graph, tables: _Tables) -> None:
+    missing: dict[str, None] = {}
+    for node in graph.nodes:
+        if node.op != "call_function" or str(getattr(node.target, "__name__", "")) == "getitem":
+            continue
+        if not _core._is_onnx_op(node.target) and _dispatching.dispatch(node, tables.registry)[0] is None:
+            kind = " on complex values" if _has_complex(node) and tables.registry.is_registered(node.target) else ""
+            missing[f"{node.target}{kind}"] = None
+    if missing:
+        raise MissingOperatorsError(list(missing))
+
+
+def _has_complex(node: torch.fx.Node) -> bool:
+    values = (value.meta.get("val") for value in node.all_input_nodes)
+    return any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)
+
+
+def _convert(model: ir.Model, opset: int) -> None:
+    onnxscript_apis.convert_version(model, opset)
+    reached = model.opset_imports.get("")
+    if reached is not None and reached != opset:
+        raise ExportError(f"the model needs ONNX opset {reached} and cannot be converted to opset_version={opset}.")
+    model.opset_imports[""] = opset
+
+
+def _optimize(model: ir.Model, aten: AtenGraph, *, full: bool) -> None:
+    weights = {name for name, _ in aten.constants.values()}
+
+    def should_fold(node: ir.Node) -> bool | None:
+        # A folded weight is a second copy under a name that says nothing.
+        named = any(value is not None and value.is_initializer() and value.name in weights for value in node.inputs)
+        return False if named else None
+
+    if full:
+        optimizer.optimize_ir(model, should_fold=should_fold)
+        onnxscript_apis.optimize  # noqa: B018
+    else:
+        ir.passes.common.InlinePass()(model)
+    ir.passes.common.RemoveUnusedNodesPass()(model)
+
+
+def _verify(job: ExportJob, path: Path) -> None:
+    import numpy as np
+    import onnxruntime
+
+    with torch.no_grad():
+        expected = job.module(*job.example)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    feeds = {name: tensor.detach().cpu().numpy() for name, tensor in zip(job.input_names, job.example, strict=True)}
+    for name, got, want in zip(job.output_names, session.run(None, feeds), expected, strict=True):
+        if not np.allclose(got, want.detach().cpu().numpy(), rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise ExportError(f"verify: output {name!r} of the written model differs from eager.")

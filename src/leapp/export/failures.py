@@ -1,0 +1,71 @@
+"""Turns whatever an exporter raises into one ``ExportError`` that names the node and says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from leapp.errors import ExportError
+
+from .job import ExportJob
+
+__all__ = ["MissingOperatorsError", "explained"]
+
+
+class MissingOperatorsError(Exception):
+    """Operators of the node that the backend has no translation for."""
+
+    def __init__(self, operators: list[str]) -> None:
+        super().__init__(", ".join(operators))
+        self.operators = operators
+
+
+@contextmanager
+def explained(job: ExportJob, backend: str | None) -> Iterator[None]:
+    """Raise ``ExportError`` in place of any exception of the block."""
+    try:
+        yield
+    except ExportError as error:
+        raise _mixed(error, f"{job.node}: {error}") from error.__cause__
+    except MissingOperatorsError as error:
+        raise ExportError(
+            f"{job.node}: {backend} has no translation of {error}. Export this node with {_others(backend)}."
+        ) from error
+    except Exception as error:
+        raise _mixed(error, f"{job.node}: the {backend} export failed: {_first_cause(error)}{_advice(error, backend)}") from error
+
+
+def _others(backend: str | None) -> str:
+    if backend == "onnx-torchscript":
+        return "export_with='onnx', 'jit' or 'pt2'"
+    return "export_with='jit' or 'pt2'"
+
+
+def _first_cause(error: BaseException) -> str:
+    """The innermost error, which is where exporters say what was wrong; outer layers repeat it with banners."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:6])}" if lines else type(error).__name__
+
+
+def _advice(error: BaseException, backend: str | None) -> str:
+    text = str(error)
+    if "nference tensor" in text or "inference_mode" in text:
+        return " Trace under torch.no_grad() instead of torch.inference_mode()."
+    if backend in ("onnx", "onnx-torchscript"):
+        return f" Other backends may write it: {_others(backend)}."
+    return ""
+
+
+def _mixed(error: BaseException, message: str) -> ExportError:
+    """An ``ExportError`` that callers of the exporter may also catch by the exporter's own exception class."""
+    if isinstance(error, ExportError):
+        return ExportError(message)
+    try:
+        kind = type("ExportError", (ExportError, type(error)), {"__init__": Exception.__init__, "__str__": Exception.__str__})
+        mixed: ExportError = kind(message)
+    except TypeError:
+        # Some exception classes fix their memory layout and cannot be combined.
+        return ExportError(message)
+    return mixed

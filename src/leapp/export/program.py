@@ -1,0 +1,28 @@
+"""Writes a node as a ``torch.export`` program (``.pt2``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from .job import ExportJob, ExportResult
+
+__all__ = ["export_program"]
+
+_TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node", "seq_nr")
+
+
+def export_program(job: ExportJob, directory: Path) -> ExportResult:
+    """Write ``<node>.pt2``: positional inputs in port order, one output per port."""
+    path = directory / f"{job.node}.pt2"
+    with torch.no_grad():
+        program = torch.export.export(job.module, job.example, strict=bool(job.params.get("strict", False)))
+    # Stack traces hold paths of this machine and differ from run to run.
+    for module in program.graph_module.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            for key in _TRACES:
+                node.meta.pop(key, None)
+    program.example_inputs = None
+    torch.export.save(program, path)
+    return ExportResult(path=path, backend="pt2", extra={"torch_version": torch.__version__})

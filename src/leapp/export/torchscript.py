@@ -1,0 +1,110 @@
+"""Writes a node as TorchScript.
+
+The recorded computation is traced into one function graph. Weights are constants that share the caller's memory, and
+neither source locations nor class counters of this process reach the file: the same node gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.utils.stateless import _reparametrize_module
+
+from leapp.errors import ExportError
+
+from .job import ExportJob, ExportResult
+
+__all__ = ["argument_names", "export_torchscript", "trace_function"]
+
+_TAKEN = frozenset(
+    {*keyword.kwlist, *keyword.softkwlist, "self", "print", "torch", "CONSTANTS", "uninitialized", "annotate"}
+    | {"float", "int", "bool", "str", "list", "Tensor", "List", "Dict", "Tuple", "Optional", "inf", "nan", "ops"}
+)
+
+
+def export_torchscript(job: ExportJob, directory: Path) -> ExportResult:
+    """Write ``<node>.pt``: ``forward`` takes the ports by name and returns one tensor, or a tuple of two or more."""
+    path = directory / f"{job.node}.pt"
+    function = trace_function(job)
+    if job.params.get("check_trace"):
+        _compare_with_eager(job, function)
+    function.save(str(path))
+    return ExportResult(path=path, backend="jit")
+
+
+def argument_names(ports: Iterable[str]) -> list[str]:
+    """Names of ``forward``'s arguments: the port's own where TorchScript can spell it, otherwise its nearest form."""
+    names: list[str] = []
+    for port in ports:
+        name = port if port.isascii() and port.isidentifier() else re.sub(r"\W", "_", port, flags=re.ASCII)
+        if not name.isidentifier() or name in _TAKEN or re.fullmatch(r"_\d*|c\d+", name):
+            name = f"in_{name}"
+        while name in names:
+            name += "_"
+        names.append(name)
+    return names
+
+
+def trace_function(job: ExportJob) -> Any:
+    """The node as a ``torch.jit`` function without parameters, source locations or type counters."""
+    # The tracer refuses constants that require grad; detached aliases share the memory.
+    state = {name: tensor.detach() for name, tensor in _named_state(job.module)}
+    single = len(job.output_names) == 1
+
+    def forward(*inputs: torch.Tensor) -> Any:
+        outputs = job.module(*inputs)
+        return outputs[0] if single else tuple(outputs)
+
+    example = tuple(tensor.detach().clone() for tensor in job.example)
+    strict = bool(job.params.get("strict", True))
+    with warnings.catch_warnings(), torch.no_grad(), _reparametrize_module(job.module, state):
+        # The tracer warns about every Python number it meets; the node is straight-line code by construction.
+        warnings.simplefilter("ignore")
+        traced = torch._C._create_function_from_trace(
+            "forward", forward, example, lambda _value: "", strict, False, argument_names(job.input_names)
+        )
+    graph = _without_sources(traced.graph)
+    torch._C._jit_pass_dce(graph)
+    torch._C._jit_pass_constant_pooling(graph)
+    return torch._C._create_function_from_graph("forward", graph)
+
+
+def _named_state(module: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _without_sources(traced: Any) -> Any:
+    """The same graph rebuilt node by node: a copy would carry the paths of the files that ran."""
+    graph = torch._C.Graph()
+    values: dict[int, Any] = {}
+    for value in traced.inputs():
+        values[value.unique()] = graph.addInput(value.debugName())
+    for node in traced.nodes():
+        if any(True for _ in node.blocks()):
+            return traced
+        copy = graph.create(node.kind(), [values[value.unique()] for value in node.inputs()], node.outputsSize())
+        copy.copyAttributes(node)
+        for old, new in zip(node.outputs(), copy.outputs(), strict=True):
+            new.setType(old.type())
+            values[old.unique()] = new
+        graph.insertNode(copy)
+    for value in traced.outputs():
+        graph.registerOutput(values[value.unique()])
+    return graph
+
+
+def _compare_with_eager(job: ExportJob, function: Any) -> None:
+    tolerance = float(job.params.get("check_tolerance") or 1e-5)
+    with torch.no_grad():
+        expected = job.module(*job.example)
+        got = function(*job.example)
+    for name, left, right in zip(job.output_names, (got,) if len(expected) == 1 else got, expected, strict=True):
+        if not torch.allclose(left, right, rtol=tolerance, atol=tolerance, equal_nan=True):
+            raise ExportError(f"check_trace: output {name!r} of the traced function differs from eager.")
