@@ -1,9 +1,13 @@
-"""Every example runs as its reader would run it, and the bundle it leaves agrees with its eager code on new inputs."""
+"""Every example runs as its reader would run it, and the bundle it leaves agrees with its eager code on new inputs.
+
+The programs in the user documents are examples too.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +21,8 @@ import yaml
 
 from leapp import InferenceManager
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+REPOSITORY = Path(__file__).resolve().parents[1]
+EXAMPLES = REPOSITORY / "examples"
 STEPS = 12
 
 
@@ -46,9 +51,13 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
 
 
 def run(name: str, directory: Path) -> str:
-    """Run an example in a process of its own, away from the repository."""
+    return run_script(EXAMPLES / f"{name}.py", directory)
+
+
+def run_script(script: Path, directory: Path) -> str:
+    """Run a program in a process of its own, away from the repository."""
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{name}.py"), str(directory)],
+        [sys.executable, str(script), str(directory)],
         cwd=directory,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -265,3 +274,28 @@ def test_compass_navigation(tmp_path: Path, example: Callable[[str], ModuleType]
         seen.append(stack.step(**sensed))
         close(manager.run_policy(module.as_inputs(sensed))["limiter/command"], seen[-1])
     differ(seen)
+
+
+def test_readme_program(tmp_path: Path) -> None:
+    """The smallest example, as printed, writes the files that are listed below it."""
+    readme = (REPOSITORY / "README.md").read_text()
+    (tmp_path / "program.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", readme, re.DOTALL)))
+    assert run_script(tmp_path / "program.py", tmp_path).startswith("tensor(")
+    listed = re.findall(r"── (\S+)", readme)
+    assert listed
+    assert set(listed) <= {path.name for path in (tmp_path / "my_policy").iterdir()}
+
+
+def test_getting_started_program(tmp_path: Path) -> None:
+    """The blocks of the guide are one program, which compares itself with its eager code; its comments are true."""
+    guide = (REPOSITORY / "docs" / "getting_started.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (tmp_path / "program.py").write_text("\n".join(blocks))
+    printed = run_script(tmp_path / "program.py", tmp_path).splitlines()
+    assert printed == re.findall(r"print\(.*\)\s+# (.*)", guide)
+
+
+def test_documents_link_to_files_that_exist() -> None:
+    for page in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
