@@ -19,36 +19,35 @@ import leapp
 from leapp import FunctionPatch, InferenceManager, annotate
 
 
-def to_grey(image: np.ndarray) -> np.ndarray:
-    """Weigh red, green and blue of an image given as bytes, as a compiled library would."""
-    pixels = memoryview(image.tobytes())
+def to_grey(image: torch.Tensor) -> torch.Tensor:
+    """Weigh red, green and blue of an image, byte by byte, as a compiled library would."""
+    pixels = memoryview(image.numpy().tobytes())
     grey = (0.299 * r + 0.587 * g + 0.114 * b for r, g, b in zip(pixels[0::3], pixels[1::3], pixels[2::3], strict=True))
-    return np.fromiter(grey, dtype=np.float32).reshape(image.shape[:2])
+    return torch.from_numpy(np.fromiter(grey, dtype=np.float32).reshape(tuple(image.shape[:2])))
 
 
-def to_grey_traceable(image: np.ndarray) -> np.ndarray:
-    """The same weights in array operations."""
-    weights = np.array([0.299, 0.587, 0.114], dtype=np.float32)
-    return np.sum(image.astype(np.float32) * weights, axis=2)
+def to_grey_traceable(image: torch.Tensor) -> torch.Tensor:
+    """The same weights in tensor operations."""
+    return (image.float() * torch.tensor([0.299, 0.587, 0.114])).sum(dim=2)
 
 
-def step(image: np.ndarray) -> torch.Tensor:
+def step(image: torch.Tensor) -> torch.Tensor:
     """The brightness of each quarter of the image, between 0 and 1."""
     image = annotate.input_tensors("brightness", {"image": image})
-    grey = torch.from_numpy(to_grey(image)) / 255.0
+    grey = to_grey(image) / 255.0
     quarters = torch.nn.functional.avg_pool2d(grey[None, None], kernel_size=4).flatten()
     annotate.output_tensors("brightness", {"quarters": quarters}, export_with="onnx")
     return quarters
 
 
-def make_image(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, size=(8, 8, 3), dtype=np.uint8)
+def make_image() -> torch.Tensor:
+    return torch.randint(0, 256, (8, 8, 3), dtype=torch.uint8)
 
 
 def export(directory: Path) -> Path:
     patch = FunctionPatch(sys.modules[__name__], "to_grey", to_grey_traceable)
     leapp.start("function_patch", save_path=directory, patching=[patch])
-    step(make_image(0))
+    step(make_image())
     leapp.stop()
     leapp.compile_graph()
     return directory / "function_patch" / "function_patch.yaml"
@@ -57,8 +56,8 @@ def export(directory: Path) -> Path:
 def main() -> None:
     path = export(Path(sys.argv[1] if len(sys.argv) > 1 else "exports"))
     manager = InferenceManager(str(path))
-    image = make_image(1)
-    print("bundle", manager.run_policy({"brightness/image": torch.from_numpy(image)})["brightness/quarters"].tolist())
+    image = make_image()
+    print("bundle", manager.run_policy({"brightness/image": image})["brightness/quarters"].tolist())
     print("eager ", step(image).tolist())
 
 

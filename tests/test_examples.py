@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -195,11 +194,11 @@ def test_function_patch(tmp_path: Path, example: Callable[[str], ModuleType]) ->
     module = example("function_patch")
     manager = InferenceManager(str(tmp_path / "function_patch" / "function_patch.yaml"))
     seen = []
-    for seed in range(100, 100 + STEPS):
-        image = module.make_image(seed)
-        np.testing.assert_allclose(module.to_grey(image), module.to_grey_traceable(image), rtol=1e-5)
+    for _ in range(STEPS):
+        image = module.make_image()
+        close(module.to_grey(image), module.to_grey_traceable(image))
         seen.append(module.step(image))
-        close(manager.run_policy({"brightness/image": torch.from_numpy(image)})["brightness/quarters"], seen[-1])
+        close(manager.run_policy({"brightness/image": image})["brightness/quarters"], seen[-1])
     differ(seen)
 
 
