@@ -1,0 +1,292 @@
+"""One node, measured: its box, header, port rows, tags, and the loops of its own states around it.
+
+Sizes follow from the text alone, so nothing is cut and nothing runs over its border. Where a node stands among others
+is the layout's question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from .subject import LinkFacts, LinkKind, NodeFacts, PortFacts, Spot
+from .text import text_width, wrap
+
+__all__ = [
+    "STYLES",
+    "TRACK",
+    "Box",
+    "Label",
+    "NodeBox",
+    "Point",
+    "PortBox",
+    "Route",
+    "line_height",
+    "lines_of",
+    "measure",
+    "rounded",
+]
+
+Point = tuple[float, float]
+
+STYLES: dict[str, tuple[float, bool]] = {
+    "title": (22, True),
+    "summary": (14, False),
+    "node": (15, True),
+    "subtitle": (12, False),
+    "port": (13, True),
+    "shape": (12, False),
+    "kind": (12, False),
+    "tag": (11, True),
+    "legend": (12, False),
+}
+"""Size and weight of every kind of text."""
+
+TRACK = 8.0
+"""The distance between parallel wires."""
+
+_PAD = 14.0
+_LINE = 300.0
+_ROW_GAP = 10.0
+_COLUMN_GAP = 32.0
+_TAG_HEIGHT = 18.0
+_TAG_TIP = 7.0
+
+
+class Box(msgspec.Struct, frozen=True):
+    """A rectangle."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def right(self) -> float:
+        """The right border."""
+        return self.x + self.width
+
+    @property
+    def bottom(self) -> float:
+        """The lower border."""
+        return self.y + self.height
+
+    def moved(self, dx: float, dy: float) -> Box:
+        """The same rectangle elsewhere."""
+        return Box(self.x + dx, self.y + dy, self.width, self.height)
+
+
+class Label(msgspec.Struct, frozen=True):
+    """One line of text, placed by its left end and its baseline."""
+
+    text: str
+    style: str
+    x: float
+    baseline: float
+    width: float
+
+    @property
+    def box(self) -> Box:
+        """The room the line takes, ascenders and descenders included."""
+        size = STYLES[self.style][0]
+        return Box(self.x, self.baseline - size * 0.95, self.width, size * 1.2)
+
+    def moved(self, dx: float, dy: float) -> Label:
+        """The same line elsewhere."""
+        return msgspec.structs.replace(self, x=self.x + dx, baseline=self.baseline + dy)
+
+
+class PortBox(msgspec.Struct, frozen=True):
+    """One port: its rows of text, the point where wires attach, and the tag that says what it is to the outside."""
+
+    facts: PortFacts
+    box: Box
+    anchor: Point
+    border: float
+    labels: tuple[Label, ...]
+    tag: Box | None
+
+    def moved(self, dx: float, dy: float) -> PortBox:
+        """The same port elsewhere."""
+        return msgspec.structs.replace(
+            self,
+            box=self.box.moved(dx, dy),
+            anchor=(self.anchor[0] + dx, self.anchor[1] + dy),
+            border=self.border + dx,
+            labels=tuple(label.moved(dx, dy) for label in self.labels),
+            tag=self.tag and self.tag.moved(dx, dy),
+        )
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One wire as a line from the source's anchor to the target's, corners already rounded."""
+
+    kind: LinkKind
+    source: Spot
+    target: Spot
+    points: tuple[Point, ...]
+
+    def moved(self, dx: float, dy: float) -> Route:
+        """The same wire elsewhere."""
+        return msgspec.structs.replace(self, points=tuple((x + dx, y + dy) for x, y in self.points))
+
+
+class NodeBox(msgspec.Struct, frozen=True):
+    """One node. ``outer`` adds the tags and loops to ``box``; no other node reaches into it."""
+
+    facts: NodeFacts
+    box: Box
+    outer: Box
+    header: Box
+    labels: tuple[Label, ...]
+    ports: tuple[PortBox, ...]
+    loops: tuple[Route, ...]
+
+    def moved(self, dx: float, dy: float) -> NodeBox:
+        """The same node elsewhere."""
+        return NodeBox(
+            self.facts,
+            self.box.moved(dx, dy),
+            self.outer.moved(dx, dy),
+            self.header.moved(dx, dy),
+            tuple(label.moved(dx, dy) for label in self.labels),
+            tuple(port.moved(dx, dy) for port in self.ports),
+            tuple(route.moved(dx, dy) for route in self.loops),
+        )
+
+
+def line_height(style: str) -> float:
+    """The distance between two lines of this style."""
+    return round(STYLES[style][0] * 1.35)
+
+
+def lines_of(style: str, text: str, x: float, y: float, limit: float = _LINE) -> list[Label]:
+    """``text`` as lines whose first one starts at the top ``y``."""
+    size, bold = STYLES[style]
+    height = line_height(style)
+    return [
+        Label(line, style, x, y + index * height + round(size * 1.05), text_width(line, size, bold))
+        for index, line in enumerate(wrap(text, size, bold, limit))
+    ]
+
+
+def measure(facts: NodeFacts, links: Sequence[LinkFacts]) -> NodeBox:
+    """The node with its ``outer`` box at the origin. ``links`` are those from the node to itself."""
+    header_labels = lines_of("node", facts.name, _PAD, 9)
+    header_labels += lines_of("subtitle", facts.subtitle, _PAD, 10 + len(header_labels) * line_height("node"))
+    header_height = header_labels[-1].baseline + 11
+    columns = [[_rows(port) for port in ports] for ports in (facts.inputs, facts.outputs)]
+    widths = [_width(label for labels in column for label in labels) for column in columns]
+    between = _COLUMN_GAP if all(widths) else 0
+    width = 2 * _PAD + max(sum(widths) + between, _width(header_labels), 120)
+    ports: list[PortBox] = []
+    depth = header_height
+    for column, ports_facts in zip(columns, (facts.inputs, facts.outputs), strict=True):
+        y = header_height + _ROW_GAP
+        for labels, port in zip(column, ports_facts, strict=True):
+            ports.append(_place(port, labels, y, width))
+            y = ports[-1].box.bottom + _ROW_GAP
+            depth = max(depth, y)
+    node = NodeBox(
+        facts,
+        box := Box(0, 0, width, depth),
+        box,
+        Box(0, 0, width, header_height),
+        tuple(header_labels),
+        tuple(ports),
+        (),
+    )
+    return _with_surroundings(node, links)
+
+
+def _width(labels: Iterable[Label]) -> float:
+    return max((label.width for label in labels), default=0.0)
+
+
+def _rows(port: PortFacts) -> list[Label]:
+    labels, y = [], 0.0
+    for style, text in (("port", port.name), *port.details):
+        lines = lines_of(style, text, 0, y)
+        y += len(lines) * line_height(style)
+        labels += lines
+    return labels
+
+
+def _place(port: PortFacts, labels: Sequence[Label], y: float, node_width: float) -> PortBox:
+    """The port's rows under its node's left or right border, its tag outside of it."""
+    outward = port.spot[1] == "out"
+    width = _width(labels)
+    box = Box(node_width - _PAD - width if outward else _PAD, y, width, labels[-1].baseline - labels[0].baseline + 18)
+    placed = tuple(label.moved(box.right - label.width if outward else box.x, y) for label in labels)
+    border = node_width if outward else 0.0
+    middle = y + line_height("port") / 2
+    tag = None
+    reach = border
+    if port.tag:
+        length = text_width(port.tag, *STYLES["tag"]) + 12 + _TAG_TIP
+        tag = Box(border if outward else -length, middle - _TAG_HEIGHT / 2, length, _TAG_HEIGHT)
+        reach = tag.right if outward else tag.x
+    return PortBox(port, box, (reach, middle), border, placed, tag)
+
+
+def _with_surroundings(node: NodeBox, links: Sequence[LinkFacts]) -> NodeBox:
+    """Add the loops, one nested in the other below the node, and move everything to the origin."""
+    anchors = {port.facts.spot: port.anchor for port in node.ports}
+    reach = [node.box.x, node.box.right, *(port.anchor[0] for port in node.ports)]
+    left, right = min(reach), max(reach)
+    exits = _nested(dict.fromkeys(link.source for link in links), anchors)
+    entries = _nested(dict.fromkeys(link.target for link in links), anchors)
+    bottom = node.box.bottom
+    loops = []
+    for link in links:
+        start, end = anchors[link.source], anchors[link.target]
+        x_out = right + (exits[link.source] + 1) * TRACK + 4
+        x_in = left - (entries[link.target] + 1) * TRACK - 8
+        y = bottom + (exits[link.source] + 1) * TRACK + 2
+        loops.append(
+            Route(
+                link.kind,
+                link.source,
+                link.target,
+                rounded([start, (x_out, start[1]), (x_out, y), (x_in, y), (x_in, end[1]), end]),
+            )
+        )
+    if links:
+        right += len(exits) * TRACK + 8
+        left -= len(entries) * TRACK + 12
+        bottom += len(exits) * TRACK + 6
+    outer = Box(left, 0, right - left, bottom)
+    return msgspec.structs.replace(node, outer=outer, loops=tuple(loops)).moved(-left, 0)
+
+
+def _nested(spots: Iterable[Spot], anchors: dict[Spot, Point]) -> dict[Spot, int]:
+    """Tracks counted from the node outwards: the lowest port gets the innermost, so loops do not cross."""
+    return {spot: index for index, spot in enumerate(sorted(spots, key=lambda spot: -anchors[spot][1]))}
+
+
+def rounded(points: Sequence[Point], radius: float = 7) -> tuple[Point, ...]:
+    """A right-angled line with its corners rounded; repeated points and straight-through corners vanish."""
+    corners: list[Point] = []
+    for point in points:
+        if corners and abs(point[0] - corners[-1][0]) + abs(point[1] - corners[-1][1]) < 1e-6:
+            continue
+        corners.append(point)
+    line = [corners[0]]
+    for before, corner, after in zip(corners, corners[1:], corners[2:], strict=False):
+        lengths = [abs(corner[0] - p[0]) + abs(corner[1] - p[1]) for p in (before, after)]
+        r = min(radius, *(length / 2 for length in lengths))
+        start, end = (
+            (corner[0] + (p[0] - corner[0]) * r / length, corner[1] + (p[1] - corner[1]) * r / length)
+            for p, length in zip((before, after), lengths, strict=True)
+        )
+        for step in range(5):
+            t = step / 4
+            line.append(
+                (
+                    (1 - t) ** 2 * start[0] + 2 * t * (1 - t) * corner[0] + t * t * end[0],
+                    (1 - t) ** 2 * start[1] + 2 * t * (1 - t) * corner[1] + t * t * end[1],
+                )
+            )
+    line.append(corners[-1])
+    return tuple(line)

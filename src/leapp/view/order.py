@@ -1,0 +1,252 @@
+"""Where things go in a layered drawing: components, layers, order within a layer, heights. Pure graph arithmetic.
+
+Items are any hashable values: nodes, and the bends of edges that pass through a layer. No text, no boxes, no colours.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+__all__ = ["Segment", "assign_heights", "components", "cut_cycles", "layer_nodes", "reduce_crossings"]
+
+T = TypeVar("T", bound=Hashable)
+Pair = tuple[str, str]
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A piece of an edge between neighbouring layers. Offsets are measured down from the top of each item."""
+
+    left: Hashable
+    left_offset: float
+    right: Hashable
+    right_offset: float
+
+
+def components(nodes: Sequence[str], pairs: Iterable[Pair]) -> list[list[str]]:
+    """The groups of nodes that are connected in any direction, in the given order."""
+    root = {node: node for node in nodes}
+
+    def find(node: str) -> str:
+        while root[node] != node:
+            root[node] = root[root[node]]
+            node = root[node]
+        return node
+
+    for a, b in pairs:
+        root[find(a)] = find(b)
+    groups: dict[str, list[str]] = {}
+    for node in nodes:
+        groups.setdefault(find(node), []).append(node)
+    return list(groups.values())
+
+
+def cut_cycles(nodes: Sequence[str], pairs: Iterable[Pair]) -> list[Pair]:
+    """The pairs without those that close a cycle in a depth-first walk."""
+    after: dict[str, list[str]] = {node: [] for node in nodes}
+    for a, b in dict.fromkeys(pairs):
+        after[a].append(b)
+    kept: list[Pair] = []
+    open_nodes: set[str] = set()
+    done: set[str] = set()
+    for start in nodes:
+        if start in done:
+            continue
+        open_nodes.add(start)
+        stack = [(start, iter(after[start]))]
+        while stack:
+            node, rest = stack[-1]
+            step = next(rest, None)
+            if step is None:
+                stack.pop()
+                open_nodes.discard(node)
+                done.add(node)
+            elif step not in open_nodes:
+                kept.append((node, step))
+                if step not in done:
+                    open_nodes.add(step)
+                    stack.append((step, iter(after[step])))
+    return kept
+
+
+def layer_nodes(nodes: Sequence[str], pairs: Sequence[Pair], height: Mapping[str, float], cap: float) -> dict[str, int]:
+    """A layer for every node, to the right of all it depends on, no layer filled beyond ``cap``.
+
+    Nodes that only feed others move right, next to their first consumer.
+    """
+    before: dict[str, list[str]] = {node: [] for node in nodes}
+    after: dict[str, list[str]] = {node: [] for node in nodes}
+    for a, b in pairs:
+        after[a].append(b)
+        before[b].append(a)
+    topological = _topological(nodes, before, after)
+    filled: dict[int, float] = {}
+    layer: dict[str, int] = {}
+    for node in topological:
+        place = max((layer[a] + 1 for a in before[node]), default=0)
+        while filled.get(place, 0.0) and filled[place] + height[node] > cap:
+            place += 1
+        filled[place] = filled.get(place, 0.0) + height[node]
+        layer[node] = place
+    for node in reversed(topological):
+        if after[node] and len(after[node]) >= len(before[node]):
+            for place in range(min(layer[b] for b in after[node]) - 1, layer[node], -1):
+                if not filled.get(place) or filled[place] + height[node] <= cap:
+                    filled[layer[node]] -= height[node]
+                    filled[place] = filled.get(place, 0.0) + height[node]
+                    layer[node] = place
+                    break
+    used = {place: index for index, place in enumerate(sorted(set(layer.values())))}
+    return {node: used[layer[node]] for node in nodes}
+
+
+def _topological(
+    nodes: Sequence[str], before: Mapping[str, Sequence[str]], after: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """By longest path from a source, then in the given order."""
+    depth = dict.fromkeys(nodes, 0)
+    waiting = {node: len(before[node]) for node in nodes}
+    ready = [node for node in nodes if not waiting[node]]
+    for node in ready:
+        for follower in after[node]:
+            depth[follower] = max(depth[follower], depth[node] + 1)
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                ready.append(follower)
+    return sorted(nodes, key=lambda node: depth[node])
+
+
+def reduce_crossings(
+    layers: Sequence[Sequence[T]], segments: Sequence[Sequence[Segment]], height: Mapping[T, float], sweeps: int = 12
+) -> list[list[T]]:
+    """Order every layer by the mean place of its neighbours, back and forth; the order with fewest crossings wins.
+
+    ``segments[i]`` join ``layers[i]`` and ``layers[i + 1]``.
+    """
+    current = [list(layer) for layer in layers]
+    best, fewest = current, _all_crossings(current, segments, height)
+    for sweep in range(sweeps):
+        if not fewest:
+            break
+        current = [list(layer) for layer in current]
+        rightward = sweep % 2 == 0
+        for index in range(1, len(layers)) if rightward else range(len(layers) - 2, -1, -1):
+            fixed = index - 1 if rightward else index + 1
+            _sort_layer(current[index], current[fixed], segments[min(index, fixed)], height, rightward)
+        crossings = _all_crossings(current, segments, height)
+        if crossings < fewest:
+            best, fewest = current, crossings
+    return best
+
+
+def _sort_layer(
+    layer: list[T], fixed: Sequence[T], segments: Sequence[Segment], height: Mapping[T, float], rightward: bool
+) -> None:
+    at: dict[Hashable, float] = {item: index for index, item in enumerate(fixed)}
+    size: dict[Hashable, float] = {item: height[item] for item in fixed}
+    pulls: dict[Hashable, list[float]] = {}
+    for s in segments:
+        here, there, offset = (s.right, s.left, s.left_offset) if rightward else (s.left, s.right, s.right_offset)
+        pulls.setdefault(here, []).append(at[there] + offset / (size[there] + 1))
+    # An item without neighbours there keeps its relative place instead of drifting to an end.
+    scale = max(len(fixed), 1) / max(len(layer), 1)
+    mean = {
+        item: sum(pulls[item]) / len(pulls[item]) if item in pulls else index * scale
+        for index, item in enumerate(layer)
+    }
+    layer.sort(key=lambda item: mean[item])
+
+
+def _all_crossings(
+    layers: Sequence[Sequence[T]], segments: Sequence[Sequence[Segment]], height: Mapping[T, float]
+) -> int:
+    total = 0
+    for left, right, between in zip(layers, layers[1:], segments, strict=False):
+        at: list[dict[Hashable, tuple[int, float]]] = [
+            {item: (index, height[item] + 1) for index, item in enumerate(layer)} for layer in (left, right)
+        ]
+        ends = sorted(
+            (
+                at[0][s.left][0] + s.left_offset / at[0][s.left][1],
+                at[1][s.right][0] + s.right_offset / at[1][s.right][1],
+            )
+            for s in between
+        )
+        seen: list[float] = []
+        for _, end in ends:
+            total += len(seen) - bisect_right(seen, end)
+            insort(seen, end)
+    return total
+
+
+def assign_heights(
+    layers: Sequence[Sequence[T]],
+    segments: Sequence[Sequence[Segment]],
+    height: Mapping[T, float],
+    margin: Mapping[T, float],
+    stiff: Mapping[T, float],
+    rounds: int = 6,
+) -> dict[T, float]:
+    """The top of every item, keeping each layer's order and margins, with edges as level as that allows."""
+    top: dict[T, float] = {}
+    # Level edges must not cost height: no layer reaches far beyond the fullest one.
+    room = 0.53 * max(sum(height[item] + 2 * margin[item] for item in layer) for layer in layers)
+    for layer in layers:
+        y = -sum(height[item] + 2 * margin[item] for item in layer) / 2
+        for item in layer:
+            top[item] = y + margin[item]
+            y += height[item] + 2 * margin[item]
+    leftward: dict[Hashable, list[tuple[Hashable, float]]] = {}
+    rightward: dict[Hashable, list[tuple[Hashable, float]]] = {}
+    for s in (s for between in segments for s in between):
+        leftward.setdefault(s.right, []).append((s.left, s.left_offset - s.right_offset))
+        rightward.setdefault(s.left, []).append((s.right, s.right_offset - s.left_offset))
+    for turn in range(rounds):
+        last = turn >= rounds - 2
+        for layer in layers if turn % 2 == 0 else reversed(layers):
+            near, far = (leftward, rightward) if turn % 2 == 0 else (rightward, leftward)
+            wish: list[tuple[float, float]] = []
+            for item in layer:
+                pulls = near.get(item, []) + (far.get(item, []) if last else [])
+                levels = sorted(top[other] + offset for other, offset in pulls)  # type: ignore[index]
+                wish.append((levels[(len(levels) - 1) // 2], stiff[item]) if levels else (top[item], 0.1))
+            _settle(layer, wish, height, margin, top, room)
+    return top
+
+
+def _settle(
+    layer: Sequence[T],
+    wish: Sequence[tuple[float, float]],
+    height: Mapping[T, float],
+    margin: Mapping[T, float],
+    top: dict[T, float],
+    room: float,
+) -> None:
+    """Nearest places to the wishes that keep order, distance and ``room`` on both sides of zero.
+
+    Isotonic regression by pooling neighbours; bounds only clip its result.
+    """
+    shift, below = [], 0.0
+    for index, item in enumerate(layer):
+        if index:
+            above = layer[index - 1]
+            below += height[above] + margin[above] + margin[item]
+        shift.append(below)
+    pools: list[tuple[float, float, int]] = []
+    for (level, weight), offset in zip(wish, shift, strict=True):
+        pool = (level - offset, weight, 1)
+        while pools and pools[-1][0] >= pool[0]:
+            mean, mass, size = pools.pop()
+            total = mass + pool[1]
+            pool = ((mean * mass + pool[0] * pool[1]) / total, total, size + pool[2])
+        pools.append(pool)
+    lowest = room - shift[-1] - height[layer[-1]]
+    index = 0
+    for mean, _, size in pools:
+        level = max(min(mean, lowest), -room)
+        for _ in range(size):
+            top[layer[index]] = level + shift[index]
+            index += 1

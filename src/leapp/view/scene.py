@@ -1,0 +1,197 @@
+"""What is drawn, in order, in which colour: the layout as a list of simple marks. No file format.
+
+Every sign differs from the others in shape or line as well as in colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from .boxes import Box, Label, NodeBox, Point, PortBox, Route, lines_of
+from .layout import Layout, LegendEntry
+from .text import visible
+
+__all__ = ["BACKGROUND", "Group", "Line", "Mark", "Polygon", "Rect", "Text", "compose"]
+
+BACKGROUND = "#f6f7f9"
+
+_INK = "#111827"
+_TEXT = {
+    "title": _INK,
+    "summary": "#374151",
+    "node": _INK,
+    "subtitle": "#374151",
+    "port": _INK,
+    "shape": "#4b5563",
+    "kind": "#0b6b62",
+    "legend": "#374151",
+}
+_SIGN = {
+    "data": "#475569",
+    "feedback": "#d11a2a",
+    "state": "#7c3aed",
+    "input": "#15803d",
+    "output": "#c2410c",
+    "static": "#1d4ed8",
+    "static output": "#1d4ed8",
+    "loose": "#6b7280",
+}
+_DASH = {"feedback": (9.0, 4.0)}
+_BORDER = "#94a3b8"
+_HEADER, _HEADER_WITHOUT_MODEL = "#dbe7f6", "#e5e7eb"
+
+
+class Rect(msgspec.Struct, frozen=True):
+    """A rectangle with rounded corners."""
+
+    box: Box
+    radius: float
+    fill: str | None
+    stroke: str | None = None
+    dashed: bool = False
+
+
+class Polygon(msgspec.Struct, frozen=True):
+    """A filled shape with straight sides."""
+
+    points: tuple[Point, ...]
+    fill: str
+
+
+class Line(msgspec.Struct, frozen=True):
+    """An open line; ``dash`` is the length of its strokes and gaps."""
+
+    points: tuple[Point, ...]
+    colour: str
+    width: float
+    dash: tuple[float, float] | None = None
+
+
+class Text(msgspec.Struct, frozen=True):
+    """One measured line of text."""
+
+    label: Label
+    colour: str
+
+
+Mark = Rect | Polygon | Line | Text
+
+
+class Group(msgspec.Struct, frozen=True):
+    """The marks of one thing: ``role`` is what it is, ``key`` its public name, ``title`` its full description."""
+
+    role: str
+    key: str
+    title: str
+    marks: tuple[Mark, ...]
+
+
+def compose(layout: Layout) -> list[Group]:
+    """Everything to draw, back to front."""
+    title = tuple(Text(label, _TEXT[label.style]) for label in layout.title)
+    return [
+        Group("title", "", "", title),
+        *_wires(layout.routes),
+        *(group for node in layout.nodes for group in _node(node)),
+        *(Group("legend", entry.sign, "", tuple(_legend(entry))) for entry in layout.legend),
+    ]
+
+
+def _key(spot: tuple[str, str, str]) -> str:
+    return f"{spot[0]}/{spot[2]}"
+
+
+def _wires(routes: tuple[Route, ...]) -> Iterator[Group]:
+    """Wires by source. A pale edge around each keeps crossings readable, and must not cut wires of its own source.
+
+    Where an output has both, the edge of the same pass lies on top and the feedback branches off it.
+    """
+    nets: dict[tuple[object, str], list[Route]] = {}
+    for route in sorted(routes, key=lambda route: ("feedback", "state", "data").index(route.kind)):
+        nets.setdefault((route.source, route.kind), []).append(route)
+    for net in nets.values():
+        yield Group("halo", "", "", tuple(Line(route.points, BACKGROUND, 5.5) for route in net))
+        for route in net:
+            source, target = _key(route.source), _key(route.target)
+            yield Group(route.kind, f"{source} → {target}", f"{route.kind}: {source} → {target}", _wire(route))
+
+
+def _wire(route: Route) -> tuple[Mark, ...]:
+    colour = _SIGN[route.kind]
+    x, y = route.points[-1]
+    shaft = (*route.points[:-1], (x - 6, y))
+    head = ((x - 10, y - 5), (x, y), (x - 10, y + 5))
+    return Line(shaft, colour, 1.8, _DASH.get(route.kind)), Polygon(head, colour)
+
+
+def _node(node: NodeBox) -> Iterator[Group]:
+    fill = _HEADER if node.facts.has_model else _HEADER_WITHOUT_MODEL
+    head = node.header
+    lower = Box(head.x, head.y + head.height / 2, head.width, head.height / 2)
+    marks: list[Mark] = [
+        Rect(node.box, 8, "#ffffff"),
+        Rect(head, 8, fill),
+        Rect(lower, 0, fill),
+        Line(((head.x, head.bottom), (head.right, head.bottom)), _BORDER, 1.0),
+        Rect(node.box, 8, None, _BORDER, dashed=not node.facts.has_model),
+        *(Text(label, _TEXT[label.style]) for label in node.labels),
+    ]
+    name = visible(node.facts.name)
+    yield Group("node", name, f"{name}, {visible(node.facts.subtitle)}", tuple(marks))
+    for port in node.ports:
+        facts = port.facts
+        key = f"{name}/{visible(facts.name)}"
+        title = ", ".join([key, *(visible(text) for _, text in facts.details), *([facts.tag] if facts.tag else [])])
+        yield Group(f"port {facts.spot[1]}", key, title, tuple(_port(port)))
+
+
+def _port(port: PortBox) -> Iterator[Mark]:
+    for label in port.labels:
+        yield Text(label, _TEXT[label.style])
+    if port.facts.tag and port.tag:
+        yield from _tag(port.facts.tag, port.tag)
+        yield Text(lines_of("tag", port.facts.tag, port.tag.x + 6, port.tag.y + 2)[0], "#ffffff")
+        return
+    wiring = port.facts.wiring
+    sign = next((kind for kind in ("state", "feedback", "data") if kind in wiring), "loose")
+    if sign == "loose" or port.facts.spot[1] == "out":
+        yield from _marker(sign, (port.border, port.anchor[1]))
+
+
+def _marker(sign: str, at: Point) -> Iterator[Mark]:
+    x, y = at
+    if sign == "state":
+        yield Polygon(((x - 6, y), (x, y - 6), (x + 6, y), (x, y + 6)), _SIGN[sign])
+    elif sign == "feedback":
+        yield Rect(Box(x - 4, y - 4, 8, 8), 0, _SIGN[sign])
+    elif sign == "loose":
+        yield Rect(Box(x - 4.5, y - 4.5, 9, 9), 4.5, "#ffffff", _SIGN[sign])
+    else:
+        yield Rect(Box(x - 4, y - 4, 8, 8), 4, _SIGN[sign])
+
+
+def _tag(kind: str, box: Box) -> Iterator[Mark]:
+    """What a graph takes in and gives out points along the flow; a bar marks what never changes."""
+    tip = box.right if kind == "static" else box.right - 7
+    middle = box.y + box.height / 2
+    sides = ((box.x, box.y), (tip, box.y), (box.right, middle), (tip, box.bottom), (box.x, box.bottom))
+    yield Polygon(sides, _SIGN[kind])
+    if kind.startswith("static"):
+        yield Line(((box.x + 3, box.y), (box.x + 3, box.bottom)), "#ffffff", 1.5)
+
+
+def _legend(entry: LegendEntry) -> Iterator[Mark]:
+    box, sign = entry.box, entry.sign
+    x, y = box.x, box.y + box.height / 2
+    if sign in ("data", "feedback", "state"):
+        yield from _wire(Route(sign, ("", "out", ""), ("", "in", ""), ((x, y), (box.right, y))))  # type: ignore[arg-type]
+        yield from _marker(sign, (x + 4, y))
+    elif sign == "loose":
+        yield from _marker(sign, (x + box.width / 2, y))
+    elif sign == "no model":
+        yield Rect(box, 4, _HEADER_WITHOUT_MODEL, _BORDER, dashed=True)
+    else:
+        yield from _tag(sign, box)
+    yield Text(entry.label, _TEXT["legend"])

@@ -1,0 +1,338 @@
+"""The layout of connected nodes: layers from left to right, and the wires between them.
+
+Layers stand side by side in a band; a sheet too wide to be read is folded into several bands. A wire inside a band runs
+through the gaps between layers and bends around the boxes on its way. Feedback, and a wire from band to band, takes a
+detour: it leaves through a track beside its layer into a lane above or below the band. Lane group ``i`` lies above band
+``i``, the last one below the last band. It knows measured boxes and links, nothing of drawing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from .boxes import TRACK, NodeBox, Point, Route, rounded
+from .order import Segment, assign_heights, cut_cycles, layer_nodes, reduce_crossings
+from .subject import LinkFacts, Spot
+
+__all__ = ["Sheet"]
+
+_CURVE_MIN, _CURVE_MAX = 56.0, 240.0
+_BAND_GAP = 44.0
+# A sheet wider than this, and flatter than that, is folded.
+_FOLD_WIDTH, _FOLD_ASPECT = 3200.0, 2.4
+
+_Bend = tuple[Spot, int]
+"""Where the wires of an output pass through a layer."""
+_Item = str | _Bend
+
+
+class _Column(msgspec.Struct):
+    """One layer: where it stands, and which wires run in the tracks left and right of it, innermost first.
+
+    The boxes of a layer start at one line, ``indent`` to the right of ``x``; tags and loops stand left of it.
+    """
+
+    width: float
+    indent: float
+    x: float = 0.0
+    entries: list[tuple[Spot, int]] = []
+    exits: list[tuple[Spot, int]] = []
+
+    @property
+    def inner(self) -> float:
+        """Where the curves from the left end."""
+        return self.x - _tracks(self.entries)
+
+    @property
+    def outer(self) -> float:
+        """Where the curves to the right start."""
+        return self.x + self.width + _tracks(self.exits)
+
+    def entry(self, spot: Spot, lane: int) -> float:
+        return self.x - (self.entries.index((spot, lane)) + 2) * TRACK
+
+    def exit(self, spot: Spot, lane: int) -> float:
+        return self.x + self.width + (self.exits.index((spot, lane)) + 1) * TRACK
+
+
+class _Detour(msgspec.Struct, frozen=True):
+    """A wire that leaves into lane group ``out`` and comes back from lane group ``back``."""
+
+    link: LinkFacts
+    out: int
+    back: int
+
+
+class Sheet:
+    """Connected nodes with the wires between them, laid out from the origin."""
+
+    def __init__(self, shapes: Mapping[str, NodeBox], links: Sequence[LinkFacts]) -> None:
+        self._shapes = shapes
+        self._anchors = {port.facts.spot: port.anchor for node in shapes.values() for port in node.ports}
+        self._layer, self._bands = _fold(shapes, links)
+        self._band = {layer: index for index, band in enumerate(self._bands) for layer in band}
+        self._top: dict[_Item, float] = {}
+        self._columns: dict[int, _Column] = {}
+        direct = [link for link in links if self._is_direct(link)]
+        detours = [self._detour(link) for link in links if not self._is_direct(link)]
+        heights = [self._arrange_band(band, direct) for band in self._bands]
+        self._assign_tracks(detours)
+        self._margin = self._margin_tracks(detours)
+        self.width = self._place_columns(direct)
+        self._lanes: dict[tuple[int, Spot], float] = {}
+        self.height = self._place_bands(detours, heights)
+        self.nodes = [shape.moved(self._left(name), self._top[name]) for name, shape in shapes.items()]
+        self.routes = [self._direct_route(link) for link in direct] + [self._detour_route(d) for d in detours]
+
+    def move(self, dx: float, dy: float) -> None:
+        """Shift the finished sheet."""
+        self.nodes = [node.moved(dx, dy) for node in self.nodes]
+        self.routes = [route.moved(dx, dy) for route in self.routes]
+
+    def _is_direct(self, link: LinkFacts) -> bool:
+        start, end = self._layer[link.source[0]], self._layer[link.target[0]]
+        return link.kind == "data" and start < end and self._band[start] == self._band[end]
+
+    def _detour(self, link: LinkFacts) -> _Detour:
+        start, end = (self._band[self._layer[spot[0]]] for spot in (link.source, link.target))
+        return _Detour(link, start if end < start else start + 1, end if end > start else end + 1)
+
+    def _steps(self, link: LinkFacts) -> Iterator[tuple[int, Segment]]:
+        """The pieces of a direct wire: the layer each starts in, and what it joins."""
+        start, end = self._layer[link.source[0]], self._layer[link.target[0]]
+        bends: list[tuple[_Item, float]] = [((link.source, layer), 0.0) for layer in range(start + 1, end)]
+        path: list[tuple[_Item, float]] = [
+            (link.source[0], self._anchors[link.source][1]),
+            *bends,
+            (link.target[0], self._anchors[link.target][1]),
+        ]
+        for index, (left, right) in enumerate(pairwise(path)):
+            yield start + index, Segment(*left, *right)
+
+    def _arrange_band(self, band: range, direct: Sequence[LinkFacts]) -> float:
+        """Order the band's layers, set the height of every item within the band, return the height of the band."""
+        layers: dict[int, list[_Item]] = {layer: [] for layer in band}
+        height: dict[_Item, float] = {}
+        for name, shape in self._shapes.items():
+            if self._layer[name] in layers:
+                layers[self._layer[name]].append(name)
+                height[name] = shape.outer.height
+        segments: dict[int, dict[Segment, None]] = {layer: {} for layer in band}
+        for link in direct:
+            if self._layer[link.source[0]] not in layers:
+                continue
+            for layer, segment in self._steps(link):
+                # Wires from one output share their bends, so a segment may come again.
+                segments[layer][segment] = None
+                if segment.right not in height:
+                    height[segment.right] = 0.0  # type: ignore[index]
+                    layers[layer + 1].append(segment.right)  # type: ignore[arg-type]
+        between = [list(segments[layer]) for layer in band]
+        ordered = reduce_crossings(list(layers.values()), between, height)
+        margin = {item: 16.0 if isinstance(item, str) else 7.0 for item in height}
+        stiff = {item: 1.0 if isinstance(item, str) else 3.0 for item in height}
+        top = assign_heights(ordered, between, height, margin, stiff)
+        highest = min(top.values())
+        self._top.update({item: y - highest for item, y in top.items()})
+        for layer in band:
+            shapes = [self._shapes[item] for item in layers[layer] if isinstance(item, str)]
+            indent = max(shape.box.x for shape in shapes)
+            width = indent + max(shape.outer.width - shape.box.x for shape in shapes)
+            self._columns[layer] = _Column(math.ceil(width / TRACK) * TRACK, indent)
+        return max(top[item] + height[item] for item in top) - highest
+
+    def _assign_tracks(self, detours: Sequence[_Detour]) -> None:
+        """A track beside its layer for every end of a detour; the wire with the shortest way to its lane innermost."""
+        way: dict[tuple[Spot, int], float] = {}
+        for detour in detours:
+            for spot, lane, side in ((detour.link.source, detour.out, "exits"), (detour.link.target, detour.back, "")):
+                layer = self._layer[spot[0]]
+                y = self._top[spot[0]] + self._anchors[spot][1]
+                way[spot, lane] = y if lane == self._band[layer] else -y
+                column = self._columns[layer]
+                tracks = column.exits if side else column.entries
+                if (spot, lane) not in tracks:
+                    tracks.append((spot, lane))
+        for column in self._columns.values():
+            for tracks in (column.exits, column.entries):
+                tracks.sort(key=lambda track: way[track])
+
+    def _margin_tracks(self, detours: Sequence[_Detour]) -> dict[Spot, float]:
+        """A track left of all layers for every output whose wires pass by a whole band."""
+        spots = dict.fromkeys(detour.link.source for detour in detours if detour.out != detour.back)
+        return {spot: index * TRACK + 2 for index, spot in enumerate(spots)}
+
+    def _place_columns(self, direct: Sequence[LinkFacts]) -> float:
+        """Place the layers, with gaps wide enough for the curves between them, and return the sheet's width."""
+        need: dict[int, float] = {}
+        for link in direct:
+            for layer, s in self._steps(link):
+                step = abs(self._at(s.left) + s.left_offset - self._at(s.right) - s.right_offset)
+                # Steep curves need room, and so do many of them side by side.
+                need[layer] = max(need.get(layer, 0.0), min(step * 0.3, 140.0)) + min(step * 0.05, 4.0)
+        width = 0.0
+        for index, band in enumerate(self._bands):
+            x = len(self._margin) * TRACK
+            for layer in band:
+                column = self._columns[layer]
+                x += _tracks(column.entries)
+                # Neighbouring bands stand on different pixels, so that two tracks never fall on one line.
+                column.x = math.ceil(x / TRACK) * TRACK + (index % 2) * TRACK / 2
+                x = column.outer + min(max(need.get(layer, 0.0), _CURVE_MIN), _CURVE_MAX)
+                width = max(width, column.outer)
+        return width
+
+    def _place_bands(self, detours: Sequence[_Detour], heights: Sequence[float]) -> float:
+        """Share out the lanes, move every band to its place below them, and return the sheet's height."""
+        spans: list[dict[Spot, list[float]]] = [{} for _ in range(len(self._bands) + 1)]
+        for detour in detours:
+            source = detour.link.source
+            ends = [self._exit(detour), self._entry(detour)]
+            if detour.out == detour.back:
+                spans[detour.out].setdefault(source, []).extend(ends)
+            else:
+                spans[detour.out].setdefault(source, []).extend([ends[0], self._margin[source]])
+                spans[detour.back].setdefault(source, []).extend([ends[1], self._margin[source]])
+        y = 0.0
+        for group, span in enumerate(spans):
+            lanes = _share_lanes({spot: (min(xs), max(xs)) for spot, xs in span.items()})
+            count = max(lanes.values(), default=-1) + 1
+            inside = 0 < group < len(self._bands)
+            y += _BAND_GAP / 2 if inside else 0.0
+            first = y + (TRACK if group else 0.0)
+            self._lanes.update({(group, spot): first + lane * TRACK for spot, lane in lanes.items()})
+            y += count * TRACK + TRACK * bool(count) + (_BAND_GAP / 2 if inside else 0.0)
+            if group < len(self._bands):
+                for item in self._top:
+                    if self._band[self._layer_of(item)] == group:
+                        self._top[item] += y
+                y += heights[group]
+        return y
+
+    def _layer_of(self, item: _Item) -> int:
+        return self._layer[item] if isinstance(item, str) else item[1]
+
+    def _at(self, item: object) -> float:
+        return self._top[item]  # type: ignore[index]
+
+    def _left(self, node: str) -> float:
+        column = self._columns[self._layer[node]]
+        return column.x + column.indent - self._shapes[node].box.x
+
+    def _point(self, spot: Spot) -> Point:
+        x, y = self._anchors[spot]
+        return self._left(spot[0]) + x, self._top[spot[0]] + y
+
+    def _exit(self, detour: _Detour) -> float:
+        spot = detour.link.source
+        return self._columns[self._layer[spot[0]]].exit(spot, detour.out)
+
+    def _entry(self, detour: _Detour) -> float:
+        spot = detour.link.target
+        return self._columns[self._layer[spot[0]]].entry(spot, detour.back)
+
+    def _direct_route(self, link: LinkFacts) -> Route:
+        points = [self._point(link.source)]
+        for layer, s in self._steps(link):
+            start = (self._columns[layer].outer, self._at(s.left) + s.left_offset)
+            end = (self._columns[layer + 1].inner, self._at(s.right) + s.right_offset)
+            points += _curve(start, end)
+        return Route(link.kind, link.source, link.target, (*points, self._point(link.target)))
+
+    def _detour_route(self, detour: _Detour) -> Route:
+        link = detour.link
+        start, end = self._point(link.source), self._point(link.target)
+        x_out, x_back = self._exit(detour), self._entry(detour)
+        y_out, y_back = (self._lanes[group, link.source] for group in (detour.out, detour.back))
+        x_turn = x_back if detour.out == detour.back else self._margin[link.source]
+        corners = [start, (x_out, start[1]), (x_out, y_out), (x_turn, y_out), (x_turn, y_back)]
+        corners += [(x_back, y_back), (x_back, end[1]), end]
+        return Route(link.kind, link.source, link.target, rounded(corners))
+
+
+def _tracks(wires: Sequence[object]) -> float:
+    """The room for so many tracks beside a layer; arrow heads need some even without."""
+    return (len(wires) + 2) * TRACK if wires else TRACK
+
+
+def _curve(start: Point, end: Point) -> list[Point]:
+    """An S from ``start`` to ``end``, level at both ends."""
+    (x0, y0), (x1, y1) = start, end
+    if abs(y0 - y1) < 0.01:
+        return [start, end]
+    steps = 24
+    return [
+        (
+            x0 + (x1 - x0) * (1.5 * t * (1 - t) + t**3),
+            y0 + (y1 - y0) * (3 * t * t - 2 * t**3),
+        )
+        for t in (step / steps for step in range(steps + 1))
+    ]
+
+
+def _share_lanes(spans: Mapping[Spot, tuple[float, float]]) -> dict[Spot, int]:
+    """A lane for every span, short ones nearest, so that no two overlap in one lane."""
+    taken: list[list[tuple[float, float]]] = []
+    lanes: dict[Spot, int] = {}
+    for spot in sorted(spans, key=lambda spot: spans[spot][1] - spans[spot][0]):
+        left, right = spans[spot]
+        lane = next(
+            (i for i, others in enumerate(taken) if all(right + TRACK < a or b + TRACK < left for a, b in others)),
+            len(taken),
+        )
+        if lane == len(taken):
+            taken.append([])
+        taken[lane].append((left, right))
+        lanes[spot] = lane
+    return lanes
+
+
+def _fold(shapes: Mapping[str, NodeBox], links: Sequence[LinkFacts]) -> tuple[dict[str, int], list[range]]:
+    """The layer of every node, and the layers of every band.
+
+    Feedback counts backwards: its target stands left of its source, as it ran before it.
+    """
+    pairs = [
+        (link.source[0], link.target[0]) if link.kind == "data" else (link.target[0], link.source[0]) for link in links
+    ]
+    acyclic = cut_cycles(list(shapes), pairs)
+    heights = {name: shape.outer.height + 32 for name, shape in shapes.items()}
+    widths = {name: shape.outer.width + _CURVE_MIN + 2 * TRACK for name, shape in shapes.items()}
+    # No layer grows far beyond the side of the square that would hold all boxes.
+    side = math.sqrt(sum(heights[name] * widths[name] for name in shapes))
+    layer = layer_nodes(list(shapes), acyclic, heights, max(1200.0, 1.2 * side))
+    count = max(layer.values()) + 1
+    wide, high = [0.0] * count, [0.0] * count
+    for name, at in layer.items():
+        wide[at] = max(wide[at], widths[name])
+        high[at] += heights[name]
+    for number in range(1, count + 1):
+        bands = _split(wide, number)
+        width = max(sum(wide[at] for at in band) for band in bands)
+        height = sum(max(high[at] for at in band) + 2 * _BAND_GAP for band in bands)
+        if width <= _FOLD_WIDTH or width <= _FOLD_ASPECT * height:
+            break
+    return layer, bands
+
+
+def _split(widths: Sequence[float], number: int) -> list[range]:
+    """Consecutive layers in at most ``number`` bands, the widest as narrow as can be."""
+    low, high = max(widths), sum(widths)
+    while high - low > 1:
+        middle = (low + high) / 2
+        low, high = (low, middle) if len(_bands(widths, middle)) <= number else (middle, high)
+    return _bands(widths, high)
+
+
+def _bands(widths: Sequence[float], limit: float) -> list[range]:
+    bands, start, used = [], 0, 0.0
+    for at, width in enumerate(widths):
+        if at > start and used + width > limit:
+            bands.append(range(start, at))
+            start, used = at, 0.0
+        used += width
+    return [*bands, range(start, len(widths))]

@@ -1,0 +1,186 @@
+"""What a picture says about a contract: nodes, ports with their role and details, links, a title. No coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from leapp.errors import BundleError
+from leapp.graph.contract import Contract, Node, Port, key, split_key
+
+__all__ = ["LinkFacts", "LinkKind", "NodeFacts", "PortFacts", "Side", "Spot", "Subject", "TagKind", "describe"]
+
+Side = Literal["in", "out"]
+LinkKind = Literal["data", "feedback", "state"]
+TagKind = Literal["input", "output", "static", "static output"]
+
+Spot = tuple[str, Side, str]
+"""A port of the picture: node, side, port. A state may have the same name on both sides."""
+
+
+class PortFacts(msgspec.Struct, frozen=True):
+    """One port: ``details`` are the lines under its name, ``wiring`` the kinds of link that touch it."""
+
+    spot: Spot
+    details: tuple[tuple[str, str], ...]
+    tag: TagKind | None
+    wiring: frozenset[LinkKind]
+
+    @property
+    def name(self) -> str:
+        """The name of the port within its node."""
+        return self.spot[2]
+
+
+class NodeFacts(msgspec.Struct, frozen=True):
+    """One node, ready to be measured."""
+
+    name: str
+    subtitle: str
+    has_model: bool
+    inputs: tuple[PortFacts, ...]
+    outputs: tuple[PortFacts, ...]
+
+
+class LinkFacts(msgspec.Struct, frozen=True):
+    """One wire. A *state* is feedback that stays inside its node."""
+
+    kind: LinkKind
+    source: Spot
+    target: Spot
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """Everything a picture shows."""
+
+    title: str
+    summary: str
+    nodes: tuple[NodeFacts, ...]
+    links: tuple[LinkFacts, ...]
+
+
+def describe(
+    contract: Contract,
+    name: str,
+    *,
+    static_outputs: Collection[str] = (),
+    parameter_counts: Mapping[str, int] | None = None,
+) -> Subject:
+    """Collect what the picture of ``contract`` shows.
+
+    Raises:
+        BundleError: If the wiring names a port that no node has.
+    """
+    links = (*_links(contract, "data"), *_links(contract, "feedback"))
+    wiring: dict[Spot, set[LinkKind]] = {}
+    for link in links:
+        wiring.setdefault(link.source, set()).add(link.kind)
+        wiring.setdefault(link.target, set()).add(link.kind)
+    tags = _tags(contract, static_outputs)
+    counts = parameter_counts or {}
+
+    def ports(node: str, side: Side, declared: tuple[Port, ...]) -> tuple[PortFacts, ...]:
+        spots: list[Spot] = [(node, side, port.name) for port in declared]
+        return tuple(
+            PortFacts(spot, _details(port), tags.get(spot), frozenset(wiring.get(spot, ())))
+            for spot, port in zip(spots, declared, strict=True)
+        )
+
+    nodes = tuple(
+        NodeFacts(
+            name=node_name,
+            subtitle=_subtitle(node, counts.get(node_name)),
+            has_model=node.model.backend is not None,
+            inputs=ports(node_name, "in", node.inputs),
+            outputs=ports(node_name, "out", node.outputs),
+        )
+        for node_name, node in contract.nodes.items()
+    )
+    return Subject(name, _summary(contract, links, counts), nodes, links)
+
+
+def _links(contract: Contract, flow: Literal["data", "feedback"]) -> list[LinkFacts]:
+    wires = contract.pipeline.data_flow if flow == "data" else contract.pipeline.feedback_flow
+    links = []
+    for source, targets in wires.items():
+        start = _spot(contract, source, "out")
+        for target in targets:
+            end = _spot(contract, target, "in")
+            own = flow == "feedback" and start[0] == end[0]
+            links.append(LinkFacts("state" if own else flow, start, end))
+    return links
+
+
+def _spot(contract: Contract, text: str, side: Side) -> Spot:
+    name, port = split_key(text)
+    node = contract.nodes.get(name)
+    if node is None or port not in {p.name for p in (node.inputs if side == "in" else node.outputs)}:
+        what = "input" if side == "in" else "output"
+        raise BundleError(f"The wiring names '{text}', but no node has this {what}. Correct the pipeline section.")
+    return (name, side, port)
+
+
+def _tags(contract: Contract, static_outputs: Collection[str]) -> dict[Spot, TagKind]:
+    tags: dict[Spot, TagKind] = {}
+    for node, ports in contract.pipeline.inputs.items():
+        tags.update({_spot(contract, key(node, port), "in"): "input" for port in ports})
+    for node, ports in contract.pipeline.outputs.items():
+        tags.update({_spot(contract, key(node, port), "out"): "output" for port in ports})
+    for text in static_outputs:
+        spot = _spot(contract, text, "out")
+        tags[spot] = "static output" if spot in tags else "static"
+    return tags
+
+
+def _details(port: Port) -> tuple[tuple[str, str], ...]:
+    """The lines under a port's name, each with the style it is drawn in."""
+    first = [f"[{', '.join(map(str, port.shape))}] {port.dtype}"]
+    names = _element_count(port.element_names)
+    if names:
+        first.append(names)
+    if port.temporal_period_ms is not None:
+        first.append(f"{port.temporal_period_ms} ms apart")
+    units = port.extra.get("units", port.extra.get("unit"))
+    meaning = [] if port.kind is None else [str(port.kind)]
+    if units is not None:
+        meaning.append(f"in {units}" if meaning else f"unit {units}")
+    return (("shape", " · ".join(first)), *([("kind", " ".join(meaning))] if meaning else []))
+
+
+def _element_count(axes: list[Any] | None) -> str:
+    """How many element names each named axis has; a flat list is one axis."""
+    if not axes:
+        return ""
+    named = [len(axis) for axis in axes if isinstance(axis, list | tuple)]
+    counts = named or [len(axes)]
+    return " × ".join(map(str, counts)) + (" name" if counts == [1] else " names")
+
+
+def _subtitle(node: Node, parameters: int | None) -> str:
+    parts = [node.model.backend or "no model"]
+    if parameters is not None:
+        parts.append(_count(parameters, "parameter"))
+    return " · ".join(parts)
+
+
+def _summary(contract: Contract, links: tuple[LinkFacts, ...], counts: Mapping[str, int]) -> str:
+    number = {kind: sum(link.kind == kind for link in links) for kind in ("data", "feedback", "state")}
+    parts = [_count(len(contract.nodes), "node"), _count(number["data"], "edge")]
+    if number["feedback"]:
+        parts.append(f"{number['feedback']} feedback")
+    if number["state"]:
+        parts.append(_count(number["state"], "state"))
+    known = [counts[name] for name in contract.nodes if name in counts]
+    if known:
+        partial = "" if len(known) == len(contract.nodes) else f" in {len(known)} of {len(contract.nodes)} nodes"
+        parts.append(_count(sum(known), "parameter") + partial)
+    frequency = (contract.pipeline.configs or {}).get("frequency")
+    if frequency is not None:
+        parts.append(f"{frequency} Hz")
+    return "  ·  ".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
