@@ -14,7 +14,8 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from onnxscript import optimizer
+from onnx_ir.passes import common
+from onnxscript.optimizer._constant_folding import FoldConstantsPass
 from torch._export.utils import _collect_all_valid_cia_ops_for_aten_namespace
 from torch.onnx._internal._lazy_import import onnxscript_apis
 from torch.onnx._internal.exporter import _core, _decomp, _dispatching, _fx_passes, _ir_passes, _registration
@@ -22,11 +23,11 @@ from torch.onnx._internal.exporter._constants import ONNX_IR_VERSION, TORCHLIB_O
 
 from leapp.errors import ExportError
 
-from . import operators
 from .aten import AtenGraph, trace_aten
 from .failures import MissingOperatorsError
 from .job import ExportJob, ExportResult
 from .onnxfile import name_values, strip_metadata, write_model
+from .operators import BROKEN_COMPOSITES, DECOMPOSITIONS, TRANSLATIONS
 
 __all__ = ["DEFAULT_OPSET", "export_onnx"]
 
@@ -72,16 +73,16 @@ def _tables(opset: int) -> _Tables:
         registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
     finally:
         logger.setLevel(level)
-    for target in operators.REPLACED:
-        registry.functions.pop(target.name(), None)
-    for target, function in operators.translations():
+    for target, function in TRANSLATIONS.items():
         registry.register_op(target, function)
     known = set(_decomp.get_onnx_implemented_overloads(registry))
     composites = _collect_all_valid_cia_ops_for_aten_namespace()
     table = _decomp.create_onnx_friendly_decomposition_table(known)
     decompositions = {target: function for target, function in table.items() if target not in composites}
-    decompositions.update(operators.decompositions())
-    keep = tuple(sorted((op for op in composites if op in known and op not in decompositions), key=str))
+    decompositions.update(DECOMPOSITIONS)
+    # A composite that we rewrite must reach the trace whole as well.
+    whole = (op for op in composites if (op in known and op not in BROKEN_COMPOSITES) or op in DECOMPOSITIONS)
+    keep = tuple(sorted(whole, key=str))
     return _Tables(registry, decompositions, keep)
 
 
@@ -172,6 +173,10 @@ def _convert(model: ir.Model, opset: int) -> None:
 
 
 def _optimize(model: ir.Model, aten: AtenGraph, *, full: bool) -> None:
+    """Fold what is constant and drop what is unused.
+
+    The library's rewrite rules stay out: they match constants within a tolerance, and ``x + 1e-8`` is not ``x``.
+    """
     weights = {name for name, _ in aten.constants.values()}
 
     def should_fold(node: ir.Node) -> bool | None:
@@ -179,12 +184,19 @@ def _optimize(model: ir.Model, aten: AtenGraph, *, full: bool) -> None:
         named = any(value is not None and value.is_initializer() and value.name in weights for value in node.inputs)
         return False if named else None
 
+    passes: list[Any] = [common.InlinePass()] if model.functions else []
     if full:
-        optimizer.optimize_ir(model, should_fold=should_fold)
-        onnxscript_apis.optimize  # noqa: B018
-    else:
-        ir.passes.common.InlinePass()(model)
-    ir.passes.common.RemoveUnusedNodesPass()(model)
+        passes.append(FoldConstantsPass(shape_inference=True, input_size_limit=8192, output_size_limit=512 * 512, should_fold=should_fold))
+    passes += [
+        common.RemoveUnusedNodesPass(),
+        common.RemoveUnusedFunctionsPass(),
+        common.RemoveUnusedOpsetsPass(),
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.LiftSubgraphInitializersToMainGraphPass(),
+    ]
+    if full:
+        passes += [common.DeduplicateInitializersPass(), common.CommonSubexpressionEliminationPass()]
+    ir.passes.Sequential(*passes)(model)
 
 
 def _verify(job: ExportJob, path: Path) -> None:

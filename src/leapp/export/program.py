@@ -25,4 +25,4 @@ def export_program(job: ExportJob, directory: Path) -> ExportResult:
                 node.meta.pop(key, None)
     program.example_inputs = None
     torch.export.save(program, path)
-    return ExportResult(path=path, backend="pt2", extra={"torch_version": torch.__version__})
+    return ExportResult(path=path, backend="pt2", extra={"torch_version": str(torch.__version__)})
