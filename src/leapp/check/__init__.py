@@ -1,0 +1,11 @@
+"""Proof: every written model replayed on every recorded sample, then the whole pipeline in closed loop.
+
+The files are run by the runtime that deployers use, each in an engine of its own. Nothing here knows how they were made.
+"""
+
+from __future__ import annotations
+
+from leapp.check.compare import Difference, compare
+from leapp.check.replay import Verdict, check_nodes, check_pipeline
+
+__all__ = ["Difference", "Verdict", "check_nodes", "check_pipeline", "compare"]

@@ -1,0 +1,1 @@
+"""Import paths of earlier releases: thin re-exports, nothing else."""

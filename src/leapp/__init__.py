@@ -1,0 +1,67 @@
+"""LEAPP: Lightweight Export Annotations for Policy Pipelines.
+
+Importing this package loads neither torch nor onnx nor an engine; each name loads what it needs at first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from leapp.annotations import annotate
+
+if TYPE_CHECKING:
+    from leapp.runtime.inference_manager import InferenceManager
+    from leapp.semantics import GraphConfigs, InputKindEnum, OutputKindEnum, TemporalAxis, TensorSemantics
+    from leapp.session.lifecycle import ExportManager, compile_graph, report, session, start, stop
+    from leapp.session.patches import FunctionPatch
+
+__version__ = "1.0.0.dev0"
+__config_version__ = "1.3"
+
+__all__ = [
+    "ExportManager",
+    "FunctionPatch",
+    "GraphConfigs",
+    "InferenceManager",
+    "InputKindEnum",
+    "OutputKindEnum",
+    "TemporalAxis",
+    "TensorSemantics",
+    "__version__",
+    "annotate",
+    "compile_graph",
+    "report",
+    "session",
+    "start",
+    "stop",
+]
+
+_HOMES = {
+    "ExportManager": "leapp.session.lifecycle",
+    "FunctionPatch": "leapp.session.patches",
+    "GraphConfigs": "leapp.semantics",
+    "InferenceManager": "leapp.runtime.inference_manager",
+    "InputKindEnum": "leapp.semantics",
+    "OutputKindEnum": "leapp.semantics",
+    "TemporalAxis": "leapp.semantics",
+    "TensorSemantics": "leapp.semantics",
+    "compile_graph": "leapp.session.lifecycle",
+    "report": "leapp.session.lifecycle",
+    "session": "leapp.session.lifecycle",
+    "start": "leapp.session.lifecycle",
+    "stop": "leapp.session.lifecycle",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'leapp' has no attribute '{name}'")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

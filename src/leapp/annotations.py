@@ -1,0 +1,229 @@
+"""The markers that go into user code.
+
+Outside a session they hand values back and import nothing. Inside one they report to it. This module must stay free of torch,
+NumPy and every station, because annotated programs import it whether or not they ever export.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+
+    from leapp.session.session import Session
+
+__all__ = ["Annotate", "annotate"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Annotate:
+    """The annotation calls. ``leapp.annotate`` is the one instance."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+
+    def input_tensors(self, node_name: str, tensors: Any) -> Any:
+        """Declare inputs of a node; its recording begins with the first ones.
+
+        Args:
+            node_name: The node. Several calls for one node add ports to it.
+            tensors: A dict of named values, one ``TensorSemantics``, or a list of them.
+
+        Returns:
+            The value to go on with: the only one, or a tuple in the order given.
+
+        Example:
+            >>> obs = annotate.input_tensors("policy", {"obs": obs})
+        """
+        if self._session is not None:
+            return self._session.input_tensors(node_name, tensors)
+        if type(tensors) is dict:
+            if len(tensors) == 1:
+                for value in tensors.values():
+                    return value
+            return tuple(tensors.values())
+        return _hand_back(tensors)
+
+    def output_tensors(self, node_name: str, tensors: Any, static_outputs: Any = None, **kwargs: Any) -> Any:
+        """Declare the outputs of a node and finish it.
+
+        Args:
+            node_name: A node opened by ``input_tensors``.
+            tensors: As for ``input_tensors``; every value must be computed from the node's inputs.
+            static_outputs: Constant outputs, named in the same way.
+            **kwargs: ``export_with``, the backend (``None`` exports nothing), and ``backend_params``.
+
+        Returns:
+            The values given: the only one, or a tuple.
+
+        Example:
+            >>> annotate.output_tensors("policy", {"action": action}, export_with="onnx")
+        """
+        if self._session is not None:
+            return self._session.output_tensors(node_name, tensors, static_outputs, **kwargs)
+        if type(tensors) is dict:
+            if len(tensors) == 1:
+                for value in tensors.values():
+                    return value
+            return tuple(tensors.values())
+        return _hand_back(tensors)
+
+    def state_tensors(self, node_name: str, tensors: Any) -> Any:
+        """Declare state: values that enter the node and may be updated for the next call.
+
+        Args:
+            node_name: A node opened by ``input_tensors``.
+            tensors: A flat dict of state names to initial tensors, or ``TensorSemantics``.
+
+        Example:
+            >>> h = annotate.state_tensors("policy", {"h": h})
+        """
+        if self._session is not None:
+            return self._session.state_tensors(node_name, tensors)
+        if type(tensors) is dict:
+            for value in tensors.values():
+                if type(value) in _CONTAINERS:
+                    _refuse_nested_state(tensors)
+                elif len(tensors) == 1:
+                    return value
+            return tuple(tensors.values())
+        return _hand_back(tensors)
+
+    def update_state(self, node_name: str, tensors: Any) -> Any:
+        """Give the values that declared states take at the next call.
+
+        Example:
+            >>> annotate.update_state("policy", {"h": next_h})
+        """
+        if self._session is not None:
+            return self._session.update_state(node_name, tensors)
+        if type(tensors) is dict:
+            if len(tensors) == 1:
+                for value in tensors.values():
+                    return value
+            return tuple(tensors.values())
+        return _hand_back(tensors)
+
+    def register_buffer(self, node_name: str, tensors: Any) -> Any:
+        """Declare tensors that the node writes to in place.
+
+        Args:
+            node_name: A node opened by ``input_tensors``.
+            tensors: A dict, one tensor, or a list or tuple of tensors.
+
+        Example:
+            >>> scratch = annotate.register_buffer("policy", {"scratch": torch.zeros(8)})
+        """
+        if self._session is not None:
+            return self._session.register_buffer(node_name, tensors)
+        if isinstance(tensors, Mapping):
+            tensors = tuple(tensors.values())
+        elif not isinstance(tensors, (list, tuple)):
+            return tensors
+        return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+    def module(self, node_name: str, model: torch.nn.Module, buffer_names: list[str] | None = None) -> None:
+        """Track the registered buffers of a module: those that change become state, the others constants.
+
+        Args:
+            node_name: A node opened by ``input_tensors``.
+            model: The module, before its forward pass.
+            buffer_names: The buffers to track; all of them by default.
+
+        Example:
+            >>> annotate.module("policy", model)
+        """
+        if self._session is not None:
+            self._session.module(node_name, model, buffer_names)
+
+    def mirror_leapp_tags(self, source: Any, target: Any) -> Any:
+        """Say that ``target`` holds the same data as ``source``, after a copy that leapp cannot see.
+
+        Returns:
+            ``target``; use this value from here on.
+        """
+        if self._session is not None:
+            return self._session.mirror_leapp_tags(source, target)
+        return target
+
+    def method(
+        self,
+        *,
+        node_name: str | None = None,
+        export_with: str | None = None,
+        backend_params: dict[str, Any] | None = None,
+        output_names: list[str] | None = None,
+        **unknown: Any,
+    ) -> Callable[[F], F]:
+        """Trace a function as one node: its arguments are the inputs, what it returns the outputs.
+
+        Args:
+            node_name: The node; the function's name by default.
+            export_with: The backend, as for ``output_tensors``.
+            backend_params: Options of the backend.
+            output_names: Names for the returned values; by default they are read from the ``return`` statement.
+            **unknown: Refused with the nearest known name.
+
+        Example:
+            >>> @annotate.method(export_with="onnx")
+            ... def preprocess(raw): ...
+        """
+        if unknown:
+            from leapp.session.words import refuse_unknown
+
+            refuse_unknown(unknown, ("node_name", "export_with", "backend_params", "output_names"), "annotate.method()")
+
+        def decorate(function: F) -> F:
+            @functools.wraps(function)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if self._session is None:
+                    return function(*args, **kwargs)
+                return self._session.method(
+                    function, args, kwargs, node_name, export_with, backend_params or {}, output_names
+                )
+
+            return call  # type: ignore[return-value]
+
+        return decorate
+
+    def _method(self, **params: Any) -> Callable[[F], F]:
+        """The older spelling of :meth:`method`."""
+        return self.method(**params)
+
+    def warp_op(
+        self, node_name: str, inputs: Any = None, outputs: Any = None, **params: Any
+    ) -> AbstractContextManager[None]:
+        """Mark a region of Warp kernels. Warp is not supported: inside a session this raises ``ImportError``."""
+        if self._session is None:
+            return nullcontext()
+        return self._session.warp_op(node_name)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"annotate has no attribute '{name}'")
+
+
+_CONTAINERS = (dict, list, tuple)
+
+
+def _hand_back(tensors: Any) -> Any:
+    """The values of a payload that is not a plain dict; a form that would be wrong in a session is wrong here too."""
+    from leapp.session.payload import entries
+
+    values = tuple(value for _, value, _ in entries(tensors))
+    return values[0] if len(values) == 1 else values
+
+
+def _refuse_nested_state(tensors: Any) -> None:
+    from leapp.session.payload import refuse_nested_state
+
+    refuse_nested_state(tensors)
+
+
+annotate = Annotate()

@@ -1,0 +1,144 @@
+"""What kind of call a torch function is.
+
+Each function object is classified once, from its name, its schema and its tags. The answer says whether a call only asks for
+metadata, what it writes to, whether it draws random numbers, and whether the shape of its result depends on values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import torch
+
+__all__ = ["Kind", "classify", "tensors"]
+
+Tensor = torch.Tensor
+
+_SHAPE = frozenset({"shape", "size", "numel", "nelement", "__len__", "nbytes", "sym_size", "sym_numel"})
+_METADATA = _SHAPE | frozenset(
+    "ndim dim ndimension dtype device layout stride storage_offset element_size itemsize type get_device names "
+    "requires_grad grad grad_fn output_nr retains_grad _version _base _backward_hooks _grad _grad_fn volatile name "
+    "has_names result_type can_cast promote_types __hash__ __repr__ __dir__ __class__ broadcast_shapes qscheme "
+    "requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook dense_dim sparse_dim "
+    "_is_view _has_symbolic_sizes_strides dim_order _conj_physical_ "
+    "__subclasscheck__ __instancecheck__ __setstate__ _indices_nnz".split()
+)
+_IN_PLACE_DUNDERS = frozenset(
+    f"__i{op}__"
+    for op in "add sub mul matmul truediv div floordiv mod pow and or xor lshift rshift".split()
+)
+_RUNS_AUTOGRAD = frozenset({"backward"})
+
+# Results that are the same value in another place: the identity of a published output survives these.
+_IDENTITIES = frozenset(
+    "clone detach detach_ contiguous cpu cuda to float double half bfloat16 int long short char byte bool type type_as "
+    "data alias __deepcopy__ tensor as_tensor asarray from_numpy requires_grad_ copy_ __setitem__ view_as reshape view "
+    "positive __pos__ pin_memory xpu npu hpu mps ipu resolve_conj resolve_neg alias_copy detach_copy lift lift_fresh".split()
+)
+
+
+class Kind:
+    """How to treat calls of one function. Immutable once made."""
+
+    __slots__ = (
+        "autograd", "call", "dynamic", "hidden_writes", "identity", "metadata", "name", "random", "setter", "shape",
+        "write_keywords", "writes",
+    )  # fmt: skip
+
+    def __init__(self, func: Any) -> None:
+        self.name, self.call, self.setter = _identify(func)
+        #: Positions of the arguments that a call writes to, known before it runs.
+        self.writes: tuple[int, ...] = ()
+        self.write_keywords: tuple[str, ...] = ("out",)
+        schema = getattr(func, "_schema", None)
+        if schema is not None:
+            written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
+            self.writes = tuple(i for i, _ in written)
+            self.write_keywords = tuple(n for _, n in written)
+        elif _in_place(self.name):
+            self.writes = (0,)
+        #: Python functions may write to arguments that no name tells of (batch norm statistics, ``inplace=True``).
+        self.hidden_writes = schema is None and (isinstance(func, FunctionType) or "_norm" in self.name)
+        packet = self.name.split(".")[0] if schema is not None else self.name.strip("_")
+        tags = set(func.tags) if schema is not None else _tags(packet)
+        self.random = torch.Tag.nondeterministic_seeded in tags
+        self.dynamic = torch.Tag.dynamic_output_shape in tags
+        self.shape = self.name in _SHAPE
+        self.metadata = schema is None and (
+            self.name in _METADATA or (self.name.startswith("is_") and self.name != "is_nonzero")
+        )
+        self.identity = packet in _IDENTITIES or self.name in _IDENTITIES
+        self.autograd = self.name in _RUNS_AUTOGRAD or func is torch.autograd.grad
+
+
+def _identify(func: Any) -> tuple[str, Callable[..., Any], bool]:
+    """The name of a function, what to call on replay, and whether it sets an attribute."""
+    name = getattr(func, "__name__", type(func).__name__)
+    if name in ("__get__", "__set__", "__delete__"):
+        attribute = func.__self__.__name__
+        return attribute, _Attribute(attribute), name != "__get__"
+    if isinstance(func, torch._ops.OpOverload):
+        return f"{func._opname}.{func._overloadname}", func, False
+    return name, func, False
+
+
+def _in_place(name: str) -> bool:
+    return (
+        name == "__setitem__"
+        or name in _IN_PLACE_DUNDERS
+        or (name.endswith("_") and not name.endswith("__") and name != "requires_grad_")
+    )
+
+
+def _tags(name: str) -> set[torch.Tag]:
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is None:
+        return set()
+    return {tag for overload in packet.overloads() for tag in getattr(packet, overload).tags}
+
+
+class _Attribute:
+    """Reading a property such as ``x.T``, as a call."""
+
+    __slots__ = ("__name__",)
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __call__(self, value: Any) -> Any:
+        return getattr(value, self.__name__)
+
+
+_kinds: dict[Any, Kind] = {}
+
+
+def classify(func: Any) -> Kind:
+    """The kind of ``func``, made at its first call."""
+    kind = _kinds.get(func)
+    if kind is None:
+        kind = _kinds[func] = Kind(func)
+    return kind
+
+
+ATOMS = frozenset(
+    {int, float, bool, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout,
+     torch.memory_format, torch.Size}
+)  # fmt: skip
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor inside a value of nested lists, tuples, dicts and slices."""
+    if isinstance(value, Tensor):
+        yield value
+    elif type(value) in ATOMS:
+        return
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, slice):
+        yield from tensors((value.start, value.stop, value.step))

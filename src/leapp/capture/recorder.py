@@ -1,0 +1,462 @@
+"""The two torch modes, and the recorder they report to.
+
+The function mode sees every torch API call and records it whole, so that tapes stay readable. Where a call is not
+self-contained (functorch levels, autocast, tensor subclasses, autograd inside a node) or never reaches Python (TorchScript,
+C++ extensions, backward), the dispatch mode below records the ATen ops instead. Tensors are known by identity or by memory;
+the user's tensors are neither wrapped nor changed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from leapp.capture.calls import ATOMS, Kind, classify, tensors
+from leapp.capture.regions import geometry
+from leapp.capture.rewrites import REWRITES
+from leapp.capture.source import Where, where
+from leapp.capture.tape import Call, Escape, Ref, Tape, refer
+from leapp.errors import TraceError
+
+__all__ = ["Published", "Recorder"]
+
+Tensor = torch.Tensor
+_PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
+_PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.PythonTLSSnapshot
+)
+_Silent = torch._C._ExcludeDispatchKeyGuard
+
+
+class Published:
+    """Where a tensor came from: a published output, and the glue ops it went through since."""
+
+    __slots__ = ("glue", "node", "passno", "port", "ref")
+
+    def __init__(
+        self, t: Tensor, node: str, port: str, passno: int, glue: tuple[tuple[str, Where], ...] = ()
+    ) -> None:
+        self.ref = weakref.ref(t)
+        self.node, self.port, self.passno, self.glue = node, port, passno, glue
+
+
+class Recorder:
+    """All that one session captures."""
+
+    def __init__(self) -> None:
+        self.tapes: list[Tape] = []
+        self.published: dict[int, Published] = {}
+        self.former: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self.random: dict[int, weakref.ref[Tensor]] = {}
+        self.born: dict[int, weakref.ref[Tensor]] = {}
+        self._function = _FunctionMode(self)
+        self._dispatch = _DispatchMode(self)
+        self._installed = False
+
+    # -- modes on and off ----------------------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Put the modes at the bottom of this thread's stacks, below any mode the user has entered."""
+        if not self._installed:
+            self._installed = True
+            with _function_modes() as stack:
+                stack.insert(0, self._function)
+            with _dispatch_modes() as stack:
+                stack.insert(0, self._dispatch)
+
+    def remove(self) -> None:
+        """Take the modes off wherever they stand."""
+        if self._installed:
+            self._installed = False
+            with _function_modes() as stack:
+                _discard(stack, self._function)
+            with _dispatch_modes() as stack:
+                _discard(stack, self._dispatch)
+
+    # -- tapes ---------------------------------------------------------------------------------------------------------
+
+    def open(self, node: str) -> Tape:
+        """Begin recording a node."""
+        tape = Tape(node)
+        self.tapes.append(tape)
+        return tape
+
+    def close(self, tape: Tape) -> None:
+        """Stop recording a node; its values are remembered only to refuse their use elsewhere."""
+        tape.open = False
+        if tape in self.tapes:
+            self.tapes.remove(tape)
+        if self.tapes:
+            for i, (ref, _) in tape.known.items():
+                if ref() is not None:
+                    self.former[i] = (ref, tape.node)
+        else:
+            self.former.clear()
+            self.born.clear()
+        tape.known.clear()
+        tape.memories.clear()
+        tape.constant_ids.clear()
+
+    def declare(self, tape: Tape, t: Tensor) -> Tensor:
+        """Make the value of ``t`` an input of the tape; the tensor to go on with is a fresh alias of it."""
+        with self.silence():
+            alias = t.view_as(t) if t.layout == torch.strided else t.detach()
+            if type(alias) not in _PLAIN:
+                alias = alias.as_subclass(type(t))
+            tape.declare(alias)
+        return alias
+
+    @contextmanager
+    def silence(self) -> Iterator[None]:
+        """Run leapp's own tensor code unseen by the modes."""
+        with _Silent(_PYTHON_KEYS), torch._C.DisableTorchFunction():
+            yield
+
+    # -- provenance ----------------------------------------------------------------------------------------------------
+
+    def publish(self, t: Tensor, node: str, port: str, passno: int) -> None:
+        """Remember that ``t`` is an output of ``node``. A value with two names goes by the first."""
+        found = self.source(t)
+        if found is None or (found.node, found.passno, found.glue) != (node, passno, ()):
+            self.published[id(t)] = Published(t, node, port, passno)
+
+    def source(self, t: Tensor) -> Published | None:
+        """The published output that ``t`` is, or was made from."""
+        found = self.published.get(id(t))
+        return found if found is not None and found.ref() is t else None
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def owner(self, leaves: Iterable[Tensor]) -> Tape | None:
+        """The open tape that the tensors belong to."""
+        tape: Tape | None = None
+        for t in leaves:
+            for candidate in self.tapes:
+                entry = candidate.known.get(id(t))
+                if (entry is not None and entry[0]() is t) or (candidate.memories and candidate.owns(t)):
+                    if tape is not None and tape is not candidate:
+                        raise TraceError(
+                            f"at {where()} a value of node '{tape.node}' meets a value of node '{candidate.node}' while both "
+                            f"are open. Finish '{tape.node}' with output_tensors() and pass its output to '{candidate.node}' "
+                            "with input_tensors()."
+                        )
+                    tape = candidate
+                    break
+        return tape
+
+    def called(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool) -> Any:
+        """Run one call and record it if it concerns an open node."""
+        leaves: list[Tensor] = []
+        for a in args:
+            if isinstance(a, Tensor):
+                leaves.append(a)
+            elif type(a) not in ATOMS:
+                leaves.extend(tensors(a))
+        if kwargs:
+            leaves.extend(tensors(kwargs))
+        tape = self.owner(leaves) if self.tapes and leaves else None
+        if tape is None:
+            return self._untraced(func, kind, args, kwargs, leaves)
+        if kind.metadata:
+            return self._metadata(tape, func, kind, args, kwargs, leaves)
+        rewrite = REWRITES.get(func) or REWRITES.get(kind.name)
+        if rewrite is not None and whole:
+            return rewrite(self, tape, func, args, kwargs)
+        return self.record(tape, func, kind, args, kwargs, leaves)
+
+    def record(
+        self, tape: Tape, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
+    ) -> Any:
+        """Run a call on traced values and put it on the tape."""
+        targets: list[Tensor] = [t for i in kind.writes if i < len(args) for t in tensors(args[i])]
+        if kwargs:
+            targets += [t for k in kind.write_keywords if k in kwargs for t in tensors(kwargs[k])]
+        for t in targets:
+            if not self._bound(tape, t) and not tape.owns(t):
+                tape.adopt(t)
+        refs: dict[int, Ref] = {}
+        for t in leaves:
+            if id(t) not in refs:
+                refs[id(t)] = tape.find(t) or self.constant(tape, t)
+        versions = [(t, t._version) for t in leaves if not t.is_inference()] if kind.hidden_writes else ()
+        out = func(*args, **kwargs)
+        for t, version in versions:
+            if t._version != version:
+                targets.append(t)
+                if refs[id(t)].slot in tape.constants:
+                    self._adopt_after(tape, t, refs[id(t)])
+        results = list(tensors(out))
+        if not results and not targets:
+            if out is not None:
+                self._escape(tape, kind, args, kwargs, refs, out)
+            return out
+        if kind.random:
+            tape.random.append(where())
+        fresh = [o for o in results if id(o) not in refs and not self._bound(tape, o)]
+        if not fresh and not targets:
+            return out
+        reads = tuple({r.slot for r in refs.values()})
+        memories = tuple({id(m): m for m in (tape.memory_of[refs[id(t)].slot] for t in targets)}.values())
+        recorded = Call(kind.call, refer(args, refs), refer(kwargs, refs), (), reads, memories, where())
+        outs = []
+        for o in results:
+            known = refs.get(id(o)) or (tape.known[id(o)][1] if self._bound(tape, o) else None)
+            outs.append((known or tape.bind(o)).slot)
+        tape.calls.append(recorded._replace(outs=tuple(outs)))
+        if kind.dynamic or tape.dynamic or _masked(kind, args):
+            if kind.dynamic or _masked(kind, args) or any(s in tape.dynamic for s in reads):
+                tape.dynamic.update(s for s, o in zip(outs, results, strict=True) if o.dim())
+        return out
+
+    @staticmethod
+    def _bound(tape: Tape, t: Tensor) -> bool:
+        entry = tape.known.get(id(t))
+        return entry is not None and entry[0]() is t
+
+    def constant(self, tape: Tape, t: Tensor) -> Ref:
+        """The slot of a plain tensor; a value of another node is refused here."""
+        former = self.former.get(id(t))
+        source = self.source(t)
+        if (former is not None and former[0]() is t) or (source is not None and not source.glue):
+            owner = source.node if source is not None else former[1]  # type: ignore[index]
+            name = f" ('{source.port}')" if source is not None else ""
+            raise TraceError(
+                f"node '{tape.node}' uses a value of the finished node '{owner}'{name} at {where()} without declaring it. "
+                f"Pass it through annotate.input_tensors('{tape.node}', {{...}}) first."
+            )
+        ref = tape.constant(t)
+        constant = tape.constants[ref.slot]
+        born = self.random.get(id(t))
+        constant.random = born is not None and born() is t
+        if source is not None:
+            constant.undeclared = f"{source.node}/{source.port}"
+        return ref
+
+    def _adopt_after(self, tape: Tape, t: Tensor, ref: Ref) -> None:
+        """A call wrote to a plain tensor that nothing told of: the copy taken before the call is its value there."""
+        constant = tape.constants[ref.slot]
+        if constant.version is not None:
+            raise TraceError(
+                f"node '{tape.node}': the call at {where()} changes a tensor of shape {list(t.shape)} in place in a way that "
+                "cannot be recorded. Register it with annotate.register_buffer() or annotate.module() first."
+            )
+        memory = tape._memory(t)
+        if memory is not None:
+            memory.traced = True
+            memory.ids.clear()
+            memory.roots = [(ref, geometry(t))]
+            tape.memory_of[ref.slot] = memory
+        tape.constant_ids.pop(id(t), None)
+        tape.known[id(t)] = (weakref.ref(t), ref)
+
+    def _metadata(
+        self, tape: Tape, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
+    ) -> Any:
+        out = func(*args, **kwargs)
+        if kind.name == "requires_grad_" or (kind.setter and kind.name == "requires_grad"):
+            # What autograd saves of a call recorded whole could not be told apart later: record ATen ops from here on.
+            tape.autograd = True
+        if kind.shape and tape.dynamic and not isinstance(out, Tensor):
+            ref = tape.find(leaves[0])
+            if ref is not None and ref.slot in tape.dynamic:
+                self._escape(tape, kind, args, kwargs, {id(leaves[0]): ref}, out)
+        return out
+
+    def _escape(
+        self, tape: Tape, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], refs: dict[int, Ref], out: Any
+    ) -> None:
+        source = (kind.call, refer(args, refs), refer(kwargs, refs))
+        tape.escapes.append(Escape(kind.name, where(), out, source, tuple(r.slot for r in refs.values())))
+
+    # -- calls that concern no open node -------------------------------------------------------------------------------
+
+    def _untraced(
+        self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
+    ) -> Any:
+        if kind.writes or "out" in kwargs:
+            self._before_plain_write(kind, args, kwargs)
+        out = func(*args, **kwargs)
+        if kind.metadata:
+            return out
+        results = list(tensors(out))
+        if self.published:
+            self._follow(kind, args, kwargs, leaves, results)
+        if kind.random or (self.random and any(self._is_random(t) for t in leaves)):
+            for o in results or leaves[:1]:
+                self.random[id(o)] = weakref.ref(o)
+        if self.tapes:
+            for o in results:
+                self.born[id(o)] = weakref.ref(o)
+        return out
+
+    def _is_random(self, t: Tensor) -> bool:
+        found = self.random.get(id(t))
+        return found is not None and found() is t
+
+    def _before_plain_write(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        targets = [t for i in kind.writes if i < len(args) for t in tensors(args[i])]
+        targets += [t for k in kind.write_keywords if k in kwargs for t in tensors(kwargs[k])]
+        for t in targets:
+            for tape in self.tapes:
+                try:
+                    memory = tape.memories.get(t.untyped_storage()._cdata)
+                except (RuntimeError, NotImplementedError):
+                    continue
+                if memory is not None and not memory.traced:
+                    tape.forget(memory)
+
+    def _follow(
+        self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor], results: list[Tensor]
+    ) -> None:
+        """Let the identity of published outputs survive copies, and note the ops that change them."""
+        origin = next((s for s in map(self.source, leaves) if s is not None), None)
+        if origin is None:
+            return
+        sources = [t for t in leaves if self.source(t) is not None]
+        if kind.writes:
+            target = args[0] if args and isinstance(args[0], Tensor) else None
+            if target is None:
+                return
+            value = sources[-1]
+            if kind.identity and value is not target and _whole_copy(kind, args, target, value):
+                source = self.source(value)
+                assert source is not None
+                self.published[id(target)] = Published(target, source.node, source.port, source.passno, source.glue)
+                return
+            results = [target]
+        for o in results:
+            same = kind.identity and len(leaves) == 1 and o.shape == leaves[0].shape and o.dtype == leaves[0].dtype
+            if same and o is leaves[0]:
+                continue
+            glue = origin.glue if same else (*origin.glue[-15:], (kind.name, where()))
+            self.published[id(o)] = Published(o, origin.node, origin.port, origin.passno, glue)
+
+
+def _whole_copy(kind: Kind, args: tuple[Any, ...], target: Tensor, value: Tensor) -> bool:
+    if target.shape != value.shape or target.dtype != value.dtype:
+        return False
+    if kind.name != "__setitem__":
+        return True
+    index = args[1]
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(p is Ellipsis or p == slice(None) for p in parts if not isinstance(p, Tensor)) and not any(
+        isinstance(p, Tensor) for p in parts
+    )
+
+
+def _masked(kind: Kind, args: tuple[Any, ...]) -> bool:
+    """Whether the result has as many elements as a mask has true ones."""
+    if kind.name == "__getitem__" and len(args) > 1:
+        return any(t.dtype in (torch.bool, torch.uint8) and t.dim() for t in tensors(args[1]))
+    return kind.name == "where" and len(args) == 1
+
+
+class _FunctionMode(TorchFunctionMode):
+    """Sees every torch API call of the thread."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kind = classify(func)
+        kwargs = kwargs or {}
+        recorder = self.recorder
+        tapes = recorder.tapes
+        if not tapes:
+            if kind.metadata or not (recorder.published or kind.random):
+                return func(*args, **kwargs)
+        elif kind.metadata and not kind.setter and kind.name != "requires_grad_" and not any(t.dynamic for t in tapes):
+            return func(*args, **kwargs)
+        elif (
+            kind.autograd
+            or types and any(t not in _PLAIN for t in types)
+            or torch._C._is_any_autocast_enabled()
+            or torch._C._functorch.peek_interpreter_stack() is not None
+            or any(t.autograd for t in tapes)
+        ):
+            return self._aside(func, kind, args, kwargs)
+        with _Silent(_PYTHON_KEYS):
+            return recorder.called(func, kind, args, kwargs, whole=True)
+
+    def _aside(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:
+        """Leave the call to the dispatch mode; only what has no ATen form is handled here."""
+        if kind.metadata or kind.name in REWRITES or func in REWRITES:
+            leaves = list(tensors(args))
+            if leaves and not torch._C._functorch.is_functorch_wrapped_tensor(leaves[0]):
+                with _Silent(_PYTHON_KEYS):
+                    return self.recorder.called(func, kind, args, kwargs, whole=True)
+        return func(*args, **kwargs)
+
+
+class _DispatchMode(TorchDispatchMode):
+    """Sees the ATen ops of what never reached the function mode."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        recorder = self.recorder
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunction():
+            if not recorder.tapes:
+                return func(*args, **kwargs)
+            if torch._C._current_graph_task_id() != -1:
+                _refuse_unseen(recorder, func, args, kwargs)
+            return recorder.called(func, classify(func), args, kwargs, whole=False)
+
+
+def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> None:
+    """In a backward pass, a tensor nobody has seen is an intermediate value that autograd kept of a whole call."""
+    leaves = list(tensors((args, kwargs)))
+    tape = recorder.owner(leaves)
+    if tape is None:
+        return
+    for t in leaves:
+        seen = recorder.born.get(id(t))
+        if (seen is not None and seen() is t) or tape.find(t) is not None or id(t) in tape.constant_ids:
+            continue
+        if t._is_view() or isinstance(t, torch.nn.Parameter) or not t.dim():
+            continue
+        raise TraceError(
+            f"node '{tape.node}': the backward pass at {where()} needs an intermediate value of a call that was recorded "
+            "whole. Call requires_grad_() on the declared input before the computation."
+        )
+
+
+@contextmanager
+def _function_modes() -> Iterator[list[Any]]:
+    stack: list[Any] = []
+    while torch._C._len_torch_function_stack():
+        stack.insert(0, _pop_mode())
+    try:
+        yield stack
+    finally:
+        for mode in stack:
+            _push_mode(mode)
+
+
+@contextmanager
+def _dispatch_modes() -> Iterator[list[Any]]:
+    stack: list[Any] = []
+    while torch._C._len_torch_dispatch_stack():
+        stack.insert(0, _python_dispatch._pop_mode())
+    try:
+        yield stack
+    finally:
+        for mode in stack:
+            _python_dispatch._push_mode(mode)
+
+
+def _discard(stack: list[Any], mode: Any) -> None:
+    if mode in stack:
+        stack.remove(mode)
+

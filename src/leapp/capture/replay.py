@@ -1,0 +1,151 @@
+"""A node as a module that runs the recorded calls again.
+
+Only the calls that reach the outputs are kept. Because they are the same calls on the same aliases, in-place writes and views
+behave as they did. Inputs and constants that the node writes to are copied first, so the module never changes its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from leapp.capture.calls import tensors
+from leapp.capture.tape import Call, Constant, Memory, Ref, Tape
+
+__all__ = ["Program", "Replay", "cut", "fill"]
+
+Tensor = torch.Tensor
+
+
+@dataclass(slots=True)
+class Program:
+    """The calls of a tape that reach its outputs."""
+
+    calls: list[Call]
+    inputs: list[int]
+    outputs: list[int]
+    constants: dict[int, Constant]
+    copied: set[int]
+    """Inputs and constants that the calls write to."""
+
+    def reads(self) -> set[int]:
+        """The slots that some kept call, or an output, uses."""
+        used = set(self.outputs)
+        for call in self.calls:
+            used.update(call.reads)
+        return used
+
+    def __str__(self) -> str:
+        lines = [f"{_slots(call.outs)} = {_name(call.func)}({_arguments(call)})" for call in self.calls]
+        return "\n".join([*lines, f"return {_slots(self.outputs)}"])
+
+
+def cut(tape: Tape, outputs: Sequence[int], inputs: Sequence[int] | None = None) -> Program:
+    """The part of a tape that the outputs depend on, through values or through memory."""
+    slots: set[int] = set(outputs)
+    memories: set[Memory] = {tape.memory_of[s] for s in outputs}
+    kept: list[Call] = []
+    for call in reversed(tape.calls):
+        if not slots.isdisjoint(call.outs) or not memories.isdisjoint(call.writes):
+            kept.append(call)
+            slots.update(call.reads)
+            memories.update(tape.memory_of[s] for s in call.reads)
+    kept.reverse()
+    written = {m for call in kept for m in call.writes}
+    declared = list(tape.inputs if inputs is None else inputs)
+    sources = set(declared) | set(tape.constants)
+    return Program(
+        calls=kept,
+        inputs=declared,
+        outputs=list(outputs),
+        constants={s: c for s, c in tape.constants.items() if s in slots},
+        copied={s for s in sources & slots if tape.memory_of[s] in written},
+    )
+
+
+class Replay(torch.nn.Module):
+    """Runs a program: inputs in, a tuple of outputs out."""
+
+    def __init__(self, program: Program, names: Mapping[int, str]) -> None:
+        super().__init__()
+        self.program = program
+        self.names = dict(names)
+        self.train(False)
+        self._paths: list[tuple[int, torch.nn.Module, str]] = []
+        for slot, constant in program.constants.items():
+            holder, leaf = self._holder(names[slot])
+            value = constant.value.detach()
+            if isinstance(constant.origin(), torch.nn.Parameter):
+                holder.register_parameter(leaf, torch.nn.Parameter(value, requires_grad=False))
+            else:
+                holder.register_buffer(leaf, value)
+            self._paths.append((slot, holder, leaf))
+
+    def _holder(self, name: str) -> tuple[torch.nn.Module, str]:
+        """Nested modules for a dotted name, so that the name survives as it is in the files."""
+        holder: torch.nn.Module = self
+        *path, leaf = name.split(".")
+        for part in path:
+            child = holder._modules.get(part)
+            if child is None:
+                child = torch.nn.Module()
+                holder.add_module(part, child.train(False))
+            holder = child
+        return holder, leaf
+
+    def run(self, inputs: Sequence[Tensor]) -> dict[int, Any]:
+        """The values of all slots after running the calls on ``inputs``."""
+        program = self.program
+        env: dict[int, Any] = {}
+        for slot, value in zip(program.inputs, inputs, strict=True):
+            env[slot] = value.clone() if slot in program.copied else value
+        for slot, holder, leaf in self._paths:
+            value = getattr(holder, leaf)
+            env[slot] = value.clone() if slot in program.copied else value
+        for call in program.calls:
+            result = call.func(*fill(call.args, env), **fill(call.kwargs, env))
+            for slot, out in zip(call.outs, tensors(result), strict=True):
+                env[slot] = out
+        return env
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The outputs of the node for the given inputs."""
+        env = self.run(inputs)
+        return tuple(env[s] for s in self.program.outputs)
+
+
+def fill(value: Any, env: dict[int, Any]) -> Any:
+    """A recorded argument with every slot replaced by its value."""
+    kind = type(value)
+    if kind is Ref:
+        return env[value.slot]
+    if kind is tuple or kind is list:
+        return kind(fill(v, env) for v in value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(fill(v, env) for v in value))
+    if kind is dict:
+        return {k: fill(v, env) for k, v in value.items()}
+    if kind is slice:
+        return slice(fill(value.start, env), fill(value.stop, env), fill(value.step, env))
+    return value
+
+
+def _name(func: Any) -> str:
+    module = getattr(func, "__module__", None) or ""
+    name = getattr(func, "__name__", None) or str(func)
+    owner = getattr(func, "__objclass__", None)
+    if owner is not None:
+        return f"{owner.__name__}.{name}"
+    return f"{module.split('.')[0]}.{name}" if module else name
+
+
+def _slots(slots: Sequence[int]) -> str:
+    return ", ".join(f"%{s}" for s in slots) or "_"
+
+
+def _arguments(call: Call) -> str:
+    parts = [repr(a) for a in call.args] + [f"{k}={v!r}" for k, v in call.kwargs.items()]
+    return ", ".join(parts)

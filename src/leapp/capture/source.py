@@ -1,0 +1,68 @@
+"""Where in the user's code something happened.
+
+Finding the place must be cheap, because every recorded call has one: a code object and a line number are kept, and the
+file and text are looked up only when a message needs them.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+__all__ = ["Where", "where"]
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
+_PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "numpy", "functorch"))
+
+_is_library: dict[CodeType, bool] = {}
+
+
+class Where(NamedTuple):
+    """A line of the user's program."""
+
+    code: CodeType
+    line: int
+
+    @property
+    def file(self) -> str:
+        """Path of the source file as Python knows it."""
+        return self.code.co_filename
+
+    @property
+    def text(self) -> str:
+        """The source line, stripped, or an empty string when the source is not available."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def _library(code: CodeType) -> bool:
+    name = code.co_filename
+    site = f"{os.sep}site-packages{os.sep}"
+    if name.startswith(_HERE):
+        return True
+    if site in name:
+        return any(p in name for p in _PACKAGES)
+    return name.startswith(_STDLIB)
+
+
+def where(depth: int = 1) -> Where:
+    """The innermost frame of the caller's stack that is user code: neither leapp, torch, NumPy nor the standard library."""
+    frame: FrameType | None = sys._getframe(depth)
+    first = frame
+    while frame is not None:
+        code = frame.f_code
+        library = _is_library.get(code)
+        if library is None:
+            library = _is_library[code] = _library(code)
+        if not library:
+            return Where(code, frame.f_lineno)
+        frame = frame.f_back
+    assert first is not None
+    return Where(first.f_code, first.f_lineno)

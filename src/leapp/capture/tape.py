@@ -1,0 +1,303 @@
+"""The tape of one node: every call that touched its values, in order.
+
+A value is a numbered slot. While the node is open, a tensor is known to the tape by its identity or by its memory; the tape
+itself holds slots only, so the user's intermediate tensors die when the user's program lets go of them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from leapp.capture.calls import ATOMS
+from leapp.capture.regions import Geometry, geometry, locate, overlaps, region
+from leapp.capture.source import Where, where
+from leapp.errors import TraceError
+
+__all__ = ["Call", "Constant", "Escape", "Memory", "Ref", "Tape", "refer", "snapshot"]
+
+Tensor = torch.Tensor
+
+# A constant below this size is copied when first read, so that no later write can reach it. A larger one is held by
+# reference: it is copied if a write to it is seen, and refused if one was not.
+BY_VALUE = 64 * 1024
+
+
+class Ref:
+    """A slot, where it stands in a recorded call."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+
+    def __repr__(self) -> str:
+        return f"%{self.slot}"
+
+
+class Call(NamedTuple):
+    """One recorded call. ``writes`` are the memories it changed, ``reads`` the slots among its arguments."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outs: tuple[int, ...]
+    reads: tuple[int, ...]
+    writes: tuple[Memory, ...]
+    where: Where
+
+
+@dataclass(slots=True, eq=False)
+class Constant:
+    """A tensor that the node reads and nothing traced produced."""
+
+    value: Tensor
+    where: Where
+    version: int | None
+    """The version counter of ``value`` when it is held by reference, ``None`` for a private copy."""
+    origin: weakref.ref[Tensor]
+    """The user's tensor, to find its name in a module and to see whether it changed later."""
+    random: bool = False
+    undeclared: str | None = None
+    """What other node the value was computed from, if it was."""
+
+
+@dataclass(slots=True, eq=False)
+class Escape:
+    """A value that left the graph and is frozen in what follows."""
+
+    kind: str
+    where: Where
+    value: Any
+    source: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
+    """The call that gave ``value``, to be run again on other samples."""
+    reads: tuple[int, ...] = ()
+
+
+class Memory:
+    """One storage that the tape knows, and the slots over it from which every alias can be derived."""
+
+    __slots__ = ("__weakref__", "ids", "roots", "traced", "weak")
+
+    def __init__(self, traced: bool, weak: int | None) -> None:
+        self.traced = traced
+        self.roots: list[tuple[Ref, Geometry | None]] = []
+        self.weak = weak
+        self.ids: list[int] = []
+
+    def __del__(self) -> None:
+        if self.weak is not None:
+            torch.UntypedStorage._free_weak_ref(self.weak)
+
+
+class Tape:
+    """What one open node has recorded so far."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.open = True
+        self.autograd = False
+        self.calls: list[Call] = []
+        self.memory_of: list[Memory] = []
+        self.known: dict[int, tuple[weakref.ref[Tensor], Ref]] = {}
+        self.memories: dict[int, Memory] = {}
+        self.constants: dict[int, Constant] = {}
+        self.constant_ids: dict[int, tuple[weakref.ref[Tensor], Ref, int | None]] = {}
+        self.inputs: list[int] = []
+        self.escapes: list[Escape] = []
+        self.random: list[Where] = []
+        self.dynamic: set[int] = set()
+
+    # -- slots ---------------------------------------------------------------------------------------------------------
+
+    def bind(self, t: Tensor) -> Ref:
+        """Give a tensor that a recorded call made its slot."""
+        ref = Ref(len(self.memory_of))
+        self.known[id(t)] = (weakref.ref(t), ref)
+        memory = self._memory(t)
+        if memory is None:
+            self.memory_of.append(Memory(True, None))
+        elif memory.traced:
+            self.memory_of.append(memory)
+            if not memory.roots:
+                memory.roots.append((ref, geometry(t)))
+        else:  # a view of a constant
+            self.memory_of.append(Memory(True, None))
+        return ref
+
+    def _memory(self, t: Tensor) -> Memory | None:
+        try:
+            storage = t.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # sparse tensors have none
+            return None
+        cdata = storage._cdata
+        memory = self.memories.get(cdata)
+        if memory is None:
+            memory = self.memories[cdata] = Memory(True, storage._weak_ref())
+        return memory
+
+    def declare(self, t: Tensor) -> Ref:
+        """Make ``t`` itself an input of the node."""
+        ref = Ref(len(self.memory_of))
+        self.known[id(t)] = (weakref.ref(t), ref)
+        memory = self._memory(t) or Memory(True, None)
+        if not memory.traced:
+            self.forget(memory)
+            memory.traced = True
+        memory.roots.append((ref, _geometry(t)))
+        self.memory_of.append(memory)
+        self.inputs.append(ref.slot)
+        if t.requires_grad and torch.is_grad_enabled():
+            self.autograd = True
+        return ref
+
+    # -- looking tensors up --------------------------------------------------------------------------------------------
+
+    def find(self, t: Tensor) -> Ref | None:
+        """The slot of a tensor that holds traced values: by identity, else by its memory."""
+        entry = self.known.get(id(t))
+        if entry is not None and entry[0]() is t:
+            return entry[1]
+        if self.owns(t):
+            return self.alias(t)
+        return None
+
+    def owns(self, t: Tensor) -> bool:
+        """Whether any traced value lies in the memory of ``t``."""
+        try:
+            memory = self.memories.get(t.untyped_storage()._cdata)
+        except (RuntimeError, NotImplementedError):
+            return False
+        if memory is None or not memory.traced:
+            return False
+        mine = geometry(t)
+        return any(root is None or mine == root or overlaps(mine, root) for _, root in memory.roots)
+
+    def alias(self, t: Tensor) -> Ref:
+        """The slot of a tensor whose memory is traced but which no recorded call returned: derived as a view."""
+        memory = self.memories[t.untyped_storage()._cdata]
+        mine = geometry(t)
+        for root, shape in memory.roots:
+            found = None if shape is None else locate(mine, shape)
+            if found is None:
+                continue
+            ref = Ref(len(self.memory_of))
+            self.known[id(t)] = (weakref.ref(t), ref)
+            self.memory_of.append(memory)
+            func: Callable[..., Any] = torch.ops.aten.alias.default if shape == mine else region
+            args = (root,) if shape == mine else (root, *found)
+            self.calls.append(Call(func, args, {}, (ref.slot,), (root.slot,), (), where()))
+            return ref
+        raise TraceError(
+            f"node '{self.node}': at {where()} a tensor of shape {list(t.shape)} shares only part of its memory with "
+            "traced values, so it cannot be told which of its elements are inputs. "
+            "Declare the whole tensor as an input, or clone() the part you use."
+        )
+
+    # -- constants -----------------------------------------------------------------------------------------------------
+
+    def constant(self, t: Tensor) -> Ref:
+        """The slot of a tensor that is plain data to this node."""
+        entry = self.constant_ids.get(id(t))
+        if entry is not None and entry[0]() is t and entry[2] == _version(t):
+            return entry[1]
+        ref = Ref(len(self.memory_of))
+        memory = self._memory(t)
+        if memory is None or (memory.traced and memory.roots):
+            memory = Memory(False, None)  # nothing traced overlaps it: it only shares the storage
+        memory.traced = False
+        memory.ids.append(id(t))
+        self.memory_of.append(memory)
+        version = _version(t)
+        self.constant_ids[id(t)] = (weakref.ref(t), ref, version)
+        small = t.numel() * t.element_size() <= BY_VALUE or t.is_inference()
+        self.constants[ref.slot] = Constant(
+            snapshot(t) if small else t.detach(), where(), None if small else version, weakref.ref(t)
+        )
+        return ref
+
+    def adopt(self, t: Tensor) -> None:
+        """Before a traced value is written into plain memory: its present content becomes a value of the tape."""
+        memory = self._memory(t)
+        if memory is None or (memory.traced and memory.roots):
+            return
+        self.forget(memory)
+        memory.traced = True
+        storage = t.untyped_storage()
+        whole = t.is_contiguous() and t.numel() * t.element_size() == storage.nbytes()
+        root = t if whole else torch.empty(0, dtype=t.dtype, device=t.device).set_(storage)
+        ref = Ref(len(self.memory_of))
+        self.memory_of.append(memory)
+        memory.roots = [(ref, geometry(root))]
+        self.constants[ref.slot] = Constant(snapshot(root), where(), None, weakref.ref(t))
+        if whole:
+            self.known[id(t)] = (weakref.ref(t), ref)
+
+    def forget(self, memory: Memory) -> None:
+        """Before plain memory changes: keep what was read from it, and read it anew next time."""
+        for i in memory.ids:
+            entry = self.constant_ids.pop(i, None)
+            if entry is not None:
+                constant = self.constants[entry[1].slot]
+                if constant.version is not None:
+                    constant.value, constant.version = snapshot(constant.value), None
+        memory.ids.clear()
+        memory.roots.clear()
+
+    def make_constant(self, slot: int, value: Tensor, origin: Tensor, at: Where) -> None:
+        """Turn a declared input into a constant."""
+        self.inputs.remove(slot)
+        self.constants[slot] = Constant(value, at, None, weakref.ref(origin))
+
+    def same(self, source: Tensor, target: Tensor) -> None:
+        """From here on ``target`` is a copy of the traced ``source``."""
+        ref = self.find(source)
+        if ref is not None and self.find(target) is None:
+            new = self.bind(target)
+            self.calls.append(Call(torch.clone, (ref,), {}, (new.slot,), (ref.slot,), (), where()))
+
+    def changed_behind(self) -> Constant | None:
+        """A constant held by reference that was written to after it was read, if there is one."""
+        for constant in self.constants.values():
+            if constant.version is not None and constant.value._version != constant.version:
+                return constant
+        return None
+
+
+def refer(value: Any, refs: dict[int, Ref]) -> Any:
+    """A copy of an argument with every tensor replaced by its slot."""
+    if isinstance(value, Tensor):
+        return refs[id(value)]
+    if type(value) in ATOMS:
+        return value
+    if isinstance(value, tuple):
+        items = [refer(v, refs) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [refer(v, refs) for v in value]
+    if isinstance(value, dict):
+        return {k: refer(v, refs) for k, v in value.items()}
+    if isinstance(value, slice):
+        return slice(refer(value.start, refs), refer(value.stop, refs), refer(value.step, refs))
+    return value
+
+
+def _version(t: Tensor) -> int | None:
+    return None if t.is_inference() else t._version
+
+
+def _geometry(t: Tensor) -> Geometry | None:
+    try:
+        return geometry(t)
+    except RuntimeError:  # sparse tensors have no strides
+        return None
+
+
+def snapshot(t: Tensor) -> Tensor:
+    """A private copy that no mode, no autograd graph and no inference mode clings to."""
+    with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction():
+        return t.detach().clone(memory_format=torch.contiguous_format if t.layout == torch.strided else torch.preserve_format)

@@ -1,0 +1,7 @@
+"""The export manager under its older path."""
+
+from __future__ import annotations
+
+from leapp.session.lifecycle import ExportManager
+
+__all__ = ["ExportManager"]

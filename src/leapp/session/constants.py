@@ -1,0 +1,38 @@
+"""Names for the constants of a node: the names their modules gave them, where they have one."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+import torch
+
+from leapp.capture.replay import Program
+
+__all__ = ["constant_names"]
+
+
+def constant_names(program: Program, modules: Iterable[weakref.ref[torch.nn.Module]]) -> dict[int, str]:
+    """A unique dotted name for each constant slot. ``modules`` are those called, outermost first."""
+    known: dict[int, str] = {}
+    for ref in modules:
+        module = ref()
+        if module is None:
+            continue
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+            known.setdefault(id(tensor), name)
+    names: dict[int, str] = {}
+    taken: set[str] = set()
+    for slot, constant in program.constants.items():
+        origin = constant.origin()
+        name = known.get(id(origin), f"constant_{len(names)}") if origin is not None else f"constant_{len(names)}"
+        while _clashes(name, taken):
+            name += "_"
+        names[slot] = name
+        taken.add(name)
+    return names
+
+
+def _clashes(name: str, taken: set[str]) -> bool:
+    """Whether a name is taken, or is a path through a taken name."""
+    return any(name == other or name.startswith(f"{other}.") or other.startswith(f"{name}.") for other in taken)

@@ -1,0 +1,255 @@
+"""``start``, ``stop`` and ``compile_graph``: one session for the process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from leapp.annotations import annotate
+from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, SessionError
+from leapp.semantics import GraphConfigs
+from leapp.session.compiling import Settings, compile_session
+from leapp.session.log import FATAL, Log, logger
+from leapp.session.patches import FunctionPatch, Patches, check_patches
+from leapp.session.report import Report, examine
+from leapp.session.session import Session
+
+__all__ = ["ExportManager", "compile_graph", "report", "session", "start", "stop"]
+
+_ESCAPES = ("warn", "error", "ignore")
+
+
+class ExportManager:
+    """The process-wide manager behind ``leapp.start``, ``stop`` and ``compile_graph``. There is one instance."""
+
+    interpreting = False
+    _instance: ExportManager | None = None
+
+    def __new__(cls) -> ExportManager:
+        if cls._instance is None:
+            cls._instance = super().__new__(cls)
+            cls._instance._reset()
+        return cls._instance
+
+    def _reset(self) -> None:
+        self.session: Session | None = None
+        self.settings: Settings | None = None
+        self.patches: Patches | None = None
+        self.report: Report | None = None
+
+    def start(
+        self,
+        name: str | os.PathLike[str],
+        save_path: str | os.PathLike[str] = ".",
+        verbose: bool = False,
+        dry_run: bool = False,
+        non_traced: str | Iterable[str] | None = None,
+        max_cached_io: int = 5,
+        global_patching: bool = True,
+        patching: Iterable[FunctionPatch] | None = None,
+        *,
+        escapes: str = "warn",
+    ) -> None:
+        """See :func:`leapp.start`."""
+        graph, directory = _place(name, save_path)
+        if not isinstance(max_cached_io, int):
+            raise AnnotationTypeError(f"max_cached_io is a number of samples, not {type(max_cached_io).__name__}.")
+        if escapes not in _ESCAPES:
+            raise AnnotationError(f"escapes={escapes!r}: choose one of {', '.join(map(repr, _ESCAPES))}.")
+        if non_traced is not None and not isinstance(non_traced, (str, Iterable)):
+            raise AnnotationTypeError(f"non_traced is a list of node names, not {type(non_traced).__name__}.")
+        patches = check_patches(patching)
+        if patches and not global_patching:
+            raise AnnotationError("patching= has no effect with global_patching=False. Leave global_patching at True.")
+        directory.mkdir(parents=True, exist_ok=True)
+        again = self.interpreting
+        if again:
+            self._leave()
+        log = Log(directory / "log.txt", verbose)
+        if again:
+            logger.warning("start() was called while a session was open: what that session had traced is dropped.")
+        names = [non_traced] if isinstance(non_traced, str) else list(non_traced or ())
+        self.session = Session(non_traced=names, max_cached_io=max_cached_io, escapes=escapes)
+        self.settings = Settings(graph, directory, dry_run, log)
+        self.report = None
+        self.patches = Patches(self.session.recorder, patches)
+        try:
+            self.patches.install()
+            self.session.begin()
+        except BaseException:
+            self._leave()
+            raise
+        ExportManager.interpreting = True
+        annotate._session = self.session
+
+    def stop(self) -> None:
+        """See :func:`leapp.stop`."""
+        if not self.interpreting or self.session is None:
+            raise SessionError("stop() was called but no session is open. Call leapp.start() first.")
+        self._leave()
+        for name in self.session.unfinished():
+            logger.warning("node '%s' has inputs but no outputs: output_tensors('%s', ...) was never called.", name, name)
+
+    def _leave(self) -> None:
+        """Undo everything the session did to the process."""
+        annotate._session = None
+        ExportManager.interpreting = False
+        try:
+            if self.session is not None:
+                self.session.end()
+        finally:
+            if self.patches is not None:
+                self.patches.remove()
+
+    def compile_graph(
+        self,
+        visualize: bool = True,
+        verbose: bool | None = None,
+        validate: bool = True,
+        rtol: float = 1e-3,
+        atol: float = 1e-5,
+        strict: bool = True,
+        graph_configs: GraphConfigs | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> dict[str, Any] | bool:
+        """See :func:`leapp.compile_graph`."""
+        if self.interpreting:
+            raise SessionError("compile_graph() was called while the session is open. Call leapp.stop() first.")
+        if self.session is None or self.settings is None:
+            raise SessionError("compile_graph() was called but nothing was traced. Call leapp.start() first.")
+        if graph_configs is not None and not isinstance(graph_configs, GraphConfigs):
+            raise AnnotationTypeError(f"graph_configs is a GraphConfigs, not {type(graph_configs).__name__}.")
+        unfinished = self.session.unfinished()
+        if unfinished:
+            raise SessionError(
+                f"{len(unfinished)} node(s) have inputs but no outputs: {', '.join(unfinished)}. "
+                "Call annotate.output_tensors() for each before stop()."
+            )
+        if verbose is not None:
+            self.settings.log.verbose(verbose)
+        self.report = examine(self.session)
+        try:
+            return compile_session(
+                self.session, self.settings, self.report,
+                visualize=visualize, validate=validate, rtol=rtol, atol=atol, strict=strict, configs=graph_configs,
+                dry_run=dry_run or self.settings.dry_run,
+            )  # fmt: skip
+        except LeappError as error:
+            logger.log(FATAL, "%s", error)
+            raise
+
+
+def _place(name: Any, save_path: Any) -> tuple[str, Path]:
+    """The graph's name and directory. ``name`` may carry a path; an absolute one wins over ``save_path``."""
+    if not isinstance(name, (str, os.PathLike)):
+        raise AnnotationTypeError(f"the graph's name is a string or a path, not {type(name).__name__}.")
+    text = os.path.normpath(os.path.expanduser(os.fspath(name))) if os.fspath(name) else ""
+    parent, graph = os.path.split(text)
+    if not graph or graph in (".", ".."):
+        raise AnnotationError(f"'{os.fspath(name)}' does not name a graph. Give a name such as 'my_policy'.")
+    return graph, Path(os.path.expanduser(os.fspath(save_path)), parent, graph)
+
+
+def start(
+    name: str | os.PathLike[str],
+    save_path: str | os.PathLike[str] = ".",
+    verbose: bool = False,
+    dry_run: bool = False,
+    non_traced: str | Iterable[str] | None = None,
+    max_cached_io: int = 5,
+    global_patching: bool = True,
+    patching: Iterable[FunctionPatch] | None = None,
+    *,
+    escapes: str = "warn",
+) -> None:
+    """Open a session: from here on, annotated code is recorded.
+
+    Args:
+        name: The graph's name, or a path whose last part is the name.
+        save_path: Where the graph's directory is made. ``~`` is expanded.
+        verbose: Show every log line on the console.
+        dry_run: Trace and write the YAML, but export no model.
+        non_traced: Nodes to leave out of tracing; their ports and wiring are still recorded.
+        max_cached_io: How many passes of a node are kept as samples, the first included.
+        global_patching: Follow values through NumPy and through ``patching``.
+        patching: Replacements for functions that torch cannot record.
+        escapes: What to do about values that leave the graph: ``"warn"``, ``"error"`` or ``"ignore"``.
+
+    Example:
+        >>> leapp.start("my_policy", save_path="exports")
+    """
+    ExportManager().start(
+        name, save_path, verbose, dry_run, non_traced, max_cached_io, global_patching, patching, escapes=escapes
+    )
+
+
+def stop() -> None:
+    """Close the session. Everything it changed in the process is undone."""
+    ExportManager().stop()
+
+
+def compile_graph(
+    visualize: bool = True,
+    verbose: bool | None = None,
+    validate: bool = True,
+    rtol: float = 1e-3,
+    atol: float = 1e-5,
+    strict: bool = True,
+    graph_configs: GraphConfigs | None = None,
+    *,
+    dry_run: bool = False,
+) -> dict[str, Any] | bool:
+    """Write the bundle: a model for each node, the YAML, initial values, samples and the picture.
+
+    Args:
+        visualize: Draw the pipeline. A drawing error is logged and stops nothing.
+        verbose: Override the console verbosity.
+        validate: Run every written file on every recorded sample, then the whole pipeline in closed loop.
+        rtol: Relative tolerance of the comparison.
+        atol: Absolute tolerance of the comparison.
+        strict: Raise if validation fails. The bundle on disk is then left as it was.
+        graph_configs: Facts about the whole graph, such as its frequency.
+        dry_run: Write no models.
+
+    Returns:
+        A dict from node to ``True``, ``False`` or the error it raised (anything but ``True`` is false), or ``True`` if
+        nothing was validated.
+    """
+    return ExportManager().compile_graph(
+        visualize, verbose, validate, rtol, atol, strict, graph_configs, dry_run=dry_run
+    )
+
+
+def report() -> Report:
+    """What the last session found: escapes, constants, pruned inputs, glue, validation."""
+    manager = ExportManager()
+    if manager.session is None:
+        raise SessionError("report() was called but nothing was traced. Call leapp.start() first.")
+    return manager.report or examine(manager.session)
+
+
+@contextmanager
+def session(name: str | os.PathLike[str], *args: Any, compile: dict[str, Any] | None = None, **kwargs: Any) -> Iterator[None]:
+    """A session as a block: stopped on the way out, and compiled if the block did not raise.
+
+    Args:
+        name: As for :func:`start`, like all further arguments.
+        *args: Passed to :func:`start`.
+        compile: Arguments for :func:`compile_graph`.
+        **kwargs: Passed to :func:`start`.
+
+    Example:
+        >>> with leapp.session("my_policy"):
+        ...     run_annotated_code()
+    """
+    start(name, *args, **kwargs)
+    try:
+        yield
+    finally:
+        if ExportManager.interpreting:
+            stop()
+    compile_graph(**(compile or {}))

@@ -1,0 +1,56 @@
+"""The session's log: everything to ``log.txt``, what matters to the console."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+__all__ = ["SECTION", "SYSTEM", "Log", "logger"]
+
+SECTION, SYSTEM, FATAL = 25, 31, 41
+logging.addLevelName(SECTION, "SECTION")
+logging.addLevelName(SYSTEM, "SYSTEM")
+logging.addLevelName(FATAL, "FATAL")
+
+logger = logging.getLogger("leapp")
+logger.addHandler(logging.NullHandler())
+
+_COLOURS = {"WARNING": "\033[33m", "ERROR": "\033[31m", "FATAL": "\033[31m", "SECTION": "\033[36m"}
+
+
+class _Console(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"[{record.levelname}]: {record.getMessage()}"
+        colour = _COLOURS.get(record.levelname) if sys.stderr.isatty() else None
+        return f"{colour}{text}\033[0m" if colour else text
+
+
+class Log:
+    """The handlers of one session. They replace those of the session before."""
+
+    def __init__(self, path: Path, verbose: bool) -> None:
+        close()
+        self.path = path
+        self._file = logging.FileHandler(path, mode="w", encoding="utf-8")
+        self._file.setFormatter(logging.Formatter("[%(levelname)s]: %(message)s"))
+        self._console = logging.StreamHandler(sys.stderr)
+        self._console.setFormatter(_Console())
+        self.verbose(verbose)
+        for handler in (self._file, self._console):
+            logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        # The root logger would print each line a second time.
+        logger.propagate = False
+
+    def verbose(self, on: bool) -> None:
+        """Show every line on the console, or only warnings and above."""
+        self._console.setLevel(logging.DEBUG if on else logging.WARNING)
+
+
+def close() -> None:
+    """Take off the handlers of the session before."""
+    for handler in list(logger.handlers):
+        if not isinstance(handler, logging.NullHandler):
+            logger.removeHandler(handler)
+            handler.close()

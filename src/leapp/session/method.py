@@ -1,0 +1,92 @@
+"""How ``annotate.method`` reads a function: parameters are inputs, returned names are outputs."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from leapp.errors import AnnotationError
+
+__all__ = ["bind_arguments", "output_names_of"]
+
+Declare = Callable[[str, Any], Any]
+
+
+def bind_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], declare: Declare
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Declare each argument that was passed, under its parameter's name; ``self`` and ``cls`` are left alone."""
+    names = _positional_names(function)
+    declared = []
+    extra = 0
+    for i, value in enumerate(args):
+        if i < len(names):
+            name = names[i]
+            skip = i == 0 and name in ("self", "cls")
+        else:
+            name, skip = f"arg_{extra}", False
+            extra += 1
+        declared.append(value if skip or not _carries_tensors(value) else declare(name, value))
+    return tuple(declared), {k: declare(k, v) if _carries_tensors(v) else v for k, v in kwargs.items()}
+
+
+def _positional_names(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _carries_tensors(value: Any) -> bool:
+    return not isinstance(value, (int, float, str, bytes, type(None)))
+
+
+def output_names_of(function: Callable[..., Any], result: Any, names: list[str] | None) -> dict[str, Any]:
+    """The result as a payload: one entry for each returned position."""
+    parts = list(result) if isinstance(result, tuple) and not hasattr(result, "_fields") else [result]
+    if names is not None:
+        if len(names) != len(parts):
+            raise AnnotationError(
+                f"annotate.method(output_names={names}): the function returned {len(parts)} values."
+            )
+        return dict(zip(names, parts, strict=True))
+    found = _returned_names(function, len(parts))
+    return {found.get(i) or f"output{i + 1}": part for i, part in enumerate(parts)}
+
+
+def _returned_names(function: Callable[..., Any], count: int) -> dict[int, str]:
+    """For each position, the first name that a ``return`` statement of that length gives it."""
+    found: dict[int, str] = {}
+    for value in _returns(function):
+        items = value.elts if isinstance(value, ast.Tuple) else [value]
+        if len(items) != count:
+            continue
+        for i, item in enumerate(items):
+            if isinstance(item, ast.Name) and i not in found and item.id not in found.values():
+                found[i] = item.id
+    return found
+
+
+def _returns(function: Callable[..., Any]) -> list[ast.expr]:
+    """The expressions that the function itself returns, not those of functions inside it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    except (OSError, TypeError, SyntaxError):
+        return []
+    body = next((n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))), None)
+    found: list[ast.expr] = []
+    pending: list[ast.AST] = list(body.body) if body is not None else []
+    while pending:
+        item = pending.pop(0)
+        if isinstance(item, ast.Return) and item.value is not None:
+            found.append(item.value)
+        if not isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            pending.extend(ast.iter_child_nodes(item))
+    return found

@@ -1,0 +1,144 @@
+"""One node while it is being traced: its ports, its tape, its samples.
+
+Legal states: *open* (first pass, a tape is recording), *finished* (``output_tensors`` was called, the program is cut), and
+*re-entered* (finished, and a later pass is under way). Ports are fixed when the node finishes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from leapp.errors import AnnotationError, TraceError
+
+if TYPE_CHECKING:
+    import torch
+
+    from leapp.capture.replay import Program, Replay
+    from leapp.capture.source import Where
+    from leapp.capture.tape import Tape
+    from leapp.semantics import TensorSemantics
+
+__all__ = ["InputPort", "NodeTrace", "OutputPort", "Sample", "Source"]
+
+Role = Literal["input", "output", "state", "buffer", "static"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The published output that feeds an input: in the same pass, or (``delayed``) from the pass before."""
+
+    node: str
+    port: str
+    delayed: bool
+
+    def __str__(self) -> str:
+        return f"{self.node}/{self.port}" + (" of the pass before" if self.delayed else "")
+
+
+@dataclass(slots=True)
+class InputPort:
+    """An input of a node. ``slot`` is ``None`` for a node that is not traced."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    role: Role
+    slot: int | None
+    where: Where
+    semantics: TensorSemantics | None = None
+    source: Source | None = None
+
+
+@dataclass(slots=True)
+class OutputPort:
+    """An output of a node."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    role: Role
+    slot: int | None
+    where: Where
+    semantics: TensorSemantics | None = None
+
+
+@dataclass(slots=True)
+class Sample:
+    """The values of one pass, by port name."""
+
+    inputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class TrackedBuffer:
+    """A registered buffer of a module that may turn out to be state."""
+
+    module: torch.nn.Module
+    name: str
+    port: str
+    tensor: torch.Tensor
+
+
+class NodeTrace:
+    """Everything a session knows about one node."""
+
+    def __init__(self, name: str, tape: Tape | None) -> None:
+        self.name = name
+        self.tape = tape
+        self.inputs: dict[str, InputPort] = {}
+        self.outputs: dict[str, OutputPort] = {}
+        self.pruned: list[str] = []
+        self.updates: dict[str, tuple[torch.Tensor, Where]] = {}
+        self.buffers: list[TrackedBuffer] = []
+        self.aliases: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.samples: list[Sample] = []
+        self.current = Sample()
+        self.passes = 0
+        self.finished = False
+        self.in_pass = True
+        self.order = -1
+        self.backend: str | None = None
+        self.backend_params: dict[str, Any] = {}
+        self.program: Program | None = None
+        self.replay: Replay | None = None
+
+    def input(self, name: str, where: Where) -> InputPort:
+        """The declared input of that name, or an error that lists what there is."""
+        port = self.inputs.get(name)
+        if port is None:
+            raise AnnotationError(
+                f"node '{self.name}' has no input '{name}' (at {where}); its first pass declared: "
+                f"{', '.join(self.inputs) or 'none'}. Declare the same ports in every pass."
+            )
+        return port
+
+    def check(self, port: InputPort | OutputPort, t: torch.Tensor, what: str, where: Where) -> None:
+        """Refuse a value whose shape or dtype differs from the first pass."""
+        dtype, shape = dtype_name(t), tuple(t.shape)
+        if shape != port.shape or dtype != port.dtype:
+            raise AnnotationError(
+                f"node '{self.name}', {what} '{port.name}' (at {where}): the first pass had {port.dtype} "
+                f"{list(port.shape)}, this pass has {dtype} {list(shape)}. Ports keep their shape and dtype."
+            )
+
+    def missing(self, given: dict[str, Any], ports: dict[str, Any], what: str, where: Where) -> None:
+        """Refuse a pass that left out a port of the first pass."""
+        absent = [n for n in ports if n not in given]
+        if absent:
+            raise AnnotationError(
+                f"node '{self.name}' (at {where}): this pass did not declare the {what} "
+                f"{', '.join(repr(n) for n in absent)} that the first pass declared."
+            )
+
+    def require_traced(self) -> Tape:
+        """The tape of an open, traced node."""
+        if self.tape is None:
+            raise TraceError(f"node '{self.name}' is not traced.")
+        return self.tape
+
+
+def dtype_name(t: torch.Tensor) -> str:
+    """The dtype as the YAML spells it."""
+    return str(t.dtype).removeprefix("torch.")

@@ -1,0 +1,121 @@
+"""What a session replaces in other modules, and puts back on every way out."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from leapp.capture.calls import tensors
+from leapp.capture.recorder import Recorder
+from leapp.errors import AnnotationError, AnnotationTypeError
+
+__all__ = ["FunctionPatch", "Patches", "check_patches"]
+
+
+@dataclass(frozen=True)
+class FunctionPatch:
+    """Use ``replacement`` for ``module.function_name`` while a traced value is among the arguments.
+
+    For functions that torch cannot record, such as compiled NumPy code. The replacement must be pure and written with torch
+    ops. Names imported earlier with ``from module import function`` are not affected.
+
+    Example:
+        >>> leapp.start("graph", patching=[FunctionPatch(cv2, "cvtColor", torch_cvt_color)])
+    """
+
+    module: ModuleType
+    function_name: str
+    replacement: Callable[..., Any]
+
+
+def check_patches(patching: Any) -> list[FunctionPatch]:
+    """The patches given to ``start()``, checked."""
+    if isinstance(patching, FunctionPatch):
+        raise AnnotationTypeError("patching= takes a list; write patching=[FunctionPatch(...)].")
+    if patching is None:
+        return []
+    if not isinstance(patching, Iterable):
+        raise AnnotationTypeError(f"patching= takes a list of FunctionPatch, not {type(patching).__name__}.")
+    patches = list(patching)
+    seen: set[tuple[int, str]] = set()
+    for patch in patches:
+        _check(patch)
+        place = (id(patch.module), patch.function_name)
+        if place in seen:
+            raise AnnotationError(f"{patch.module.__name__}.{patch.function_name} is patched twice.")
+        seen.add(place)
+    return patches
+
+
+def _check(patch: Any) -> None:
+    if not isinstance(patch, FunctionPatch):
+        raise AnnotationTypeError(f"patching= takes FunctionPatch objects, not {type(patch).__name__}.")
+    if not isinstance(patch.module, ModuleType):
+        raise AnnotationTypeError(f"FunctionPatch: module must be a module, not {type(patch.module).__name__}.")
+    if not isinstance(patch.function_name, str) or not patch.function_name:
+        raise AnnotationError("FunctionPatch: function_name is empty.")
+    if not hasattr(patch.module, patch.function_name):
+        raise AnnotationError(f"FunctionPatch: {patch.module.__name__} has no '{patch.function_name}'.")
+    if not callable(getattr(patch.module, patch.function_name)):
+        raise AnnotationTypeError(f"FunctionPatch: {patch.module.__name__}.{patch.function_name} is not callable.")
+    if not callable(patch.replacement):
+        raise AnnotationTypeError("FunctionPatch: replacement is not callable.")
+
+
+class Patches:
+    """The replacements of one session."""
+
+    def __init__(self, recorder: Recorder, patches: Iterable[FunctionPatch]) -> None:
+        self._recorder = recorder
+        self._patches = list(patches)
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Put everything in place; nothing stays if one of them fails."""
+        try:
+            self._run_compiled_code_eagerly()
+            for patch in self._patches:
+                self._replace(patch.module, patch.function_name, self._switch(patch))
+        except BaseException:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Put the originals back."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _replace(self, module: Any, name: str, replacement: Any) -> None:
+        original = getattr(module, name)
+        setattr(module, name, replacement)
+
+        def undo() -> None:
+            if getattr(module, name, None) is replacement:
+                setattr(module, name, original)
+
+        self._undo.append(undo)
+
+    def _switch(self, patch: FunctionPatch) -> Callable[..., Any]:
+        original = getattr(patch.module, patch.function_name)
+        recorder = self._recorder
+
+        @functools.wraps(original)
+        def switch(*args: Any, **kwargs: Any) -> Any:
+            with recorder.silence():
+                traced = bool(recorder.tapes) and recorder.owner(tensors((args, kwargs))) is not None
+            return patch.replacement(*args, **kwargs) if traced else original(*args, **kwargs)
+
+        return switch
+
+    def _run_compiled_code_eagerly(self) -> None:
+        # torch.compile loads dynamo; without it no compiled function can exist, and loading it costs seconds.
+        if "torch._dynamo" not in sys.modules:
+            return
+        import torch
+
+        stance = torch.compiler.set_stance("force_eager")
+        self._undo.append(lambda: stance.__exit__(None, None, None))

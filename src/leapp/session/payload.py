@@ -1,0 +1,123 @@
+"""The forms in which users hand over tensors: dicts, ``TensorSemantics``, nested values.
+
+A payload is a list of named entries; an entry's value may be nested, and each tensor in it is a port whose name is the path
+joined with underscores. This module knows nothing of nodes or tracing and imports no tensor library.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from leapp.errors import AnnotationError, AnnotationTypeError
+from leapp.semantics import TensorSemantics
+
+__all__ = ["entries", "is_leaf", "map_leaves", "refuse_nested_state", "unpack"]
+
+Entry = tuple[str, Any, TensorSemantics | None]
+
+
+def entries(payload: Any) -> list[Entry]:
+    """The named entries of a payload, checked for form."""
+    if isinstance(payload, TensorSemantics):
+        payload = [payload]
+    if isinstance(payload, Mapping):
+        for name, value in payload.items():
+            if isinstance(value, TensorSemantics):
+                raise AnnotationTypeError(
+                    f"'{name}' is a TensorSemantics inside a dict. Pass it alone or in a list; its own name is the port's."
+                )
+        return [(_name(name), value, None) for name, value in payload.items()]
+    if isinstance(payload, (list, tuple)) and payload and all(isinstance(p, TensorSemantics) for p in payload):
+        names = [p.name for p in payload]
+        if None in names:
+            raise AnnotationTypeError("a TensorSemantics given to an annotation needs a name.")
+        for name in names:
+            if names.count(name) > 1:
+                raise AnnotationError(f"the name '{name}' is used by more than one TensorSemantics of the list.")
+        return [(_name(p.name), p.ref, p) for p in payload]
+    if isinstance(payload, (list, tuple)):
+        kinds = sorted({type(p).__name__ for p in payload}) or ["nothing"]
+        raise AnnotationTypeError(
+            f"a {type(payload).__name__} of {', '.join(kinds)} has no port names. "
+            "Pass a dict of named tensors, a TensorSemantics, or a list of only TensorSemantics."
+        )
+    raise AnnotationTypeError(
+        f"a bare {type(payload).__name__} has no port name. Pass a dict such as {{'obs': obs}} or a TensorSemantics."
+    )
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise AnnotationTypeError(f"port names are strings, not {type(name).__name__} ({name!r}).")
+    if not name or "/" in name:
+        raise AnnotationError(
+            f"'{name}' cannot be a port name: "
+            + ("it is empty." if not name else "'/' separates node and port in 'node/port'. Use '_' or '.' instead.")
+        )
+    return name
+
+
+def unpack(values: Sequence[Any]) -> Any:
+    """What an annotation returns: the only value, or a tuple."""
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def is_leaf(value: Any) -> bool:
+    """Whether a value is a tensor or array, without importing the library it would come from."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    return (torch is not None and isinstance(value, torch.Tensor)) or (
+        numpy is not None and isinstance(value, numpy.ndarray)
+    )
+
+
+def map_leaves(name: str, value: Any, visit: Callable[[str, Any], Any], other: Callable[[str, Any], None]) -> Any:
+    """A copy of ``value`` with each tensor replaced by ``visit(port name, tensor)``, depth first.
+
+    ``other`` is told of what is neither a tensor nor a container; such values stay as they are.
+    """
+
+    def walk(path: str, item: Any) -> Any:
+        if is_leaf(item):
+            return visit(path, item)
+        if isinstance(item, Mapping):
+            return {k: walk(f"{path}_{_part(path, k)}", v) for k, v in item.items()}
+        if isinstance(item, tuple) and hasattr(item, "_fields"):
+            return type(item)(*(walk(f"{path}_{f}", v) for f, v in zip(item._fields, item, strict=True)))
+        if isinstance(item, tuple):
+            return tuple(walk(f"{path}_{i}", v) for i, v in enumerate(item))
+        if isinstance(item, Sequence) and not isinstance(item, (str, bytes, bytearray)):
+            return [walk(f"{path}_{i}", v) for i, v in enumerate(item)]
+        if dataclasses.is_dataclass(item) and not isinstance(item, type):
+            fields = {f.name: walk(f"{path}_{f.name}", getattr(item, f.name)) for f in dataclasses.fields(item)}
+            return _rebuild(item, fields)
+        other(path, item)
+        return item
+
+    return walk(name, value)
+
+
+def _part(path: str, key: Any) -> str:
+    text = str(key)
+    if "/" in text:
+        raise AnnotationError(f"the key '{text}' under '{path}' cannot be part of a port name: it contains '/'.")
+    return text
+
+
+def _rebuild(item: Any, fields: dict[str, Any]) -> Any:
+    """A dataclass with other field values; ``__init__`` is not run, so that derived fields stay as they are."""
+    new = object.__new__(type(item))
+    for name, value in {**getattr(item, "__dict__", {}), **fields}.items():
+        object.__setattr__(new, name, value)
+    return new
+
+
+def refuse_nested_state(payload: Mapping[str, Any]) -> None:
+    """States are flat: raise if a value is a container."""
+    for name, value in payload.items():
+        if isinstance(value, (dict, list, tuple)):
+            raise AnnotationTypeError(
+                f"state '{name}' is a {type(value).__name__}. States are flat: give each tensor a name of its own."
+            )

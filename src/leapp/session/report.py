@@ -1,0 +1,188 @@
+"""What a session found that its user should know: escapes, constants, pruned inputs, glue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from leapp.capture.replay import Replay, cut, fill
+from leapp.errors import TraceError
+from leapp.session.log import logger
+
+if TYPE_CHECKING:
+    from leapp.session.node import NodeTrace
+    from leapp.session.session import Session
+
+__all__ = ["ConstantInfo", "EscapeInfo", "GlueInfo", "Report", "examine"]
+
+
+@dataclass(frozen=True, slots=True)
+class EscapeInfo:
+    """A value that left the graph: what froze it, where, and what was frozen."""
+
+    node: str
+    kind: str
+    file: str
+    line: int
+    source: str
+    value: str
+    varies: bool = False
+    """Whether the recorded passes prove that the frozen value is not always the same."""
+
+    def __str__(self) -> str:
+        tail = " -- differs between passes" if self.varies else ""
+        return f"{self.node}: {self.kind} at {self.file}:{self.line}: {self.source}  [frozen: {self.value}]{tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantInfo:
+    """A tensor that is part of a node's model."""
+
+    node: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class GlueInfo:
+    """A published output that was changed between two nodes."""
+
+    node: str
+    source: str
+    ops: tuple[str, ...]
+    file: str
+    line: int
+
+
+@dataclass(slots=True)
+class Report:
+    """The findings of one session, as data."""
+
+    escapes: list[EscapeInfo] = field(default_factory=list)
+    constants: list[ConstantInfo] = field(default_factory=list)
+    pruned: dict[str, list[str]] = field(default_factory=dict)
+    glue: list[GlueInfo] = field(default_factory=list)
+    random: dict[str, list[str]] = field(default_factory=dict)
+    validation: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [str(e) for e in self.escapes]
+        lines += [f"{g.node}: {g.source} changed by {', '.join(g.ops)} before {g.file}:{g.line}" for g in self.glue]
+        lines += [f"{n}: pruned {', '.join(names)}" for n, names in self.pruned.items()]
+        return "\n".join(lines) or "nothing left the graph"
+
+
+def examine(session: Session) -> Report:
+    """Collect the findings of all nodes."""
+    report = Report()
+    for node in session.nodes.values():
+        if node.pruned:
+            report.pruned[node.name] = list(node.pruned)
+        if node.tape is not None and node.program is not None and node.backend is not None:
+            report.escapes += _escapes(node)
+            report.constants += _constants(node)
+            if node.tape.random:
+                report.random[node.name] = [str(w) for w in node.tape.random]
+    for consumer, source, ops, at in session.glue:
+        report.glue.append(GlueInfo(consumer, source, tuple(f"{op} at {w}" for op, w in ops), at.file, at.line))
+    return report
+
+
+def enforce(report: Report, policy: str, strict: bool) -> None:
+    """Warn of escapes or refuse them, as ``start(escapes=...)`` asked."""
+    if policy == "ignore" or not report.escapes:
+        return
+    varying = [e for e in report.escapes if e.varies]
+    table = "\n".join(f"  {e}" for e in report.escapes)
+    if policy == "error":
+        raise TraceError(f"{len(report.escapes)} value(s) left the graph and are frozen in the models:\n{table}")
+    logger.warning("%d value(s) left the graph and are frozen in the models:\n%s", len(report.escapes), table)
+    if varying and strict:
+        shown = "\n".join(f"  {e}" for e in varying)
+        raise TraceError(
+            f"{len(varying)} frozen value(s) differ between the recorded passes, so the models would be wrong:\n{shown}\n"
+            "Keep these values as tensors."
+        )
+
+
+def _escapes(node: NodeTrace) -> list[EscapeInfo]:
+    tape, program = node.tape, node.program
+    assert tape is not None
+    assert program is not None
+    frozen = _frozen_again(node)
+    found = []
+    for i, e in enumerate(tape.escapes):
+        again = frozen.get(i, [])
+        varies = any(not _same(e.value, v) for v in again)
+        found.append(
+            EscapeInfo(node.name, e.kind, e.where.file, e.where.line, e.where.text, _short(e.value), varies)
+        )
+    for constant in program.constants.values():
+        kind = "random constant" if constant.random else None
+        if constant.undeclared:
+            kind = f"value computed from '{constant.undeclared}' but not declared as an input"
+        if kind:
+            w = constant.where
+            found.append(EscapeInfo(node.name, kind, w.file, w.line, w.text, _short(constant.value)))
+    unique: dict[tuple[Any, ...], EscapeInfo] = {}
+    for info in found:
+        unique.setdefault((info.kind, info.file, info.line, info.varies), info)
+    return list(unique.values())
+
+
+def _frozen_again(node: NodeTrace) -> dict[int, list[Any]]:
+    """What each escape would have frozen on the other recorded samples."""
+    tape = node.tape
+    assert tape is not None
+    if len(node.samples) < 2 or not tape.escapes:
+        return {}
+    slots = sorted({s for e in tape.escapes for s in e.reads})
+    declared = [p.slot for p in node.inputs.values() if p.slot is not None]
+    program = cut(tape, slots, declared)
+    if not (set(tape.inputs) & program.reads()) <= set(declared):
+        return {}  # an escape depends on an input that was pruned, of which later samples are not kept
+    replay = Replay(program, {s: f"c{s}" for s in program.constants})
+    found: dict[int, list[Any]] = {}
+    with torch.no_grad():
+        for sample in node.samples[1:]:
+            env = replay.run([sample.inputs[n] for n in node.inputs])
+            for i, e in enumerate(tape.escapes):
+                if e.source is not None:
+                    func, args, kwargs = e.source
+                    found.setdefault(i, []).append(func(*fill(args, env), **fill(kwargs, env)))
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape and torch.equal(a, b)
+    try:
+        return bool(a == b) or (a != a and b != b)
+    except (ValueError, RuntimeError, TypeError):
+        return False
+
+
+def _short(value: Any) -> str:
+    text = f"tensor {list(value.shape)}" if isinstance(value, torch.Tensor) and value.dim() else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _constants(node: NodeTrace) -> list[ConstantInfo]:
+    assert node.program is not None
+    assert node.replay is not None
+    names = {slot: name for slot, name in node.replay.names.items()}
+    return [
+        ConstantInfo(
+            node.name, names[slot], tuple(c.value.shape), str(c.value.dtype).removeprefix("torch."),
+            c.value.numel() * c.value.element_size(), c.where.file, c.where.line,
+        )
+        for slot, c in node.program.constants.items()
+    ]  # fmt: skip
+
+

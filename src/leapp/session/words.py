@@ -1,0 +1,25 @@
+"""Refusing names that nobody knows, with the nearest one that is known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from leapp.errors import AnnotationTypeError
+
+__all__ = ["nearest", "refuse_unknown"]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint such as `` Did you mean 'export_with'?``, or the list of what exists."""
+    known = list(known)
+    match = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    return f" Did you mean '{match[0]}'?" if match else f" Known: {', '.join(known) or 'none'}."
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Raise if ``given`` has a keyword that is not ``known``."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise AnnotationTypeError(f"{where} got an unknown keyword '{name}'.{nearest(name, known)}")
