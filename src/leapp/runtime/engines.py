@@ -1,0 +1,171 @@
+"""Models made ready to run: one unit for each model, or for a run of neighbouring models that merge exactly.
+
+A unit knows its engine and which ports it reads and writes, nothing about memory or steps. ONNX needs onnxruntime only;
+TorchScript and ``.pt2`` units come from ``torch_engines``, imported when such a node is met.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leapp.errors import BundleError
+from leapp.graph.contract import Port
+from leapp.runtime.arrays import ONNX_TYPES, form
+from leapp.runtime.merge import Part, merge
+from leapp.runtime.plan import Plan
+
+__all__ = ["EngineOptions", "OnnxUnit", "TorchUnit", "Unit", "load_units"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How engines are opened.
+
+    Attributes:
+        threads: Threads of one ONNX session. One by default: policies are small, and pools wake up late.
+        providers: ONNX Runtime execution providers, in order of preference. None takes CUDA when present, then the CPU.
+        device: Where TorchScript and ``.pt2`` nodes run. None takes CUDA when present, else the CPU.
+        merge: Whether neighbouring models of one kind may share an engine.
+    """
+
+    threads: int = 1
+    providers: Sequence[str] | None = None
+    device: str | None = None
+    merge: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxUnit:
+    """An ONNX session. ``inputs`` and ``outputs`` map port keys to the names inside the model."""
+
+    label: str
+    session: Any
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchUnit:
+    """A callable on tensors: positional in, a tensor (``single``) or a tuple out, never aliases of the inputs."""
+
+    label: str
+    call: Callable[..., Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    single: bool
+    device: Any
+
+
+Unit = OnnxUnit | TorchUnit
+
+
+def load_units(plan: Plan, nodes: Iterable[str], model: Callable[[str], bytes | Path], options: EngineOptions) -> list[Unit]:
+    """Open the models of the given nodes, in that order.
+
+    Args:
+        plan: The wiring.
+        nodes: Node names, in execution order.
+        model: Gives the verified model of a node: its bytes, or its file when it has weights beside it.
+        options: How to open engines.
+    """
+    units: list[Unit] = []
+    for backend, run in itertools.groupby(nodes, key=lambda name: plan.contract.nodes[name].model.backend):
+        names = list(run)
+        if backend == "onnx":
+            units += _load_onnx(plan, names, model, options)
+        else:
+            from leapp.runtime import torch_engines
+
+            units += torch_engines.load(plan, names, model, options)
+    return units
+
+
+def _load_onnx(plan: Plan, names: list[str], model: Callable[[str], bytes | Path], options: EngineOptions) -> list[OnnxUnit]:
+    models = {name: model(name) for name in names}
+    if options.merge and len(names) > 1:
+        merged = _load_merged(plan, models, options)
+        if merged is not None:
+            return [merged]
+    units = []
+    for name in names:
+        inputs = {key: plan.input_ports[key].name for key in plan.input_keys(name)}
+        outputs = {key: plan.output_ports[key].name for key in plan.output_keys(name)}
+        units.append(_onnx_unit(plan, repr(name), models[name], inputs, outputs, options))
+    return units
+
+
+def _load_merged(plan: Plan, models: dict[str, bytes | Path], options: EngineOptions) -> OnnxUnit | None:
+    prefix = {name: f"{index}/" for index, name in enumerate(models)}
+    outputs = {key: prefix[name] + plan.output_ports[key].name for name in models for key in plan.output_keys(name)}
+    inputs: dict[str, str] = {}
+    parts = []
+    for name, model in models.items():
+        if isinstance(model, Path):
+            return None
+        fed = {}
+        for key in plan.input_keys(name):
+            port = plan.input_ports[key].name
+            if plan.edges.get(key) in outputs:
+                fed[port] = outputs[plan.edges[key]]
+            else:
+                inputs[key] = prefix[name] + port
+        parts.append(Part(model, prefix[name], fed))
+    merged = merge(parts)
+    if merged is None:
+        return None
+    return _onnx_unit(plan, " + ".join(map(repr, models)), merged, inputs, outputs, options)
+
+
+def _onnx_unit(
+    plan: Plan,
+    label: str,
+    model: bytes | Path,
+    inputs: dict[str, str],
+    outputs: dict[str, str],
+    options: EngineOptions,
+) -> OnnxUnit:
+    try:
+        session = _open_session(model, options)
+    except Exception as error:
+        raise BundleError(f"The ONNX model of node {label} cannot be opened: {error}") from error
+    initializers = {value.name for value in session.get_overridable_initializers()}
+    found = {value.name: value for value in session.get_inputs() if value.name not in initializers}
+    _check_side(label, "input", {name: plan.input_ports[key] for key, name in inputs.items()}, found)
+    found = {value.name: value for value in session.get_outputs()}
+    _check_side(label, "output", {name: plan.output_ports[key] for key, name in outputs.items()}, found)
+    return OnnxUnit(label, session, inputs, outputs)
+
+
+def _open_session(model: bytes | Path, options: EngineOptions) -> Any:
+    import onnxruntime as ort
+
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = options.threads
+    settings.inter_op_num_threads = 1
+    settings.log_severity_level = 3
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    settings.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    wanted = options.providers
+    if wanted is None:
+        present = ort.get_available_providers()
+        wanted = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in present]
+    return ort.InferenceSession(model, settings, providers=list(wanted))
+
+
+def _check_side(label: str, side: str, ports: dict[str, Port], found: dict[str, Any]) -> None:
+    if set(ports) != set(found):
+        raise BundleError(f"The ONNX model of node {label} has the {side}s {sorted(found)}, the bundle says {sorted(ports)}.")
+    for name, port in ports.items():
+        value = found[name]
+        fits = len(value.shape) == len(port.shape) and all(
+            not isinstance(size, int) or size == want for size, want in zip(value.shape, port.shape, strict=True)
+        )
+        if value.type != ONNX_TYPES[port.dtype] or not fits:
+            raise BundleError(
+                f"The {side} {port.name!r} of node {label} is {form(port.dtype, port.shape)} in the bundle, "
+                f"but {value.type} {value.shape} in its ONNX model."
+            )

@@ -1,0 +1,259 @@
+"""The torch face of a running pipeline: ``InferenceManager``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from numpy import ndarray
+from torch import Tensor, _foreach_copy_
+
+from leapp.errors import BundleError, InputError
+from leapp.graph.contract import Port, split_key
+from leapp.runtime.arrays import Array
+from leapp.runtime.engines import OnnxUnit, TorchUnit
+from leapp.runtime.program import Frame, Slot, run_session
+from leapp.runtime.runner import Runner
+from leapp.runtime.torch_engines import TORCH_DTYPES, tensor_over, torch_device
+from leapp.runtime.values import misfit, to_array
+
+__all__ = ["InferenceManager", "NodeRunner"]
+
+OUT = "==out=="
+
+
+class NodeRunner:
+    """One node of a loaded bundle, callable on its own: tensors in the order of its inputs, a tuple of tensors out."""
+
+    def __init__(self, owner: InferenceManager, name: str) -> None:
+        node = owner.models[name]
+        self.name = name
+        self.input_descriptions: list[dict[str, Any]] = node["inputs"]
+        self.output_descriptions: list[dict[str, Any]] = node["outputs"]
+        self.input_names: list[str] = [entry["name"] for entry in self.input_descriptions]
+        self.output_names: list[str] = [entry["name"] for entry in self.output_descriptions]
+        self.device: torch.device = owner._device(name)
+        self._owner = owner
+        self._unit: OnnxUnit | TorchUnit | None = None
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run the node's model once, outside the pipeline and its state."""
+        if len(inputs) != len(self.input_names):
+            raise InputError(f"Node {self.name!r} takes {len(self.input_names)} inputs, got {len(inputs)}.")
+        if self._unit is None:
+            self._unit = self._owner._unit(self.name)
+        return self._owner._call(self._unit, inputs)
+
+
+class InferenceManager(Runner):
+    """A bundle that takes and returns torch tensors. See ``Runner`` for the arguments.
+
+    Example:
+        >>> manager = InferenceManager("policy/policy.yaml")
+        >>> outputs = manager.run_policy({"policy/obs": obs})
+    """
+
+    _register_inputs = True
+
+    def _prepare(self) -> None:
+        plan, program = self._plan, self._program
+        slots = [(k, plan.input_ports[k], program.inputs[k]) for k in plan.inputs]
+        slots.sort(key=lambda entry: entry[2].arrays is None)
+        self._checks = tuple((i, k, torch.Size(port.shape), TORCH_DTYPES[port.dtype]) for i, (k, port, _) in enumerate(slots))
+        bound = [program.view(slot.array(0), port) for _, port, slot in slots if slot.arrays]
+        loose = tuple((i, slot.register) for i, (_, _, slot) in enumerate(slots) if not slot.arrays)
+        self._filling = (bound[0].copy_ if len(bound) == 1 else None, bound, loose)
+        self._blank: list[Any] = [None] * len(slots)
+        self._ran: Frame = program.frame
+        self._results = tuple(
+            tuple(self._result(k, program.outputs[k], frame) for k in plan.outputs)
+            for frame in (program.frame, program.frame.next)
+        )
+
+    def _result(self, where: str, slot: Slot, frame: Frame) -> tuple[str, Tensor | None, int, bool]:
+        """An output: its view of host memory, or its register, and whether the caller may have that very tensor."""
+        if slot.arrays is not None:
+            return where, self._program.view(slot.value(frame), slot.port), -1, not self._copy
+        return where, None, slot.register, not self._copy or where not in self._plan.feedback.values()
+
+    def run_policy(self, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Run one step.
+
+        Args:
+            inputs: A value for each of ``inputs``. A key of ``feedback_inputs`` replaces that state for this step.
+
+        Returns:
+            A value for each of ``outputs``.
+
+        Raises:
+            InputError: A value is missing or does not fit. The state is untouched then.
+            UnknownPortError: A key names no input. The state is untouched then.
+        """
+        program = self._program
+        if program is None:
+            self._check_runnable()
+        values = self._blank[:]
+        with self._lock:
+            # Look whether all is as expected, and take the careful way when it is not.
+            plain = self._plain and inputs.__class__ is dict and len(inputs) == len(values)
+            if plain:
+                try:
+                    for index, key, shape, dtype in self._checks:
+                        values[index] = value = inputs[key]
+                        if (
+                            value.__class__ is not Tensor
+                            or value.dtype is not dtype
+                            or value.shape != shape
+                            or value.requires_grad
+                            or not value.is_cpu
+                        ):
+                            plain = False
+                            break
+                except KeyError:
+                    plain = False
+            if not plain:
+                values = self._careful(inputs)
+            copy, bound, loose = self._filling
+            if copy is not None:
+                copy(values[0])
+            elif bound:
+                # One trip for all of them; loose values stand behind.
+                _foreach_copy_(bound, values[: len(bound)])
+            registers = program.frame.registers
+            for index, register in loose:
+                registers[register] = values[index]
+            try:
+                self._ran = frame = program.run()
+            finally:
+                for _, register in loose:
+                    registers[register] = None
+            results = {}
+            for key, view, register, free in self._results[frame.index]:
+                value = registers[register] if view is None else view
+                results[key] = value if free else value.clone()
+            return results
+
+    __call__ = run_policy
+
+    def _careful(self, inputs: Mapping[str, Any]) -> list[Tensor]:
+        given, overrides = self._gather(inputs)
+        for key, value in overrides.items():
+            self._write(key, self._host(key, value))
+        return [given[key] for _, key, _, _ in self._checks]
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of all state, for ``load_state``."""
+        return {k: self._own(k, value) for k, value in self._state().items()}
+
+    def zeros_input(self) -> dict[str, Tensor]:
+        """A zero for each input."""
+        return self._zeros()
+
+    def get_mock_input(self) -> dict[str, Tensor]:
+        """A random value for each input: normal floats, integers from 0 to 255 (127 for int8), random truth values."""
+        return {k: self._random(k, self._plan.input_ports[k]) for k in self._plan.inputs}
+
+    def _random(self, where: str, port: Port) -> Tensor:
+        # Drawn from torch's generator, so that torch.manual_seed makes it repeatable.
+        dtype = TORCH_DTYPES[port.dtype]
+        if dtype.is_floating_point or dtype.is_complex:
+            value = torch.randn(port.shape).to(dtype)
+        else:
+            value = torch.randint(0, {"bool": 2, "int8": 128}.get(port.dtype, 256), port.shape).to(dtype)
+        return value.to(self._device(split_key(where)[0]))
+
+    # What clients read.
+
+    @cached_property
+    def nodes(self) -> dict[str, NodeRunner]:
+        """The nodes by name."""
+        return {name: NodeRunner(self, name) for name in self._plan.contract.nodes}
+
+    @property
+    def organized_pipeline_connections(self) -> dict[str, dict[str, list[tuple[str, str]]]]:
+        """For each output of each node, where its value goes: (node, input), or ("==out==", key) for a result."""
+        found: dict[str, dict[str, list[tuple[str, str]]]] = {name: {} for name in self._plan.contract.nodes}
+        for flow in (self._plan.edges, self._plan.feedback):
+            for target, source in flow.items():
+                node, port = split_key(source)
+                found[node].setdefault(port, []).append(split_key(target))
+        for where in self._plan.outputs:
+            node, port = split_key(where)
+            found[node].setdefault(port, []).append((OUT, where))
+        return found
+
+    @property
+    def value_dict(self) -> dict[str, dict[str, Tensor]]:
+        """A copy of what is held between steps: state, values in host memory, and the last outputs under "==out==".
+
+        Values that only passed through TorchScript, the caller's own inputs among them, are not kept.
+        """
+        self._check_runnable()
+        with self._lock:
+            found: dict[str, dict[str, Tensor]] = {name: {} for name in self._plan.contract.nodes}
+            for where, slot in self._program.inputs.items():
+                frame = self._program.frame if where in self._plan.feedback else self._ran
+                value = self._held.get(where, slot.value(frame))
+                if value is not None:
+                    node, port = split_key(where)
+                    found[node][port] = _copied(value, slot.port)
+            outputs = {k: (slot.value(self._ran), slot.port) for k, slot in self._program.outputs.items()}
+            found[OUT] = {k: _copied(*outputs[k]) for k in self._plan.outputs if outputs[k][0] is not None}
+            return found
+
+    # One node alone.
+
+    def _device(self, node: str) -> torch.device:
+        # ONNX sessions are bound to host memory whatever provider they compute on.
+        if self._plan.contract.nodes[node].model.backend in ("jit", "pt2"):
+            return torch_device(self._options)
+        return torch.device("cpu")
+
+    def _unit(self, node: str) -> OnnxUnit | TorchUnit:
+        if node in self._plan.missing:
+            raise BundleError(f"The bundle has no model for node {node!r}.")
+        return self._units([node], self._options)[0]
+
+    def _call(self, unit: OnnxUnit | TorchUnit, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        ports = self._plan.input_ports
+        values = [self._fit(k, ports[k], value) for k, value in zip(unit.inputs, inputs, strict=True)]
+        if isinstance(unit, TorchUnit):
+            with torch.no_grad():
+                result = unit.call(*values)
+            return (result,) if unit.single else result
+        arrays = [self._host(k, value) for k, value in zip(unit.inputs, values, strict=True)]
+        made = run_session(self._plan, unit, arrays)
+        return tuple(tensor_over(a, self._plan.output_ports[k].dtype) for k, a in zip(unit.outputs, made, strict=True))
+
+    # How values come in.
+
+    def _fit(self, where: str, port: Port, value: Any) -> Tensor:
+        device = self._device(split_key(where)[0])
+        if isinstance(value, Tensor):
+            if value.device.type != device.type:
+                raise misfit(where, port, f"a tensor on {value.device}", f"Move it to {device}.")
+            if tuple(value.shape) == port.shape and value.dtype is TORCH_DTYPES[port.dtype]:
+                return value.detach()
+            value = value.cpu()
+        array = to_array(where, port, value, self._cast)
+        return self._own(where, array.copy())
+
+    def _host(self, where: str, value: Tensor) -> Array:
+        return to_array(where, self._plan.input_ports[where], value.cpu(), False)
+
+    def _own(self, where: str, array: Array) -> Tensor:
+        port = self._plan.input_ports[where]
+        return tensor_over(array, port.dtype).to(self._device(split_key(where)[0]))
+
+    def _duplicate(self, value: Tensor) -> Tensor:
+        return value.clone()
+
+    def _finite(self, value: Tensor) -> bool:
+        return bool(torch.isfinite(value).all())
+
+
+def _copied(value: Any, port: Port) -> Tensor:
+    copy: Tensor = tensor_over(value.copy(), port.dtype) if isinstance(value, ndarray) else value.clone()
+    return copy

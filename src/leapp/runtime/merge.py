@@ -1,0 +1,246 @@
+"""Several ONNX models that run one after another, written as one.
+
+One session instead of three saves two trips into the engine. The values that pass from model to model stay outputs of
+the merged one. An engine never rewrites across an output, so each part computes exactly what it computes alone.
+
+This works on the protobuf wire format and imports nothing: a robot needs no ``onnx`` package. Models that use a rare
+feature (functions, external data, sparse initializers, different operator sets) are left unmerged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Part", "merge"]
+
+LARGEST = 16 * 1024 * 1024
+"""Beyond this size in bytes the arithmetic outweighs the trips, and a second copy of the weights would hurt."""
+
+Chunks = list[bytes | memoryview]
+
+NUMBER, FIXED64, SIZED, FIXED32 = 0, 1, 2, 5
+"""Wire types. A tag is a field number with its wire type in the lowest three bits."""
+
+# Tags of onnx.proto.
+MODEL_IR = 1 << 3 | NUMBER
+MODEL_GRAPH, MODEL_OPSET, MODEL_TRAINING, MODEL_FUNCTIONS = (n << 3 | SIZED for n in (7, 8, 20, 25))
+GRAPH_NODE, GRAPH_NAME, GRAPH_INIT, GRAPH_SPARSE = (n << 3 | SIZED for n in (1, 2, 5, 15))
+GRAPH_IN, GRAPH_OUT, GRAPH_VALUE, GRAPH_QUANT = (n << 3 | SIZED for n in (11, 12, 13, 14))
+NODE_IN, NODE_OUT, NODE_NAME, NODE_ATTRIBUTE = (n << 3 | SIZED for n in (1, 2, 3, 5))
+ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS = (n << 3 | SIZED for n in (6, 11))
+TENSOR_NAME, VALUE_NAME = (n << 3 | SIZED for n in (8, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One model of the chain.
+
+    Attributes:
+        model: The serialized ONNX model.
+        prefix: What its values are called in the merged model, before their own name.
+        fed: Its inputs that an earlier part feeds, each with the merged name of the value.
+    """
+
+    model: bytes
+    prefix: str
+    fed: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Merged:
+    nodes: Chunks = field(default_factory=list)
+    initializers: Chunks = field(default_factory=list)
+    inputs: Chunks = field(default_factory=list)
+    outputs: Chunks = field(default_factory=list)
+    opsets: set[frozenset[bytes]] = field(default_factory=set)
+    ir_version: int = 0
+
+
+class _UnmergeableError(Exception):
+    """A part uses something this module leaves alone."""
+
+
+def merge(parts: Iterable[Part]) -> bytes | None:
+    """Merge models that run in the given order, or return None when they must stay apart."""
+    parts = tuple(parts)
+    if sum(len(part.model) for part in parts) > LARGEST:
+        return None
+    merged = _Merged()
+    try:
+        for part in parts:
+            _add(merged, part)
+    except (_UnmergeableError, IndexError, UnicodeDecodeError):
+        # A malformed model is reported by the engine, which knows more about it.
+        return None
+    if len(merged.opsets) != 1:
+        return None
+    (opsets,) = merged.opsets
+    graph = merged.nodes + _message(GRAPH_NAME, [b"merged"]) + merged.initializers + merged.inputs + merged.outputs
+    model = _copied(MODEL_IR, merged.ir_version) + _message(MODEL_GRAPH, graph)
+    for opset in sorted(opsets):
+        model += _message(MODEL_OPSET, [opset])
+    return b"".join(model)
+
+
+def _add(merged: _Merged, part: Part) -> None:
+    if b"location" in part.model:
+        # The key of external data: weights that live beside the file the model came from.
+        raise _UnmergeableError
+    opsets: set[bytes] = set()
+    for tag, value in _fields(memoryview(part.model)):
+        if tag in (MODEL_TRAINING, MODEL_FUNCTIONS):
+            raise _UnmergeableError
+        if tag == MODEL_IR and isinstance(value, int):
+            merged.ir_version = max(merged.ir_version, value)
+        elif tag == MODEL_OPSET:
+            opsets.add(bytes(_payload(value)))
+        elif tag == MODEL_GRAPH:
+            _add_graph(merged, part, _payload(value))
+    merged.opsets.add(frozenset(opsets))
+
+
+def _add_graph(merged: _Merged, part: Part, graph: memoryview) -> None:
+    names = _Names(part)
+    made: set[str] = set()
+    results: list[str] = []
+    for tag, value in _fields(graph):
+        if tag in (GRAPH_QUANT, GRAPH_SPARSE):
+            raise _UnmergeableError
+        if tag == GRAPH_NODE:
+            merged.nodes += _message(tag, _node(_payload(value), names))
+            made.update(_text(v) for t, v in _fields(_payload(value)) if t == NODE_OUT)
+        elif tag == GRAPH_INIT:
+            merged.initializers += _message(tag, _renamed(_payload(value), TENSOR_NAME, names))
+        elif tag == GRAPH_IN and _name(value) not in part.fed:
+            merged.inputs += _message(tag, _renamed(_payload(value), VALUE_NAME, names))
+        elif tag == GRAPH_OUT:
+            results.append(_name(value))
+            merged.outputs += _message(tag, _renamed(_payload(value), VALUE_NAME, names))
+    if not made.issuperset(results):
+        # An output that is an input or a constant has no value of its own to hand on.
+        raise _UnmergeableError
+
+
+class _Names:
+    """The merged name of each value of one part."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+
+    def __call__(self, value: int | memoryview) -> bytes:
+        name = _text(value)
+        if not name:
+            return b""  # An optional input that is not given.
+        return self._part.fed.get(name, self._part.prefix + name).encode()
+
+
+def _node(node: memoryview, names: _Names) -> Chunks:
+    out: Chunks = []
+    for tag, value in _fields(node):
+        if tag in (NODE_IN, NODE_OUT, NODE_NAME):
+            out += _message(tag, [names(value)])
+        elif tag == NODE_ATTRIBUTE:
+            out += _message(tag, _attribute(_payload(value), names))
+        else:
+            out += _copied(tag, value)
+    return out
+
+
+def _attribute(attribute: memoryview, names: _Names) -> Chunks:
+    out: Chunks = []
+    for tag, value in _fields(attribute):
+        if tag in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
+            out += _message(tag, _subgraph(_payload(value), names))
+        else:
+            out += _copied(tag, value)
+    return out
+
+
+def _subgraph(graph: memoryview, names: _Names) -> Chunks:
+    out: Chunks = []
+    for tag, value in _fields(graph):
+        if tag in (GRAPH_QUANT, GRAPH_SPARSE):
+            raise _UnmergeableError
+        if tag == GRAPH_NODE:
+            out += _message(tag, _node(_payload(value), names))
+        elif tag == GRAPH_INIT:
+            out += _message(tag, _renamed(_payload(value), TENSOR_NAME, names))
+        elif tag in (GRAPH_IN, GRAPH_OUT, GRAPH_VALUE):
+            out += _message(tag, _renamed(_payload(value), VALUE_NAME, names))
+        else:
+            out += _copied(tag, value)
+    return out
+
+
+def _renamed(message: memoryview, name_field: int, names: _Names) -> Chunks:
+    out: Chunks = []
+    for tag, value in _fields(message):
+        out += _message(tag, [names(value)]) if tag == name_field else _copied(tag, value)
+    return out
+
+
+def _name(value_info: int | memoryview) -> str:
+    return next((_text(v) for t, v in _fields(_payload(value_info)) if t == VALUE_NAME), "")
+
+
+def _text(value: int | memoryview) -> str:
+    return bytes(_payload(value)).decode()
+
+
+def _payload(value: int | memoryview) -> memoryview:
+    if isinstance(value, int):
+        raise _UnmergeableError
+    return value
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """The fields of a message, each with its tag: numbers as int, everything else as a slice."""
+    at, end = 0, len(message)
+    while at < end:
+        tag, at = _read_number(message, at)
+        wire = tag & 7
+        if wire == NUMBER:
+            value, at = _read_number(message, at)
+            yield tag, value
+            continue
+        if wire == SIZED:
+            size, at = _read_number(message, at)
+        elif wire in (FIXED64, FIXED32):
+            size = 8 if wire == FIXED64 else 4
+        else:
+            raise _UnmergeableError
+        if at + size > end:
+            raise _UnmergeableError
+        yield tag, message[at : at + size]
+        at += size
+
+
+def _read_number(message: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _number(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _copied(tag: int, value: int | memoryview) -> Chunks:
+    if isinstance(value, int):
+        return [_number(tag) + _number(value)]
+    return _message(tag, [value]) if tag & 7 == SIZED else [_number(tag), value]
+
+
+def _message(tag: int, chunks: Chunks) -> Chunks:
+    return [_number(tag) + _number(sum(map(len, chunks))), *chunks]

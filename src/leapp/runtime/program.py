@@ -1,0 +1,289 @@
+"""One step of a plan as data: memory, registers and the calls that fill them.
+
+Everything is decided when the program is built. ONNX sessions are bound once to host arrays; a value that passes
+between two of them stays where it is. Values of torch units travel in registers, a plain list. A call reads one
+contiguous stretch of registers and writes another, so a bound session (whose registers hold its binding) and a
+TorchScript function run through the same line.
+
+State that goes from ONNX to ONNX is double-buffered: two frames take turns, one reads what the other wrote. All other
+feedback is handed over after the last call of a step. So a step that fails has changed no state.
+
+Knows nothing of what callers give or get; the two faces do that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from leapp.errors import BundleError
+from leapp.graph.contract import Port
+from leapp.runtime.arrays import ONNX_CODES, Array, allocate, form
+from leapp.runtime.engines import OnnxUnit, TorchUnit, Unit
+from leapp.runtime.plan import Plan
+
+__all__ = ["Frame", "Program", "Slot", "run_session"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a value lives: in host memory (one array for each frame) or in a register."""
+
+    port: Port
+    arrays: tuple[Array, Array] | None
+    register: int = -1
+
+    def array(self, turn: int) -> Array:
+        """The host memory of a frame."""
+        assert self.arrays is not None
+        return self.arrays[turn]
+
+    def value(self, frame: Frame) -> Any:
+        """The array or tensor held in a frame, None if there is none."""
+        return self.arrays[frame.index] if self.arrays else frame.registers[self.register]
+
+
+@dataclass(slots=True)
+class Frame:
+    """One of the two turns of a program.
+
+    Attributes:
+        registers: Values of torch units, bindings of ONNX units.
+        calls: What to run, in order; see ``Program._run`` for the parts of an entry.
+        handed: Registers whose value becomes state: (from, to) in the next frame.
+        filed: Registers whose value becomes state in host memory: (copy function, from).
+        copied: Arrays whose value becomes state in other host memory: (to, from).
+        next: The frame of the next step.
+    """
+
+    index: int
+    registers: list[Any] = field(default_factory=list)
+    calls: tuple[tuple[Any, ...], ...] = ()
+    handed: tuple[tuple[int, int], ...] = ()
+    filed: tuple[tuple[Callable[[Any], Any], int], ...] = ()
+    copied: tuple[tuple[Array, Array], ...] = ()
+    next: Frame = field(init=False, repr=False)
+
+
+class Program:
+    """The memory and the calls of a plan.
+
+    Args:
+        plan: The wiring.
+        units: The engines, in execution order.
+        register_inputs: Whether the caller's tensors go to torch units as they are, without host memory between.
+    """
+
+    def __init__(self, plan: Plan, units: list[Unit], register_inputs: bool) -> None:
+        layout = _Layout(plan, units, register_inputs)
+        self.inputs: Mapping[str, Slot] = layout.inputs
+        self.outputs: Mapping[str, Slot] = layout.outputs
+        self.frame: Frame = layout.frames[0]
+        self.view = layout.view
+        self._layout = layout  # Keeps bindings and arrays alive, which engines know by address only.
+        self.run: Callable[[], Frame] = self._run
+        """Run one step on the inputs in place, hand the state on, and return the frame that holds the results."""
+        if any(isinstance(unit, TorchUnit) for unit in units):
+            import torch
+
+            self._torch_c: Any = torch._C
+            self.run = self._run_without_grad
+
+    def _run_without_grad(self) -> Frame:
+        torch_c = self._torch_c
+        if not torch_c.is_grad_enabled():
+            return self._run()
+        torch_c._set_grad_enabled(False)
+        try:
+            return self._run()
+        finally:
+            torch_c._set_grad_enabled(True)
+
+    def _run(self) -> Frame:
+        frame = self.frame
+        registers = frame.registers
+        label = ""
+        try:
+            for label, loads, call, start, stop, out, checks, moves in frame.calls:  # noqa: B007
+                for load, register in loads:
+                    load(registers[register])
+                registers[out] = call(*registers[start:stop])
+                for register, shape, dtype, key in checks:
+                    value = registers[register]
+                    if value.shape != shape or value.dtype is not dtype:
+                        raise BundleError(
+                            f"Output {key!r} came out as {form(value.dtype, value.shape)}, "
+                            f"the bundle says {form(dtype, shape)}."
+                        )
+                for source, target in moves:
+                    registers[target] = registers[source]
+        except BundleError:
+            raise
+        except Exception as error:
+            raise BundleError(f"Node {label} failed: {error}") from error
+        following = frame.next
+        for source, target in frame.handed:
+            following.registers[target] = registers[source]
+        for file, register in frame.filed:
+            file(registers[register])
+        for to, array in frame.copied:
+            to[...] = array
+        self.frame = following
+        return frame
+
+
+class _Layout:
+    """Decides where every value lives, then writes the frames."""
+
+    def __init__(self, plan: Plan, units: list[Unit], register_inputs: bool) -> None:
+        self._plan = plan
+        self._register_inputs = register_inputs
+        self._templates: list[tuple[Any, Any]] = []
+        self._views: dict[int, Any] = {}
+        self._kept: list[Any] = []
+        onnx = [unit for unit in units if isinstance(unit, OnnxUnit)]
+        torch = [unit for unit in units if isinstance(unit, TorchUnit)]
+        self.inputs: dict[str, Slot] = {}
+        self.outputs: dict[str, Slot] = {}
+        self._place_arrays([k for u in onnx for k in u.inputs], [k for u in onnx for k in u.outputs])
+        ranges = {unit.label: self._place_torch(unit) for unit in torch}
+        double = any(s.arrays and s.arrays[0] is not s.arrays[1] for s in self.inputs.values())
+        self.frames = [Frame(index) for index in range(2 if double else 1)]
+        calls: list[list[tuple[Any, ...]]] = [[] for _ in self.frames]
+        for unit in units:
+            for frame in self.frames:
+                if isinstance(unit, OnnxUnit):
+                    calls[frame.index].append(self._onnx_call(unit, frame.index))
+                else:
+                    calls[frame.index].append(self._torch_call(unit, ranges[unit.label]))
+        for frame in self.frames:
+            frame.calls = tuple(calls[frame.index])
+            frame.registers = [pair[frame.index] for pair in self._templates]
+            frame.next = self.frames[(frame.index + 1) % len(self.frames)]
+            self._hand_on(frame)
+
+    def _place_arrays(self, inputs: list[str], outputs: list[str]) -> None:
+        """Give host memory to everything an ONNX session reads or writes."""
+        ports, made = self._plan.input_ports, self._plan.output_ports
+        for key in inputs:
+            source = self._plan.feedback.get(key)
+            if source in outputs and source not in self.outputs:
+                here, there = allocate(ports[key]), allocate(ports[key])
+                self.inputs[key] = Slot(ports[key], (here, there))
+                self.outputs[source] = Slot(made[source], (there, here))
+        for key in outputs:
+            if key not in self.outputs:
+                self.outputs[key] = _fixed(made[key])
+        for key in inputs:
+            source = self._plan.edges.get(key)
+            if source in self.outputs:
+                self.inputs[key] = self.outputs[source]
+            elif key not in self.inputs:
+                self.inputs[key] = _fixed(ports[key])
+
+    def _place_torch(self, unit: TorchUnit) -> tuple[int, int, int | slice]:
+        """Give consecutive registers to the inputs of a torch unit, then to its outputs."""
+        start = len(self._templates)
+        for key in unit.inputs:
+            port = self._plan.input_ports[key]
+            source = self._plan.edges.get(key) or self._plan.feedback.get(key)
+            slot = Slot(port, None, len(self._templates))
+            if key in self._plan.edges and source in self.outputs and self.outputs[source].arrays:
+                slot = Slot(port, self.outputs[source].arrays, slot.register)
+            elif (source in self.outputs and self.outputs[source].arrays) or self._enters_by_array(key):
+                slot = Slot(port, _fixed(port).arrays, slot.register)
+            self.inputs[key] = slot
+            self._templates.append(self._pair(slot.arrays, port))
+        stop = len(self._templates)
+        for key in unit.outputs:
+            self.outputs[key] = Slot(self._plan.output_ports[key], None, len(self._templates))
+            self._templates.append((None, None))
+        return start, stop, stop if unit.single else slice(stop, len(self._templates))
+
+    def _enters_by_array(self, key: str) -> bool:
+        return key in self._plan.inputs and not self._register_inputs
+
+    def _pair(self, arrays: tuple[Array, Array] | None, port: Port) -> tuple[Any, Any]:
+        return (self.view(arrays[0], port), self.view(arrays[1], port)) if arrays else (None, None)
+
+    def view(self, array: Array, port: Port) -> Any:
+        """The one tensor over an array."""
+        if id(array) not in self._views:
+            from leapp.runtime.torch_engines import tensor_over
+
+            self._views[id(array)] = tensor_over(array, port.dtype)
+        return self._views[id(array)]
+
+    def _onnx_call(self, unit: OnnxUnit, turn: int) -> tuple[Any, ...]:
+        binding = unit.session.io_binding()
+        loads = []
+        for key, name in unit.inputs.items():
+            slot = self.inputs[key]
+            _bind(binding.bind_input, name, slot.port, slot.array(turn))
+            source = self._plan.edges.get(key)
+            if source and self.outputs[source].arrays is None:
+                loads.append((self.view(slot.array(turn), slot.port).copy_, self.outputs[source].register))
+        for key, name in unit.outputs.items():
+            slot = self.outputs[key]
+            _bind(binding.bind_output, name, slot.port, slot.array(turn))
+        run, bare = _bare(unit.session, binding)
+        self._kept.append(binding)
+        register = len(self._templates)
+        self._templates += [(bare, bare), (None, None), (None, None)]
+        return unit.label, tuple(loads), run, register, register + 2, register + 2, (), ()
+
+    def _torch_call(self, unit: TorchUnit, registers: tuple[int, int, int | slice]) -> tuple[Any, ...]:
+        from leapp.runtime.torch_engines import TORCH_DTYPES
+
+        slots = [(key, self.outputs[key]) for key in unit.outputs]
+        checks = tuple((s.register, s.port.shape, TORCH_DTYPES[s.port.dtype], key) for key, s in slots)
+        moves = tuple(
+            (self.outputs[source].register, self.inputs[target].register)
+            for target, source in self._plan.edges.items()
+            if source in unit.outputs and target in self.inputs and self.inputs[target].arrays is None
+        )
+        return unit.label, (), unit.call, *registers, checks, moves
+
+    def _hand_on(self, frame: Frame) -> None:
+        handed, filed, copied = [], [], []
+        for target, source in self._plan.feedback.items():
+            to, made = self.inputs[target], self.outputs[source]
+            if to.arrays is None:
+                handed.append((made.register, to.register))
+            elif made.arrays is None:
+                filed.append((self.view(to.arrays[0], to.port).copy_, made.register))
+            elif to.arrays[1 - frame.index] is not made.arrays[frame.index]:
+                copied.append((to.arrays[0], made.arrays[frame.index]))
+        frame.handed, frame.filed, frame.copied = tuple(handed), tuple(filed), tuple(copied)
+
+
+def _fixed(port: Port) -> Slot:
+    array = allocate(port)
+    return Slot(port, (array, array))
+
+
+def _bare(session: Any, binding: Any) -> tuple[Callable[..., Any], Any]:
+    """The engine's own run function and binding. The public ones add a few Python calls to every step."""
+    run = getattr(getattr(session, "_sess", None), "run_with_iobinding", None)
+    bare = getattr(binding, "_iobinding", None)
+    return (run, bare) if run is not None and bare is not None else (session.run_with_iobinding, binding)
+
+
+def _bind(bind: Callable[..., Any], name: str, port: Port, array: Array) -> None:
+    bind(name, "cpu", 0, ONNX_CODES[port.dtype], port.shape, array.ctypes.data)
+
+
+def run_session(plan: Plan, unit: OnnxUnit, inputs: list[Array]) -> list[Array]:
+    """Run one ONNX unit on fresh memory, outside any program."""
+    binding = unit.session.io_binding()
+    values = [np.ascontiguousarray(value) for value in inputs]
+    for (key, name), value in zip(unit.inputs.items(), values, strict=True):
+        _bind(binding.bind_input, name, plan.input_ports[key], value)
+    results = [allocate(plan.output_ports[key]) for key in unit.outputs]
+    for (key, name), value in zip(unit.outputs.items(), results, strict=True):
+        _bind(binding.bind_output, name, plan.output_ports[key], value)
+    unit.session.run_with_iobinding(binding)
+    return results

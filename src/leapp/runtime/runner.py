@@ -1,0 +1,451 @@
+"""What the two faces of a running pipeline share: opening, inspection, state, held inputs.
+
+A face adds one thing: how values come in and go out (NumPy arrays, torch tensors). All state lives in the program;
+every public method that touches it holds the lock, so a runner shared by threads is slow at worst, never wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from leapp.bundle.layout import MODELS, PIPELINE, SYSTEM, dump_contract
+from leapp.bundle.onnx_files import external_files
+from leapp.bundle.reading import Bundle, model_file, open_bundle, read_initial_values, read_model
+from leapp.bundle.text import parse
+from leapp.errors import BundleError, InputError, InputTypeError, UnknownPortError
+from leapp.graph.contract import Port, key, split_key
+from leapp.runtime.arrays import Array, allocate, is_float
+from leapp.runtime.binding import Bound, reorder
+from leapp.runtime.engines import EngineOptions, Unit, load_units
+from leapp.runtime.plan import Plan, make_plan
+from leapp.runtime.ports import PortInfo, describe
+from leapp.runtime.program import Program, Slot
+from leapp.runtime.values import from_raw, to_array
+
+__all__ = ["NonFinite", "Runner"]
+
+NonFinite = Literal["ignore", "warn", "raise"]
+
+
+class Runner:
+    """A loaded bundle. Use ``leapp.runtime.Pipeline`` or ``leapp.InferenceManager``.
+
+    Args:
+        model_path: The bundle's YAML file or its directory, or a bundle that is already open.
+        threads: Threads of one ONNX session.
+        providers: ONNX Runtime execution providers. None takes CUDA when present, then the CPU.
+        device: Where TorchScript and ``.pt2`` nodes run. None takes CUDA when present, else the CPU.
+        cast: Convert inputs of another dtype when the kind fits, such as float64 to float32.
+        sticky: Reuse the last value of an input that is not given (zeros before the first).
+        nonfinite: What to do about NaN and infinity in inputs.
+        copy: Return outputs on memory of their own. False returns views that the next step overwrites.
+        allow_code: Accept TorchScript and ``.pt2`` models, which are programs. False refuses them.
+        allow_outside: Accept model files outside the bundle's directory.
+        expect_digest: Refuse any bundle but the one with this digest.
+    """
+
+    _register_inputs = False
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str] | Bundle,
+        *,
+        threads: int = 1,
+        providers: Sequence[str] | None = None,
+        device: str | None = None,
+        cast: bool = False,
+        sticky: bool = False,
+        nonfinite: NonFinite = "ignore",
+        copy: bool = True,
+        allow_code: bool = True,
+        allow_outside: bool = False,
+        expect_digest: str | None = None,
+    ) -> None:
+        if nonfinite not in ("ignore", "warn", "raise"):
+            raise InputError(f"nonfinite is 'ignore', 'warn' or 'raise', not {nonfinite!r}.")
+        self.model_path = model_path
+        if isinstance(model_path, Bundle):
+            self._bundle = model_path
+        else:
+            self._bundle = open_bundle(model_path, allow_outside=allow_outside, expect_digest=expect_digest)
+        self._plan: Plan = make_plan(self._bundle.contract)
+        if not allow_code:
+            self._refuse_code()
+        self._options = EngineOptions(threads, tuple(providers) if providers is not None else None, device)
+        self._cast, self._sticky, self._nonfinite, self._copy = cast, sticky, nonfinite, copy
+        self._lock = threading.RLock()
+        self._held: dict[str, Any] = {}
+        self._initial = self._initial_values()
+        self._plain = not sticky and nonfinite == "ignore"
+        self._program: Any = None
+        if not self._plan.missing:
+            self._program = self._load()
+            self._prepare()
+            self.reset()
+
+    # Opening.
+
+    def _refuse_code(self) -> None:
+        for name, node in self._plan.contract.nodes.items():
+            if node.model.backend in ("jit", "pt2"):
+                raise BundleError(
+                    f"Node {name!r} is a {node.model.backend} model, which is a program; allow_code=False refuses it."
+                )
+
+    def _model(self, node: str) -> bytes | Path:
+        data = read_model(self._bundle, node)
+        if self._plan.contract.nodes[node].model.backend == "onnx" and external_files(data, node):
+            return model_file(self._bundle, node)
+        return data
+
+    def _units(self, nodes: Sequence[str], options: EngineOptions) -> list[Unit]:
+        return load_units(self._plan, nodes, self._model, options)
+
+    def _load(self) -> Program:
+        return Program(self._plan, self._units(self._plan.order, self._options), self._register_inputs)
+
+    def _initial_values(self) -> dict[str, Array]:
+        stored = read_initial_values(self._bundle)
+        ports = self._plan.input_ports
+        return {k: from_raw(stored[k]) if k in stored else allocate(ports[k]) for k in self._plan.feedback}
+
+    def _prepare(self) -> None:
+        """Build what the face needs for its step."""
+        raise NotImplementedError
+
+    def _check_runnable(self) -> None:
+        if self._plan.missing:
+            names = ", ".join(map(repr, self._plan.missing))
+            raise BundleError(f"The bundle has no model for node {names}, so it can be inspected but not run.")
+
+    # Inspection.
+
+    @property
+    def inputs(self) -> list[str]:
+        """The keys a step takes."""
+        return list(self._plan.inputs)
+
+    @property
+    def outputs(self) -> list[str]:
+        """The keys a step returns."""
+        return list(self._plan.outputs)
+
+    @property
+    def feedback_inputs(self) -> list[str]:
+        """The keys that hold state between steps."""
+        return list(self._plan.feedback)
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of the bundle, if it is sealed."""
+        return self._bundle.digest
+
+    @property
+    def configs(self) -> dict[str, Any]:
+        """What was given as ``graph_configs`` at export."""
+        return dict(self._plan.contract.pipeline.configs or {})
+
+    @property
+    def frequency(self) -> float | None:
+        """The rate in hertz the pipeline was made for, if the bundle says."""
+        return self.configs.get("frequency")
+
+    @property
+    def leapp_description(self) -> dict[str, Any]:
+        """The bundle's YAML as plain values."""
+        description: dict[str, Any] = parse(dump_contract(self._plan.contract), "bundle")
+        return description
+
+    @property
+    def models(self) -> dict[str, Any]:
+        """The ``models`` part of the description."""
+        models: dict[str, Any] = self.leapp_description[MODELS]
+        return models
+
+    @property
+    def pipeline(self) -> dict[str, Any]:
+        """The ``pipeline`` part of the description."""
+        pipeline: dict[str, Any] = self.leapp_description[PIPELINE]
+        return pipeline
+
+    @property
+    def system_info(self) -> dict[str, Any]:
+        """The ``system information`` part of the description."""
+        system: dict[str, Any] = self.leapp_description[SYSTEM]
+        return system
+
+    @property
+    def input_ports(self) -> dict[str, PortInfo]:
+        """The catalogue of inputs."""
+        return {k: describe(k, self._plan.input_ports[k], "input") for k in self._plan.inputs}
+
+    @property
+    def output_ports(self) -> dict[str, PortInfo]:
+        """The catalogue of outputs."""
+        return {k: describe(k, self._plan.output_ports[k], "output") for k in self._plan.outputs}
+
+    @property
+    def feedback_ports(self) -> dict[str, PortInfo]:
+        """The catalogue of inputs that hold state."""
+        return {k: describe(k, self._plan.input_ports[k], "feedback") for k in self._plan.feedback}
+
+    @property
+    def ports(self) -> list[PortInfo]:
+        """The whole catalogue: inputs, feedback, outputs."""
+        return [*self.input_ports.values(), *self.feedback_ports.values(), *self.output_ports.values()]
+
+    def inputs_by_kind(self, kind: object) -> list[PortInfo]:
+        """All inputs of a kind, given as a string or as an enum member."""
+        return [port for port in self.input_ports.values() if port.kind == _kind(kind)]
+
+    def outputs_by_kind(self, kind: object) -> list[PortInfo]:
+        """All outputs of a kind, given as a string or as an enum member."""
+        return [port for port in self.output_ports.values() if port.kind == _kind(kind)]
+
+    def input_by_kind(self, kind: object) -> PortInfo | None:
+        """The first input of a kind, or None."""
+        return next(iter(self.inputs_by_kind(kind)), None)
+
+    def output_by_kind(self, kind: object) -> PortInfo | None:
+        """The first output of a kind, or None."""
+        return next(iter(self.outputs_by_kind(kind)), None)
+
+    def bind(
+        self, inputs: Mapping[str, Sequence[str]] | None = None, outputs: Mapping[str, Sequence[str]] | None = None
+    ) -> Bound:
+        """The same pipeline for vectors in the robot's order.
+
+        Args:
+            inputs: For an input key, the names of the elements in the order the robot gives them.
+            outputs: For an output key, the names of the elements in the order the robot wants them.
+
+        Raises:
+            InputError: The names are not those of the port. The message lists missing and extra ones.
+        """
+        entering, leaving = inputs or {}, outputs or {}
+        for where, keys in [(k, self.inputs) for k in entering] + [(k, self.outputs) for k in leaving]:
+            if where not in keys:
+                raise UnknownPortError(f"{where!r} cannot be bound; there are {keys}.")
+        return Bound(
+            self,
+            {k: reorder(k, self._plan.input_ports[k], names, True) for k, names in entering.items()},
+            {k: reorder(k, self._plan.output_ports[k], names, False) for k, names in leaving.items()},
+        )
+
+    # State.
+
+    def reset(self, node: str | None = None, mask: Any = None) -> None:
+        """Put the state back to its initial values.
+
+        Without arguments, values held by ``set_input_value`` are forgotten too.
+
+        Args:
+            node: Reset the state of this node only.
+            mask: One truth value a row: reset these rows of every state, whose first axis must be the batch.
+        """
+        self._check_runnable()
+        if node is not None and node not in self._plan.contract.nodes:
+            raise UnknownPortError(f"There is no node {node!r}; there are {sorted(self._plan.contract.nodes)}.")
+        keys = [k for k in self._plan.feedback if node is None or split_key(k)[0] == node]
+        rows = None if mask is None else np.asarray(mask).astype(bool, copy=False)
+        for k in keys:
+            shape = self._plan.input_ports[k].shape
+            if rows is not None and rows.shape != shape[:1]:
+                raise InputError(f"The mask has the shape {list(rows.shape)}, but state {k!r} {list(shape)}.")
+        with self._lock:
+            for k in keys:
+                if rows is None:
+                    self._write(k, self._initial[k])
+                else:
+                    value = self._read(k)
+                    value[rows] = self._initial[k][rows]
+                    self._write(k, value)
+            if node is None and rows is None:
+                self._held.clear()
+
+    def _state(self) -> dict[str, Array]:
+        self._check_runnable()
+        with self._lock:
+            return {k: self._read(k) for k in self._plan.feedback}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state`` returned.
+
+        Raises:
+            UnknownPortError: A key is missing or names no state. Nothing is changed then.
+            InputError: A value does not fit. Nothing is changed then.
+        """
+        self._check_runnable()
+        if set(state) != set(self._plan.feedback):
+            raise UnknownPortError(f"The state has the keys {sorted(state)}, expected {sorted(self._plan.feedback)}.")
+        values = {k: self._fit(k, self._plan.input_ports[k], v) for k, v in state.items()}
+        with self._lock:
+            for k, value in values.items():
+                self._write(k, self._host(k, value))
+
+    def set_input_value(self, node_name: str, input_name: str, value: Any) -> None:
+        """Set a state, or hold a value for an input that later steps do not give.
+
+        The value is broadcast to the port's shape and cast to its dtype. ``h`` stands for ``h_in`` when an export
+        renamed the port so.
+
+        Raises:
+            UnknownPortError: There is no such node or input.
+            InputError: The value cannot be broadcast, or another node feeds the input.
+        """
+        self._check_runnable()
+        where = self._resolve(key(node_name, input_name))
+        port = self._plan.input_ports[where]
+        self._refuse_internal(where)
+        array = self._broadcast(where, port, value)
+        with self._lock:
+            if where in self._plan.feedback:
+                self._write(where, array)
+            else:
+                self._held[where] = self._own(where, array)
+
+    def _broadcast(self, where: str, port: Port, value: Any) -> Array:
+        array = to_array(where, _like(port, value), value, True)
+        try:
+            fitted: Array = np.broadcast_to(array, port.shape).copy()
+        except ValueError:
+            raise InputError(
+                f"Input {where!r}: a value of shape {list(array.shape)} cannot be broadcast to {list(port.shape)}."
+            ) from None
+        return fitted
+
+    def warm_up(self, steps: int = 3) -> None:
+        """Run a few steps on zeros, so that engines finish their preparations, and put the state back."""
+        self._check_runnable()
+        with self._lock:
+            before, held = self._state(), dict(self._held)
+            for _ in range(steps):
+                self(self._zeros())
+            for k, value in before.items():
+                self._write(k, value)
+            self._held = held
+
+    def _read(self, where: str) -> Array:
+        """A copy of a state."""
+        slot: Slot = self._program.inputs[where]
+        value = slot.value(self._program.frame)
+        if slot.arrays is None:
+            from leapp.runtime.torch_engines import array_over
+
+            value = array_over(value)
+        return np.array(value)
+
+    def _write(self, where: str, value: Array) -> None:
+        slot = self._program.inputs[where]
+        if slot.arrays is not None:
+            slot.arrays[self._program.frame.index][...] = value
+        else:
+            from leapp.runtime.torch_engines import tensor_over
+
+            # A fresh tensor: the one in the register may be an inference tensor, which cannot be written.
+            fresh = tensor_over(np.array(value, order="C"), slot.port.dtype)
+            self._program.frame.registers[slot.register] = fresh
+
+    # Inputs, the careful way. Faces look first whether all is as expected, and come here when it is not.
+
+    def _gather(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Check everything a caller gave, and return the value of each input and of each overridden state."""
+        if not isinstance(given, Mapping):
+            raise InputTypeError(f"A step takes a mapping from 'node/port' to values, got {type(given).__name__}.")
+        values: dict[str, Any] = {}
+        overrides: dict[str, Any] = {}
+        for name, value in given.items():
+            where = self._resolve(name)
+            self._refuse_internal(where)
+            if where in values or where in overrides:
+                raise InputError(f"Input {where!r} is given twice.")
+            port = self._plan.input_ports[where]
+            fitted = self._fit(where, port, value)
+            self._check_finite(where, port, fitted)
+            (overrides if where in self._plan.feedback else values)[where] = fitted
+        missing = [k for k in self._plan.inputs if k not in values and k not in self._held]
+        if missing and not self._sticky:
+            raise InputError(f"Missing input {', '.join(map(repr, missing))}. A step takes {self.inputs}.")
+        for k in missing:
+            self._held[k] = self._own(k, allocate(self._plan.input_ports[k]))
+        if self._sticky:
+            self._held.update({k: self._duplicate(v) for k, v in values.items()})
+        return {k: values[k] if k in values else self._held[k] for k in self._plan.inputs}, overrides
+
+    def _resolve(self, where: object) -> str:
+        ports = self._plan.input_ports
+        if not isinstance(where, str):
+            raise InputTypeError(f"Inputs are named 'node/port', got {where!r}.")
+        if where in ports:
+            return where
+        if f"{where}_in" in ports:
+            return f"{where}_in"
+        node, port = split_key(where)
+        if not node or not port:
+            raise InputError(f"Inputs are named 'node/port', got {where!r}.")
+        known = self._plan.contract.nodes.get(node)
+        if known is None:
+            raise UnknownPortError(f"Input {where!r}: there is no node {node!r}; there are {list(self._plan.order)}.")
+        raise UnknownPortError(
+            f"Input {where!r}: node {node!r} has no input {port!r}; it has {[p.name for p in known.inputs]}."
+        )
+
+    def _refuse_internal(self, where: str) -> None:
+        if where in self._plan.edges:
+            raise InputError(f"Input {where!r} is fed by {self._plan.edges[where]!r} and cannot be given.")
+
+    def _check_finite(self, where: str, port: Port, value: Any) -> None:
+        if self._nonfinite == "ignore" or not is_float(port) or self._finite(value):
+            return
+        message = f"Input {where!r} holds NaN or infinity."
+        if self._nonfinite == "raise":
+            raise InputError(message)
+        warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+    # What a face provides.
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one step."""
+        raise NotImplementedError
+
+    def _fit(self, where: str, port: Port, value: Any) -> Any:
+        """The value in the form the face loads."""
+        raise NotImplementedError
+
+    def _host(self, where: str, value: Any) -> Array:
+        """A value in the form the face loads, as an array."""
+        raise NotImplementedError
+
+    def _own(self, where: str, array: Array) -> Any:
+        """An array nobody else holds, in the form the face loads."""
+        raise NotImplementedError
+
+    def _duplicate(self, value: Any) -> Any:
+        """A copy of a value in the form the face loads."""
+        raise NotImplementedError
+
+    def _finite(self, value: Any) -> bool:
+        """Whether a value has neither NaN nor infinity."""
+        raise NotImplementedError
+
+    def _zeros(self) -> dict[str, Any]:
+        return {k: self._own(k, allocate(self._plan.input_ports[k])) for k in self._plan.inputs}
+
+
+def _kind(kind: object) -> object:
+    return getattr(kind, "value", kind)
+
+
+def _like(port: Port, value: Any) -> Port:
+    """The port with the shape of the value, so that only the dtype is judged."""
+    import msgspec
+
+    shape = tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
+    return msgspec.structs.replace(port, shape=shape)

@@ -1,0 +1,89 @@
+"""What a caller gives, made into what a port takes: exact form, or an error that names the port.
+
+Nothing is converted that could lose or change a value unless the caller asked for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from leapp.bundle.arrays import RawTensor
+from leapp.errors import InputError, InputTypeError
+from leapp.graph.contract import Port
+from leapp.runtime.arrays import Array, form, numpy_dtype
+
+__all__ = ["from_raw", "is_tensor", "misfit", "to_array"]
+
+
+def from_raw(raw: RawTensor) -> Array:
+    """An array with the value of a raw tensor, on memory of its own."""
+    return np.frombuffer(bytearray(raw.data), numpy_dtype(raw.dtype)).reshape(raw.shape)
+
+
+def is_tensor(value: object) -> bool:
+    """Whether the value is a torch tensor. Asks without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def misfit(key: str, port: Port, got: str, advice: str = "") -> InputError:
+    """The error for a value that does not fit its port."""
+    return InputError(f"Input {key!r}: expected {form(port.dtype, port.shape)}, got {got}.{advice and ' ' + advice}")
+
+
+def to_array(key: str, port: Port, value: Any, cast: bool) -> Array:
+    """The value as an array of the port's dtype and shape. It may share memory with the value.
+
+    Numbers and nested lists have no dtype of their own and take the port's, if it can hold them.
+
+    Raises:
+        InputError: The shape or the dtype does not fit.
+        InputTypeError: The value is no array, tensor, number or list of numbers.
+    """
+    dtype = numpy_dtype(port.dtype)
+    if is_tensor(value):
+        value = _tensor_to_array(key, port, value)
+    literal = not isinstance(value, (np.ndarray, np.generic))
+    array = _literal(key, port, value) if literal else np.asarray(value)
+    got = form(array.dtype, array.shape)
+    if array.shape != port.shape:
+        raise misfit(key, port, got)
+    if array.dtype == dtype:
+        return array
+    possible = _castable(array.dtype, dtype)
+    if not possible or not (cast or literal):
+        raise misfit(key, port, got, "Convert it, or pass cast=True." if possible else "")
+    with np.errstate(over="ignore"):
+        fitted: Array = array.astype(dtype)
+    if dtype.kind in "iu" and not np.array_equal(fitted, array):
+        raise misfit(key, port, f"values outside the range of {port.dtype}")
+    return fitted
+
+
+def _castable(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    if wanted.type.__module__ == "ml_dtypes":
+        return given.kind in "fiub"
+    if given.kind in "iu" and wanted.kind in "iu":
+        return True  # The values decide.
+    return bool(np.can_cast(given, wanted, "same_kind"))
+
+
+def _literal(key: str, port: Port, value: Any) -> Array:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise misfit(key, port, "a list whose rows differ in length") from None
+    if array.dtype.kind not in "fiubc":
+        raise InputTypeError(f"Input {key!r}: expected {form(port.dtype, port.shape)}, got {type(value).__name__}.")
+    return array
+
+
+def _tensor_to_array(key: str, port: Port, tensor: Any) -> Array:
+    if tensor.device.type != "cpu":
+        raise misfit(key, port, f"a tensor on {tensor.device}", "Move it to the CPU.")
+    from leapp.runtime.torch_engines import array_over
+
+    return array_over(tensor.detach())
