@@ -201,9 +201,9 @@ class Annotate:
         self, node_name: str, inputs: Any = None, outputs: Any = None, **params: Any
     ) -> AbstractContextManager[None]:
         """Mark a region of Warp kernels. Warp is not supported: inside a session this raises ``ImportError``."""
-        if self._session is None:
-            return nullcontext()
-        return self._session.warp_op(node_name)
+        if self._session is not None:
+            self._session.warp_op(node_name)
+        return nullcontext()
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"annotate has no attribute '{name}'")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
@@ -49,6 +49,9 @@ class Published:
 
 class Recorder:
     """All that one session captures."""
+
+    current: ClassVar[Recorder | None] = None
+    """The recorder of the session that is open now."""
 
     def __init__(self) -> None:
         self.tapes: list[Tape] = []
@@ -210,9 +213,8 @@ class Recorder:
             known = refs.get(id(o)) or (tape.known[id(o)][1] if self._bound(tape, o) else None)
             outs.append((known or tape.bind(o)).slot)
         tape.calls.append(recorded._replace(outs=tuple(outs)))
-        if kind.dynamic or tape.dynamic or _masked(kind, args):
-            if kind.dynamic or _masked(kind, args) or any(s in tape.dynamic for s in reads):
-                tape.dynamic.update(s for s, o in zip(outs, results, strict=True) if o.dim())
+        if kind.dynamic or _masked(kind, args) or (tape.dynamic and not tape.dynamic.isdisjoint(reads)):
+            tape.dynamic.update(s for s, o in zip(outs, results, strict=True) if o.dim())
         return out
 
     @staticmethod
@@ -377,7 +379,7 @@ class _FunctionMode(TorchFunctionMode):
             return func(*args, **kwargs)
         elif (
             kind.autograd
-            or types and any(t not in _PLAIN for t in types)
+            or (types and any(t not in _PLAIN for t in types))
             or torch._C._is_any_autocast_enabled()
             or torch._C._functorch.peek_interpreter_stack() is not None
             or any(t.autograd for t in tapes)
@@ -396,11 +398,11 @@ class _FunctionMode(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class _DispatchMode(TorchDispatchMode):
+class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees the ATen ops of what never reached the function mode."""
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -436,12 +438,12 @@ def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Non
 def _function_modes() -> Iterator[list[Any]]:
     stack: list[Any] = []
     while torch._C._len_torch_function_stack():
-        stack.insert(0, _pop_mode())
+        stack.insert(0, _pop_mode())  # type: ignore[no-untyped-call]
     try:
         yield stack
     finally:
         for mode in stack:
-            _push_mode(mode)
+            _push_mode(mode)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

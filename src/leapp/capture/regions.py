@@ -8,6 +8,7 @@ ordinary view ops that every backend understands.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -44,7 +45,7 @@ class Region(NamedTuple):
 
 def geometry(t: torch.Tensor) -> Geometry:
     """The geometry of a strided tensor."""
-    return Geometry(t.dtype, tuple(t.shape), t.stride(), t.storage_offset())
+    return Geometry(t.dtype, tuple(t.shape), t.stride(), int(t.storage_offset()))
 
 
 def overlaps(a: Geometry, b: Geometry) -> bool:
@@ -122,9 +123,9 @@ def _by_slices(
         return None
     if not steps or steps[-1] != 1:
         steps.append(1)
-    if any(a % b for a, b in zip(steps, steps[1:], strict=False)) or total % steps[0]:
+    if any(a % b for a, b in pairwise(steps)) or total % steps[0]:
         return None
-    grid = [total // steps[0]] + [a // b for a, b in zip(steps, steps[1:], strict=False)]
+    grid = [total // steps[0]] + [a // b for a, b in pairwise(steps)]
     view, rest = flat.view(grid), offset
     for axis, step in enumerate(steps):
         start, rest = divmod(rest, step)

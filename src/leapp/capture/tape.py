@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -25,6 +25,8 @@ Tensor = torch.Tensor
 # A constant below this size is copied when first read, so that no later write can reach it. A larger one is held by
 # reference: it is copied if a write to it is seen, and refused if one was not.
 BY_VALUE = 64 * 1024
+
+_free_weak_ref: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
 
 
 class Ref:
@@ -91,7 +93,7 @@ class Memory:
 
     def __del__(self) -> None:
         if self.weak is not None:
-            torch.UntypedStorage._free_weak_ref(self.weak)
+            _free_weak_ref(self.weak)
 
 
 class Tape:
@@ -137,7 +139,7 @@ class Tape:
         cdata = storage._cdata
         memory = self.memories.get(cdata)
         if memory is None:
-            memory = self.memories[cdata] = Memory(True, storage._weak_ref())
+            memory = self.memories[cdata] = Memory(True, cast(int, storage._weak_ref()))
         return memory
 
     def declare(self, t: Tensor) -> Ref:

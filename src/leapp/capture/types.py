@@ -6,18 +6,18 @@ from typing import Any
 
 import torch
 
-from leapp.annotations import annotate
+from leapp.capture.recorder import Recorder
 
 __all__ = ["TracedData", "TracedNpArray", "TracedTensor"]
 
 
 class _Virtual(type):
     def __instancecheck__(cls, value: Any) -> bool:
-        session = annotate._session
-        if session is None or not isinstance(value, torch.Tensor):
+        recorder = Recorder.current
+        if recorder is None or not isinstance(value, torch.Tensor):
             return False
-        with session.recorder.silence():
-            return session.recorder.owner([value]) is not None
+        with recorder.silence():
+            return recorder.owner([value]) is not None
 
 
 class TracedData(metaclass=_Virtual):

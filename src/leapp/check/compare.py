@@ -39,7 +39,8 @@ def compare(got: Array, want: Array, rtol: float, atol: float) -> Difference | N
     a, b = got.astype(wide), want.astype(wide)
     unequal = ~(np.isfinite(a) & np.isfinite(b)) & ~((np.isnan(a) & np.isnan(b)) | (a == b))
     if unequal.any():
-        return Difference("has NaN or infinity where the traced value differs", (*_counts("exported", a), *_counts("traced", b)))
+        counts = (*_counts("exported", a), *_counts("traced", b))
+        return Difference("has NaN or infinity where the traced value differs", counts)
     finite = np.isfinite(a) & np.isfinite(b)
     gap = np.where(finite, np.abs(np.where(finite, a, 0) - np.where(finite, b, 0)), 0.0)
     limit = atol + rtol * np.abs(np.where(finite, b, 0))

@@ -1,0 +1,1 @@
+"""The session: drives the stations from annotated code to a bundle on disk."""

@@ -38,7 +38,9 @@ from leapp.session.session import Session
 
 __all__ = ["Failure", "Settings", "compile_session"]
 
-_SUFFIXES = {".pt": "jit", ".pt2": "pt2", ".onnx": "onnx", ".cpp": "cpp", ".cc": "cpp", ".py": "py", ".engine": "trt", ".plan": "trt"}
+_SUFFIXES = {
+    ".pt": "jit", ".pt2": "pt2", ".onnx": "onnx", ".cpp": "cpp", ".cc": "cpp", ".py": "py", ".engine": "trt", ".plan": "trt"
+}  # fmt: skip
 _COMMANDS = frozenset(str(k.value) for k in OutputKindEnum)
 
 

@@ -29,6 +29,7 @@ class ExportManager:
     _instance: ExportManager | None = None
 
     def __new__(cls) -> ExportManager:
+        """The one instance."""
         if cls._instance is None:
             cls._instance = super().__new__(cls)
             cls._instance._reset()

@@ -176,7 +176,7 @@ def _short(value: Any) -> str:
 def _constants(node: NodeTrace) -> list[ConstantInfo]:
     assert node.program is not None
     assert node.replay is not None
-    names = {slot: name for slot, name in node.replay.names.items()}
+    names = node.replay.names
     return [
         ConstantInfo(
             node.name, names[slot], tuple(c.value.shape), str(c.value.dtype).removeprefix("torch."),

@@ -46,11 +46,13 @@ class Session:
 
     def begin(self) -> None:
         """Start listening."""
+        Recorder.current = self.recorder
         self.recorder.install()
         self._hook = torch.nn.modules.module.register_module_forward_pre_hook(self._module_called)
 
     def end(self) -> None:
         """Stop listening; open nodes stay unfinished."""
+        Recorder.current = None
         self.recorder.remove()
         if self._hook is not None:
             self._hook.remove()
@@ -342,7 +344,8 @@ class Session:
         unknown = [n for n in buffer_names or () if n not in buffers]
         if unknown:
             raise AnnotationError(
-                f"annotate.module('{node_name}') at {at}: the module has no buffer '{unknown[0]}'.{nearest(unknown[0], buffers)}"
+                f"annotate.module('{node_name}') at {at}: the module has no buffer '{unknown[0]}'."
+                f"{nearest(unknown[0], buffers)}"
             )
         for name in buffers if buffer_names is None else buffer_names:
             self._track(node, model, name, buffers[name], at)
@@ -555,7 +558,7 @@ class Session:
         tape = node.require_traced()
         escaped = {s for e in tape.escapes for s in e.reads}
         for port in list(node.inputs.values()):
-            if port.slot in live or port.name in node.outputs and node.outputs[port.name].role == "state":
+            if port.slot in live or (port.name in node.outputs and node.outputs[port.name].role == "state"):
                 continue
             led = _leads_to(tape, port.slot, escaped) if port.slot is not None else None
             if led is not None and self.escapes != "ignore":
@@ -660,7 +663,7 @@ class Session:
         output_names: list[str] | None,
     ) -> Any:
         """Run a decorated function as a node."""
-        name = node_name or getattr(function, "__name__", type(function).__name__)
+        name = str(node_name or getattr(function, "__name__", type(function).__name__))
         if name == "<lambda>":
             name = "lambda"
         node = self._open(name)
@@ -676,7 +679,7 @@ class Session:
         self.output_tensors(name, outputs, export_with=export_with, backend_params=backend_params)
         return result
 
-    def warp_op(self, node_name: str) -> Any:
+    def warp_op(self, node_name: str) -> None:
         """Warp kernels cannot be traced."""
         raise MissingDependencyError(
             f"annotate.warp_op('{node_name}'): Warp kernels need a CUDA device and a native runtime; neither is supported."
