@@ -194,8 +194,7 @@ def check_initial_values(values: Mapping[str, RawTensor], contract: Contract, wh
         value = values[name]
         if (value.dtype, value.shape) != (port.dtype, port.shape):
             raise BundleError(
-                f"{what}: '{name}' is {value.dtype} {list(value.shape)}, "
-                f"but the port is {port.dtype} {list(port.shape)}."
+                f"{what}: '{name}' is {value.dtype} {list(value.shape)}, but the port is {port.dtype} {list(port.shape)}."
             )
 
 

@@ -74,13 +74,16 @@ def read_regular(path: Path, what: str, *, limit: int | None = None) -> bytes:
         raise BundleFileError(f"{what}: there is no file {path}.") from None
     except (OSError, ValueError) as error:
         raise BundleError(f"{what}: {path} cannot be read: {error}.") from error
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise BundleError(f"{what}: {path} is not a regular file.")
         if limit is not None and status.st_size > limit:
             raise BundleError(f"{what}: {path} is larger than {limit} bytes.")
-        return file.read()
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def read_verified(path: Path, sha256: str, what: str) -> bytes:

@@ -65,9 +65,7 @@ def load_contract(path: str | os.PathLike[str]) -> Contract:
     return _load(_yaml_path(path))[0]
 
 
-def open_bundle(
-    path: str | os.PathLike[str], *, allow_outside: bool = False, expect_digest: str | None = None
-) -> Bundle:
+def open_bundle(path: str | os.PathLike[str], *, allow_outside: bool = False, expect_digest: str | None = None) -> Bundle:
     """Open a bundle and check everything but the models, which ``read_model`` checks when it hands them out.
 
     Args:

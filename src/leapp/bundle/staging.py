@@ -69,11 +69,9 @@ class Staging:
         (self.path / _MARK).touch()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if not self._done:
-            shutil.rmtree(self.path, ignore_errors=True)
+            _discard(self.path)
         if self._lock is not None:
             os.close(self._lock)
 
@@ -197,7 +195,7 @@ class Staging:
                 _sync(self.final)
             os.replace(self.path / name, self.final / name)
         _sync(self.final)
-        shutil.rmtree(self.path, ignore_errors=True)
+        _discard(self.path)
 
 
 def _prefix(final: Path) -> str:
@@ -277,20 +275,39 @@ def _abandoned(final: Path) -> Iterator[Path]:
 def _sweep(stale: Path, final: Path) -> None:
     """Remove a directory that is no longer needed, saving whatever is neither leapp's nor in the final directory."""
     if (stale / _MARK).exists():
-        # Never exchanged: everything in it was staged by leapp or is a second name of a file in the final directory.
-        shutil.rmtree(stale, ignore_errors=True)
+        _discard(stale)
         return
     owned = _owned(stale)
-    for name in _tree(stale):
+    # The YAML says which files are leapp's, so it goes last: a crash here must leave a directory that can be swept.
+    for name in sorted(_tree(stale), key=lambda name: name.endswith((".yaml", ".yml"))):
         path, twin = stale / name, final / name
         with contextlib.suppress(OSError):
-            if name in owned or (os.path.lexists(twin) and os.path.samestat(path.lstat(), twin.lstat())):
-                continue
-            twin.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(path, twin if not os.path.lexists(twin) else _free_name(twin))
-    leftover = [name for name in _tree(stale) if name not in owned and not _is_twin(stale / name, final / name)]
-    if not leftover:
-        shutil.rmtree(stale, ignore_errors=True)
+            if name in owned or _is_twin(path, twin):
+                path.unlink()
+            else:
+                twin.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(path, twin if not os.path.lexists(twin) else _free_name(twin))
+    _remove_folders(stale)
+
+
+def _discard(path: Path) -> None:
+    """Remove a staging directory that was never exchanged.
+
+    Everything in it was staged by leapp or is a second name of a file in the final directory. The mark that says so
+    goes last.
+    """
+    for name in _tree(path):
+        with contextlib.suppress(OSError):
+            (path / name).unlink()
+    with contextlib.suppress(OSError):
+        (path / _MARK).unlink()
+    _remove_folders(path)
+
+
+def _remove_folders(root: Path) -> None:
+    for folder in (*reversed(_folders(root)), "."):
+        with contextlib.suppress(OSError):
+            (root / folder).rmdir()
 
 
 def _is_twin(path: Path, twin: Path) -> bool:

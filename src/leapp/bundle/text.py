@@ -5,6 +5,7 @@ The writer and the reader deal in dicts, lists and scalars. What the keys mean i
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -16,6 +17,7 @@ __all__ = ["MAX_BYTES", "Flow", "dump", "line_of", "parse"]
 MAX_BYTES = 4 * 1024 * 1024
 _MAX_DEPTH = 40
 _MAX_VALUES = 200_000
+_MAX_NUMBER = 400
 
 _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PREFIX = "tag:yaml.org,2002:"
@@ -31,6 +33,15 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+_UNUSUAL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # Left to itself the writer puts rare line breaks into plain text, where a reader takes them for blanks.
+    return dumper.represent_scalar(_PREFIX + "str", text, style='"' if _UNUSUAL.search(text) else None)
+
+
+_Dumper.add_representer(str, _represent_text)
 _Dumper.add_representer(Flow, lambda dumper, data: dumper.represent_sequence(_PREFIX + "seq", data, flow_style=True))
 
 
@@ -168,6 +179,8 @@ class _Builder:
         convert = _SCALARS.get(tag)
         if convert is None:
             return event.value
+        if len(event.value) > _MAX_NUMBER:
+            raise self._refuse(event, f"a number of {len(event.value)} characters")
         try:
             return convert(self._loader, yaml.ScalarNode(_PREFIX + tag, event.value))
         except (ValueError, OverflowError, IndexError) as error:

@@ -1,0 +1,393 @@
+"""Hostile and damaged bundles: each is refused by name, none is opened, quickly and in little memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import pytest
+import yaml
+
+from leapp.bundle import (
+    RawTensor,
+    check_files,
+    encode,
+    hash_file,
+    load_contract,
+    model_file,
+    open_bundle,
+    read_model,
+    read_samples,
+)
+from leapp.bundle.integrity import seal
+from leapp.bundle.onnx_files import external_files
+from leapp.errors import BundleError, LeappError
+
+from .conftest import write
+
+HEAD = "models: {}\npipeline: {data_flow: {}, inputs: {}, outputs: {}}\n"
+TAIL = "system information: {leapp config version: '1.3', leapp version: 0.7.2}\n"
+
+YAML_ATTACKS = {
+    "python object": "!!python/object/apply:os.system ['true']",
+    "python tuple": "!!python/tuple [1]",
+    "binary": "!!binary aGk=",
+    "set": "!!set {a, b}",
+    "explicit text": "!!str 1",
+    "local tag": "!evil {a: 1}",
+    "non-specific tag": "! x",
+    "duplicate key": "{a: 1, a: 2}",
+    "duplicate key, other spelling": "{a: 1, 'a': 2}",
+    "merge key": "{<<: {a: 1}}",
+    "list as key": "{[1]: 2}",
+    "mapping as key": "? {a: 1}\n  : 2",
+    "alias bomb": "\n"
+    + "\n".join(
+        ["  l0: &l0 [x, x, x, x, x, x, x, x, x]"] + [f"  l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
+    ),
+    "alias of itself": "&a [*a]",
+    "alias of nothing": "*nothing",
+    "deep flow": "[" * 5000 + "]" * 5000,
+    "deep block": "".join("\n" + " " * (i + 2) + "a:" for i in range(200)),
+    "many values": "[" + "a," * 300_000 + "]",
+    "huge number": "9" * 100_000,
+    "huge hexadecimal number": "[0x" + "f" * 100_000 + "]",
+    "second document": "1\n---\n2",
+    "control characters": "\x00",
+    "half a string": "'abc",
+    "tab indentation": "\n\ta: 1",
+    "bad escape": '"\\xZZ"',
+}
+
+
+@pytest.mark.parametrize("name", YAML_ATTACKS)
+def test_yaml_attacks(name, tmp_path):
+    path = tmp_path / "g.yaml"
+    path.write_text(HEAD + TAIL, encoding="utf-8")
+    load_contract(path)
+    path.write_text(HEAD + TAIL + "extra: " + YAML_ATTACKS[name] + "\n", encoding="utf-8")
+    started = time.process_time()
+    with pytest.raises(BundleError, match=r"g\.yaml"):
+        load_contract(path)
+    assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"models: \xc3\x28", b"\x00" * 100, b"x" * 5_000_000])
+def test_bytes_that_are_no_description(data, tmp_path):
+    path = tmp_path / "g.yaml"
+    path.write_bytes(data)
+    with pytest.raises(BundleError):
+        load_contract(path)
+
+
+def edit(bundle: Path, old: str, new: str) -> None:
+    path = bundle / "g.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def reseal(bundle: Path) -> None:
+    """What an attacker would do: make the seal fit again."""
+    path = bundle / "g.yaml"
+    text, _, rest = path.read_text().partition("integrity:")
+    files = yaml.safe_load("integrity:" + rest)["integrity"]["files"]
+    path.write_text(seal(text, files))
+
+
+def outside(bundle: Path) -> Path:
+    target = bundle.parent / "secret.pt"
+    shutil.copy(bundle / "pre.pt", target)
+    return target
+
+
+def point_to(bundle: Path, name: str) -> None:
+    edit(bundle, "model_path: pre.pt", f"model_path: {name}")
+    reseal(bundle)
+
+
+def dotdot(bundle: Path) -> None:
+    outside(bundle)
+    point_to(bundle, "../secret.pt")
+
+
+def dotdot_inside(bundle: Path) -> None:
+    point_to(bundle, "../g/pre.pt")
+
+
+def absolute(bundle: Path) -> None:
+    point_to(bundle, str(outside(bundle)))
+
+
+def symlink(bundle: Path) -> None:
+    target = outside(bundle)
+    (bundle / "pre.pt").unlink()
+    (bundle / "pre.pt").symlink_to(target)
+
+
+def symlinked_folder(bundle: Path) -> None:
+    outside(bundle)
+    (bundle / "sub").symlink_to("..")
+    point_to(bundle, "sub/secret.pt")
+
+
+def fifo(bundle: Path) -> None:
+    (bundle / "pre.pt").unlink()
+    os.mkfifo(bundle / "pre.pt")
+
+
+def device(bundle: Path) -> None:
+    point_to(bundle, "/dev/zero")
+
+
+def folder(bundle: Path) -> None:
+    (bundle / "pre.pt").unlink()
+    (bundle / "pre.pt").mkdir()
+
+
+def the_bundle_itself(bundle: Path) -> None:
+    point_to(bundle, ".")
+
+
+def nul(bundle: Path) -> None:
+    point_to(bundle, '"pre\\0.pt"')
+
+
+def backslash(bundle: Path) -> None:
+    point_to(bundle, "'..\\secret.pt'")
+
+
+def drive(bundle: Path) -> None:
+    point_to(bundle, "'C:secret.pt'")
+
+
+def case_collision(bundle: Path) -> None:
+    shutil.copy(bundle / "pre.pt", bundle / "PRE.pt")
+    edit(bundle, "model_path: pol.pt", "model_path: PRE.pt")
+    reseal(bundle)
+
+
+def swapped_models(bundle: Path) -> None:
+    os.rename(bundle / "pre.pt", bundle / "tmp")
+    os.rename(bundle / "pol.pt", bundle / "pre.pt")
+    os.rename(bundle / "tmp", bundle / "pol.pt")
+
+
+def missing_model(bundle: Path) -> None:
+    (bundle / "pre.pt").unlink()
+
+
+def truncated_model(bundle: Path) -> None:
+    data = (bundle / "pre.pt").read_bytes()
+    (bundle / "pre.pt").write_bytes(data[:-1])
+
+
+def replaced_initial_values(bundle: Path) -> None:
+    (bundle / "g_initial_values.safetensors").write_bytes(encode({"pol/h": RawTensor.of(np.ones(2, np.float32))}))
+
+
+def missing_initial_values(bundle: Path) -> None:
+    (bundle / "g_initial_values.safetensors").unlink()
+
+
+def initial_values_outside(bundle: Path) -> None:
+    os.rename(bundle / "g_initial_values.safetensors", bundle.parent / "v.safetensors")
+    edit(bundle, "initial_values: g_initial_values.safetensors", "initial_values: ../v.safetensors")
+    reseal(bundle)
+
+
+def uncovered_initial_values(bundle: Path) -> None:
+    shutil.copy(bundle / "g_initial_values.safetensors", bundle / "v.safetensors")
+    edit(bundle, "initial_values: g_initial_values.safetensors", "initial_values: v.safetensors")
+    reseal(bundle)
+
+
+def changed_samples(bundle: Path) -> None:
+    data = bytearray((bundle / "g_samples.safetensors").read_bytes())
+    data[-1] ^= 1
+    (bundle / "g_samples.safetensors").write_bytes(data)
+
+
+def changed_picture(bundle: Path) -> None:
+    (bundle / "g.png").write_bytes(b"other")
+
+
+def edited_yaml(bundle: Path) -> None:
+    edit(bundle, "frequency: 50", "frequency: 500")
+
+
+def seal_cut_off(bundle: Path) -> None:
+    path = bundle / "g.yaml"
+    path.write_text(path.read_text().partition("integrity:")[0])
+
+
+def seal_emptied(bundle: Path) -> None:
+    seal_cut_off(bundle)
+    with (bundle / "g.yaml").open("a") as file:
+        file.write("integrity:\n")
+
+
+def seal_of_another_export(bundle: Path) -> None:
+    old = (bundle / "g.yaml").read_text()
+    write(bundle, "second")
+    (bundle / "g.yaml").write_text(old)
+
+
+FILE_ATTACKS = [
+    dotdot, dotdot_inside, absolute, symlink, symlinked_folder, fifo, device, folder, the_bundle_itself, nul,
+    backslash, drive, case_collision, swapped_models, missing_model, truncated_model, replaced_initial_values,
+    missing_initial_values, initial_values_outside, uncovered_initial_values, changed_samples, changed_picture,
+    edited_yaml, seal_cut_off, seal_emptied, seal_of_another_export,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", FILE_ATTACKS)
+def test_file_attacks(attack, bundle):
+    check_files(open_bundle(bundle / "g.yaml"))
+    attack(bundle)
+    with pytest.raises(BundleError):
+        check_files(open_bundle(bundle / "g.yaml"))
+
+
+def test_models_elsewhere_need_consent_and_are_checked_all_the_same(bundle):
+    dotdot(bundle)
+    opened = open_bundle(bundle / "g.yaml", allow_outside=True)
+    assert read_model(opened, "pre") == (bundle / "pre.pt").read_bytes()
+    (bundle.parent / "secret.pt").write_text("changed")
+    with pytest.raises(BundleError, match="checksum"):
+        read_model(opened, "pre")
+
+
+def test_a_link_within_the_bundle_is_fine(bundle):
+    os.rename(bundle / "pre.pt", bundle / "real.bin")
+    (bundle / "pre.pt").symlink_to("real.bin")
+    check_files(open_bundle(bundle))
+
+
+def test_the_digest_can_be_pinned(bundle):
+    digest = open_bundle(bundle).digest
+    assert open_bundle(bundle, expect_digest=digest).digest == digest
+    edited_yaml(bundle)
+    reseal(bundle)
+    open_bundle(bundle)
+    with pytest.raises(BundleError, match="expected the bundle with digest"):
+        open_bundle(bundle, expect_digest=digest)
+    seal_cut_off(bundle)
+    with (bundle / "g.yaml").open("a") as file:
+        file.write("integrity: unsealed\n")
+    assert open_bundle(bundle).digest is None
+    with pytest.raises(BundleError, match="no seal"):
+        open_bundle(bundle, expect_digest=digest)
+
+
+def test_a_reformatted_description_keeps_its_digest(bundle):
+    digest = open_bundle(bundle).digest
+    path = bundle / "g.yaml"
+    path.write_text("# deployed\n" + yaml.safe_dump(yaml.safe_load(path.read_text()), sort_keys=True))
+    assert open_bundle(bundle).digest == digest
+
+
+BAD_VALUES = {
+    "missing": {},
+    "unknown": {"pol/h": np.zeros(2, np.float32), "pol/x": np.zeros(2, np.float32)},
+    "shape": {"pol/h": np.zeros((1, 2), np.float32)},
+    "dtype": {"pol/h": np.zeros(2, np.float64)},
+}
+
+
+@pytest.mark.parametrize("name", BAD_VALUES)
+def test_initial_values_that_do_not_fit_are_named(name, bundle):
+    path = bundle / "g_initial_values.safetensors"
+    path.write_bytes(encode({key: RawTensor.of(value) for key, value in BAD_VALUES[name].items()}))
+    text, _, _ = (bundle / "g.yaml").read_text().partition("integrity:")
+    (bundle / "g.yaml").write_text(text + "integrity: unsealed\n")
+    with pytest.raises(BundleError, match="pol/x" if name == "unknown" else "pol/h"):
+        open_bundle(bundle)
+
+
+def meaning(bundle: Path) -> tuple[object, ...]:
+    opened = open_bundle(bundle)
+    models = [read_model(opened, node) for node in opened.contract.nodes]
+    return opened.contract, opened.digest, models, read_samples(opened)
+
+
+@pytest.mark.parametrize("name", ["g.yaml", "pre.pt", "g_initial_values.safetensors", "g_samples.safetensors"])
+def test_byte_flips_and_truncations(name, bundle):
+    """Every damage is refused, or it hit a byte without meaning such as a blank."""
+    path = bundle / name
+    whole, expected = path.read_bytes(), meaning(bundle)
+    choose = random.Random(name)
+    survived = 0
+    for _ in range(200):
+        data = bytearray(whole)
+        data[choose.randrange(len(data))] ^= 1 << choose.randrange(8)
+        path.write_bytes(data)
+        try:
+            assert meaning(bundle) == expected
+            survived += 1
+        except LeappError:
+            pass
+    assert survived <= (10 if name == "g.yaml" else 0)
+    for _ in range(100):
+        path.write_bytes(whole[: choose.randrange(len(whole) - 2)])
+        with pytest.raises(LeappError):
+            meaning(bundle)
+
+
+def onnx_model(path: Path, location: str) -> None:
+    tensor = oh.make_tensor("w", onnx.TensorProto.FLOAT, [2], np.ones(2, np.float32).tobytes(), raw=True)
+    value = oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])
+    inner = oh.make_graph(
+        [oh.make_node("Constant", [], ["y"], value=tensor)],
+        "then",
+        [],
+        [oh.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])],
+    )
+    nodes = [
+        oh.make_node("Constant", [], ["c"], value=oh.make_tensor("c", onnx.TensorProto.BOOL, [], [True])),
+        oh.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner),
+    ]
+    graph = oh.make_graph(nodes, "g", [value], [oh.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])])
+    model = oh.make_model(graph)
+    hidden = model.graph.node[1].attribute[0].g.node[0].attribute[0].t
+    hidden.ClearField("raw_data")
+    hidden.data_location = onnx.TensorProto.EXTERNAL
+    hidden.external_data.add(key="location", value=location)
+    path.write_bytes(model.SerializeToString())
+
+
+def test_external_data_is_found_wherever_a_tensor_can_be(tmp_path):
+    onnx_model(tmp_path / "m.onnx", "weights.bin")
+    data = (tmp_path / "m.onnx").read_bytes()
+    assert external_files(data, "m") == ["weights.bin"]
+    with pytest.raises(BundleError, match="ONNX"):
+        external_files(data[:-1], "m")
+
+
+@pytest.mark.parametrize("location", ["../weights.bin", "/etc/passwd", "link.bin", "absent.bin", "", "uncovered.bin"])
+def test_external_data_stays_inside_and_sealed(location, bundle):
+    (bundle / "uncovered.bin").write_bytes(b"\0" * 8)
+    (bundle.parent / "weights.bin").write_bytes(b"\0" * 8)
+    (bundle / "link.bin").symlink_to("../weights.bin")
+    onnx_model(bundle / "pre.pt", location)
+    text, _, rest = (bundle / "g.yaml").read_text().partition("integrity:")
+    files = yaml.safe_load("integrity:" + rest)["integrity"]["files"]
+    old, new = files["pre.pt"], hash_file(bundle / "pre.pt")[1]
+    text = text.replace(old, new).replace("backend: jit", "backend: onnx", 1)
+    (bundle / "g.yaml").write_text(seal(text, {**files, "pre.pt": new}))
+    opened = open_bundle(bundle)
+    with pytest.raises(BundleError, match="external data of node 'pre'"):
+        model_file(opened, "pre")
+    if location == "uncovered.bin":
+        covered = {**files, "pre.pt": new, location: hash_file(bundle / location)[1]}
+        (bundle / "g.yaml").write_text(seal(text, covered))
+        assert model_file(open_bundle(bundle), "pre") == (bundle / "pre.pt").resolve()
+        (bundle / location).write_bytes(b"\1" * 8)
+        with pytest.raises(BundleError, match="checksum"):
+            open_bundle(bundle)

@@ -1,0 +1,232 @@
+"""Exports that overwrite exports: whole or not at all, and never at the cost of somebody else's file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from leapp.bundle import Staging, check_files, open_bundle, staging
+from leapp.errors import BundleError, SessionError
+from leapp.graph.contract import Contract, ModelFile, Node, Pipeline
+
+from .conftest import write
+
+HERE = Path(__file__).parent
+
+
+def listing(directory: Path) -> set[str]:
+    return {path.relative_to(directory).as_posix() for path in directory.rglob("*")}
+
+
+WRITTEN = {"g.yaml", "g.png", "g_initial_values.safetensors", "g_samples.safetensors", "pre.pt", "pol.pt"}
+
+
+@pytest.fixture(params=["exchange", "one by one"])
+def way(request, monkeypatch):
+    """Both ways to put a bundle in place."""
+    if request.param == "one by one":
+        monkeypatch.setattr(staging, "_swap", lambda one, other: False)
+
+
+def made(directory: Path) -> str:
+    bundle = open_bundle(directory)
+    check_files(bundle)
+    assert bundle.contract.pipeline.configs is not None
+    return str(bundle.contract.pipeline.configs["made"])
+
+
+def test_first_export_into_no_directory_at_all(tmp_path):
+    write(tmp_path / "deep" / "g")
+    assert listing(tmp_path / "deep" / "g") == WRITTEN
+    assert listing(tmp_path / "deep") == {"g", *(f"g/{name}" for name in WRITTEN)}
+
+
+def test_stale_files_go_and_all_others_stay(bundle, way):
+    (bundle / "notes.txt").write_text("mine")
+    (bundle / "ckpt").mkdir()
+    (bundle / "ckpt" / "model.pt").write_text("mine too")
+    (bundle / "empty").mkdir()
+    (bundle / "dangling").symlink_to("nowhere")
+    (bundle / "mine.pt").write_text("a model of my own")
+    write(bundle, "second", nodes=("pol",))
+    assert made(bundle) == "second"
+    others = {"log.txt", "notes.txt", "ckpt", "ckpt/model.pt", "empty", "dangling", "mine.pt"}
+    assert listing(bundle) == (WRITTEN - {"pre.pt"}) | others
+    assert (bundle / "ckpt" / "model.pt").read_text() == "mine too"
+    assert os.readlink(bundle / "dangling") == "nowhere"
+    assert os.listdir(bundle.parent) == ["g"]
+
+
+def test_a_log_that_is_open_goes_on(bundle, way):
+    with (bundle / "log.txt").open("a") as log:
+        write(bundle, "second")
+        log.write("validated\n")
+    assert (bundle / "log.txt").read_text() == "started\nvalidated\n"
+
+
+def test_a_file_in_the_way_that_is_not_ours_is_kept(bundle, way):
+    (bundle / "new.pt").write_text("precious")
+    write(bundle, "second", nodes=("pre", "new"))
+    assert made(bundle) == "second"
+    assert (bundle / "new.pt.kept1").read_text() == "precious"
+
+
+def test_a_model_the_user_put_here_outlives_the_export_that_names_it(bundle, way):
+    """A referenced model belongs to its user even if it lies in the bundle directory."""
+    (bundle / "mine.pt").write_text("precious")
+    node = Node(inputs=(), outputs=(), model=ModelFile(model_path="mine.pt", sha256sum="0" * 64, backend="jit"))
+    with Staging(bundle) as stage:
+        stage.commit("g", Contract(nodes={"mine": node}, pipeline=Pipeline(), system={}))
+    assert listing(bundle) == {"g.yaml", "log.txt", "mine.pt"}
+    write(bundle, "third")
+    assert (bundle / "mine.pt").read_text() == "precious"
+
+
+def test_files_of_an_unsealed_export_are_known_by_name(bundle, way):
+    text = (bundle / "g.yaml").read_text().partition("integrity:")[0]
+    (bundle / "g.yaml").write_text(text.replace("1.0.0.dev0", "0.7.2"))
+    write(bundle, "second", nodes=("pol",))
+    assert not (bundle / "pre.pt").exists()
+    assert made(bundle) == "second"
+
+
+def test_leaving_without_a_commit_changes_nothing(bundle):
+    before = {name: (bundle / name).read_bytes() for name in WRITTEN}
+    with pytest.raises(RuntimeError), Staging(bundle) as stage:
+        (stage.path / "pre.pt").write_text("half")
+        raise RuntimeError
+    assert {name: (bundle / name).read_bytes() for name in WRITTEN} == before
+    assert os.listdir(bundle.parent) == ["g"]
+
+
+def test_commit_refuses_what_was_not_written_and_a_second_time(bundle):
+    contract = open_bundle(bundle).contract
+    with Staging(bundle.parent / "other") as stage, pytest.raises(BundleError, match=r"pre.*was not written"):
+        stage.commit("other", contract)
+    assert not (bundle.parent / "other").exists()
+    with Staging(bundle) as stage:
+        stage.commit("h", Contract(nodes={}, pipeline=Pipeline()))
+        with pytest.raises(SessionError):
+            stage.commit("h", Contract(nodes={}, pipeline=Pipeline()))
+
+
+def test_a_link_to_the_directory_stays_a_link(bundle):
+    link = bundle.parent / "current"
+    link.symlink_to("g")
+    write(bundle, "second")
+    with Staging(link) as stage:
+        assert stage.final == bundle.resolve()
+    assert link.is_symlink() and made(link / "g.yaml") == "second"
+
+
+def test_modes_are_those_of_the_old_directory(bundle):
+    os.chmod(bundle, 0o750)
+    write(bundle, "second")
+    assert os.stat(bundle).st_mode & 0o777 == 0o750
+
+
+def test_a_process_that_stands_in_the_directory_keeps_standing_there(bundle, monkeypatch):
+    monkeypatch.chdir(bundle)
+    write(bundle, "second")
+    assert "second" in Path("g.yaml").read_text()
+
+
+def test_files_that_arrive_while_exporting_are_saved(bundle, monkeypatch):
+    swap = staging._swap
+
+    def late(one: Path, other: Path) -> bool:
+        (other / "late.txt").write_text("just in time")
+        return swap(one, other)
+
+    monkeypatch.setattr(staging, "_swap", late)
+    write(bundle, "second")
+    assert (bundle / "late.txt").read_text() == "just in time"
+
+
+def test_what_a_crash_left_is_swept_and_user_files_in_it_are_saved(bundle):
+    retired = bundle.parent / ".g.leapp-0123"
+    retired.mkdir()
+    (retired / "user.txt").write_text("mine")
+    (retired / "log.txt").hardlink_to(bundle / "log.txt")
+    unfinished = bundle.parent / ".g.leapp-4567"
+    unfinished.mkdir()
+    (unfinished / ".leapp-staging").touch()
+    (unfinished / "pre.pt").write_text("half")
+    write(bundle, "second")
+    assert os.listdir(bundle.parent) == ["g"]
+    assert (bundle / "user.txt").read_text() == "mine"
+    assert made(bundle) == "second"
+
+
+def test_disk_full_at_any_file_leaves_the_old_bundle(bundle):
+    code = """
+import resource, sys, pathlib
+sys.path.insert(0, sys.argv[1])
+from conftest import write
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
+write(pathlib.Path(sys.argv[2]), "second" * 10)
+"""
+    for limit in (0, 100, 700, 2000, 3000):
+        run = subprocess.run([sys.executable, "-c", code, str(HERE), str(bundle), str(limit)], capture_output=True, text=True)
+        assert "OSError" in run.stderr
+        assert made(bundle) == "one"
+        assert os.listdir(bundle.parent) == ["g"]
+
+
+EXPORTER = """
+import itertools, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+from conftest import write
+print("ready", flush=True)
+for count in itertools.count():
+    name = f"{sys.argv[3]}{count}"
+    write(pathlib.Path(sys.argv[2]), name, nodes=("pre", "pol", *(f"n{i}" for i in range(count % 3))))
+    if len(sys.argv) > 4 and count >= int(sys.argv[4]):
+        break
+"""
+
+
+def exporter(*arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", EXPORTER, str(HERE), *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_killed_at_any_moment_a_whole_bundle_is_there(bundle):
+    (bundle / "user.txt").write_text("mine")
+    seen = set()
+    for number in range(15):
+        process = exporter(bundle, f"run{number}-")
+        time.sleep(0.003 + 0.0071 * number)
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        seen.add(made(bundle))
+        assert (bundle / "user.txt").read_text() == "mine"
+    assert len(seen) > 5
+    write(bundle, "last")
+    assert made(bundle) == "last"
+    assert os.listdir(bundle.parent) == ["g"]
+    assert listing(bundle) == WRITTEN | {"log.txt", "user.txt"}
+
+
+def test_several_exporters_to_one_name(bundle):
+    (bundle / "user.txt").write_text("mine")
+    processes = [exporter(bundle, f"p{number}-", 8) for number in range(4)]
+    for process in processes:
+        process.wait()
+        assert process.returncode == 0
+        assert process.stdout is not None
+        process.stdout.close()
+    assert made(bundle)[0] == "p"
+    assert os.listdir(bundle.parent) == ["g"]
+    nodes = {f"{node}.pt" for node in open_bundle(bundle).contract.nodes}
+    assert listing(bundle) == (WRITTEN - {"pre.pt", "pol.pt"}) | nodes | {"log.txt", "user.txt"}
