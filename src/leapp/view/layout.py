@@ -93,9 +93,7 @@ def _frame(subject: Subject, nodes: Sequence[NodeBox], routes: Sequence[Route], 
     )
 
 
-def _legend(
-    nodes: Sequence[NodeBox], routes: Sequence[Route], width: float, y: float
-) -> tuple[tuple[LegendEntry, ...], float]:
+def _legend(nodes: Sequence[NodeBox], routes: Sequence[Route], width: float, y: float) -> tuple[tuple[LegendEntry, ...], float]:
     """An entry for every sign that occurs, and where the legend ends."""
     ports = [port.facts for node in nodes for port in node.ports]
     present: dict[str, bool] = dict.fromkeys([*(r.kind for r in routes), *(p.tag for p in ports if p.tag)], True)

@@ -103,9 +103,7 @@ def layer_nodes(nodes: Sequence[str], pairs: Sequence[Pair], height: Mapping[str
     return {node: used[layer[node]] for node in nodes}
 
 
-def _topological(
-    nodes: Sequence[str], before: Mapping[str, Sequence[str]], after: Mapping[str, Sequence[str]]
-) -> list[str]:
+def _topological(nodes: Sequence[str], before: Mapping[str, Sequence[str]], after: Mapping[str, Sequence[str]]) -> list[str]:
     """By longest path from a source, then in the given order."""
     depth = dict.fromkeys(nodes, 0)
     waiting = {node: len(before[node]) for node in nodes}
@@ -153,16 +151,11 @@ def _sort_layer(
         pulls.setdefault(here, []).append(at[there] + offset / (size[there] + 1))
     # An item without neighbours there keeps its relative place instead of drifting to an end.
     scale = max(len(fixed), 1) / max(len(layer), 1)
-    mean = {
-        item: sum(pulls[item]) / len(pulls[item]) if item in pulls else index * scale
-        for index, item in enumerate(layer)
-    }
+    mean = {item: sum(pulls[item]) / len(pulls[item]) if item in pulls else index * scale for index, item in enumerate(layer)}
     layer.sort(key=lambda item: mean[item])
 
 
-def _all_crossings(
-    layers: Sequence[Sequence[T]], segments: Sequence[Sequence[Segment]], height: Mapping[T, float]
-) -> int:
+def _all_crossings(layers: Sequence[Sequence[T]], segments: Sequence[Sequence[Segment]], height: Mapping[T, float]) -> int:
     total = 0
     for left, right, between in zip(layers, layers[1:], segments, strict=False):
         at: list[dict[Hashable, tuple[int, float]]] = [

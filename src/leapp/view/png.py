@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from .boxes import STYLES, Point
+from .boxes import STYLES, Point, rounded
 from .scene import BACKGROUND, Group, Line, Polygon, Rect, Text
 from .text import drawable, font
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["encode_png", "png_scale"]
 
-_SMOOTH = 2
-_HANDY_AREA, _LARGEST_AREA = 5e6, 60e6
+_HANDY_AREA, _SMOOTH_AREA, _LARGEST_AREA = 5e6, 20e6, 40e6
 
 
 def png_scale(width: float, height: float) -> float:
@@ -33,13 +32,15 @@ def encode_png(groups: Sequence[Group], width: float, height: float) -> bytes:
 
     scale = png_scale(width, height)
     size = (math.ceil(width * scale), math.ceil(height * scale))
+    # Smooth edges take four times the memory, which the largest pictures must do without.
+    smooth = 2 if size[0] * size[1] <= _SMOOTH_AREA else 1
     marks = [mark for group in groups for mark in group.marks]
-    image = Image.new("RGB", (size[0] * _SMOOTH, size[1] * _SMOOTH), BACKGROUND)
+    image = Image.new("RGB", (size[0] * smooth, size[1] * smooth), BACKGROUND)
     pen = ImageDraw.Draw(image)
     for mark in marks:
         if not isinstance(mark, Text):
-            _draw(pen, mark, scale * _SMOOTH)
-    image = image.reduce(_SMOOTH)
+            _draw(pen, mark, scale * smooth)
+    image = image.reduce(smooth)
     pen = ImageDraw.Draw(image)
     for mark in marks:
         if isinstance(mark, Text):
@@ -69,8 +70,9 @@ def _rect(pen: ImageDraw.ImageDraw, mark: Rect, scale: float) -> None:
     width = max(1, round(1.2 * scale)) if outline else 0
     pen.rounded_rectangle(corners, mark.radius * scale, fill=mark.fill, outline=outline, width=width)
     if mark.dashed and mark.stroke:
-        sides: list[Point] = [(box.x, box.y), (box.right, box.y), (box.right, box.bottom), (box.x, box.bottom)]
-        for piece in _dashes((*sides, sides[0]), 6, 4):
+        start = (box.x + box.width / 2, box.y)
+        corners_of = [(box.right, box.y), (box.right, box.bottom), (box.x, box.bottom), (box.x, box.y)]
+        for piece in _dashes(rounded([start, *corners_of, start], mark.radius), 6, 4):
             pen.line([(x * scale, y * scale) for x, y in piece], fill=mark.stroke, width=max(1, round(1.2 * scale)))
 
 

@@ -106,7 +106,7 @@ def _key(spot: tuple[str, str, str]) -> str:
 def _wires(routes: tuple[Route, ...]) -> Iterator[Group]:
     """Wires by source. A pale edge around each keeps crossings readable, and must not cut wires of its own source.
 
-    Where an output has both, the edge of the same pass lies on top and the feedback branches off it.
+    Where an output has both, the edge of the same pass lies on top and the feedback branches off it at a dot.
     """
     nets: dict[tuple[object, str], list[Route]] = {}
     for route in sorted(routes, key=lambda route: ("feedback", "state", "data").index(route.kind)):
@@ -116,6 +116,13 @@ def _wires(routes: tuple[Route, ...]) -> Iterator[Group]:
         for route in net:
             source, target = _key(route.source), _key(route.target)
             yield Group(route.kind, f"{source} → {target}", f"{route.kind}: {source} → {target}", _wire(route))
+    edges = {source for source, kind in nets if kind == "data"}
+    dots = {(r.points[1], r.kind) for r in routes if r.kind != "data" and r.source in edges}
+    yield Group("branches", "", "", tuple(_dot(point, 3.5, _SIGN[kind]) for point, kind in sorted(dots)))
+
+
+def _dot(at: Point, radius: float, fill: str) -> Rect:
+    return Rect(Box(at[0] - radius, at[1] - radius, 2 * radius, 2 * radius), radius, fill)
 
 
 def _wire(route: Route) -> tuple[Mark, ...]:
@@ -169,7 +176,7 @@ def _marker(sign: str, at: Point) -> Iterator[Mark]:
     elif sign == "loose":
         yield Rect(Box(x - 4.5, y - 4.5, 9, 9), 4.5, "#ffffff", _SIGN[sign])
     else:
-        yield Rect(Box(x - 4, y - 4, 8, 8), 4, _SIGN[sign])
+        yield _dot(at, 4, _SIGN[sign])
 
 
 def _tag(kind: str, box: Box) -> Iterator[Mark]:

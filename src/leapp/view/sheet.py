@@ -296,9 +296,7 @@ def _fold(shapes: Mapping[str, NodeBox], links: Sequence[LinkFacts]) -> tuple[di
 
     Feedback counts backwards: its target stands left of its source, as it ran before it.
     """
-    pairs = [
-        (link.source[0], link.target[0]) if link.kind == "data" else (link.target[0], link.source[0]) for link in links
-    ]
+    pairs = [(link.source[0], link.target[0]) if link.kind == "data" else (link.target[0], link.source[0]) for link in links]
     acyclic = cut_cycles(list(shapes), pairs)
     heights = {name: shape.outer.height + 32 for name, shape in shapes.items()}
     widths = {name: shape.outer.width + _CURVE_MIN + 2 * TRACK for name, shape in shapes.items()}
