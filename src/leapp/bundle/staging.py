@@ -13,10 +13,8 @@ leaves no readable bundle rather than a mixed one.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
-import secrets
 import shutil
 import stat
 import sys
@@ -107,7 +105,7 @@ class Staging:
 
     def _make(self) -> Path:
         """A fresh directory beside the final one, or inside it where the final one cannot be exchanged."""
-        name = f"{_prefix(self.final)}{secrets.token_hex(6)}"
+        name = f"{_prefix(self.final)}{os.urandom(6).hex()}"
         if not os.path.ismount(self.final):
             with contextlib.suppress(PermissionError):
                 return _mkdir(self.final.parent / name)
@@ -352,6 +350,9 @@ def _swap(one: Path, other: Path) -> bool:
     """Exchange two directories in one step, if the system can."""
     if os.name != "posix":
         return False
+    # Slow to import, and a robot that only reads bundles never gets here.
+    import ctypes
+
     library = ctypes.CDLL(None, use_errno=True)
     here, there = os.fsencode(one), os.fsencode(other)
     if hasattr(library, "renameat2"):
