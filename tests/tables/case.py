@@ -49,8 +49,6 @@ class Case:
         rtol: Relative tolerance of the exported model; by dtype when None.
         atol: Absolute tolerance; by dtype when None.
         reports: For escapes: the kinds of report of which at least one is expected.
-        expect: For escapes: ``"warn"`` when the export is right once the reported value is taken as frozen,
-            ``"refuse"`` when it cannot be right.
     """
 
     table: str
@@ -62,7 +60,6 @@ class Case:
     rtol: float | None = None
     atol: float | None = None
     reports: tuple[str, ...] = ()
-    expect: str = "right"
 
     def draw(self, seed: int) -> dict[str, Any]:
         """The inputs by port name, the same for the same seed."""

@@ -1,5 +1,7 @@
 """How people write policy code: aliasing and mutation, compiled functions, transforms, objects, robot maths."""
 
+# ruff: noqa: E501 -- a row is a line
+
 from __future__ import annotations
 
 import copy

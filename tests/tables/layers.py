@@ -1,5 +1,7 @@
 """``torch.nn`` layers, their functional forms, losses and distributions, as policies use them."""
 
+# ruff: noqa: E501 -- a row is a line
+
 from __future__ import annotations
 
 from collections.abc import Callable

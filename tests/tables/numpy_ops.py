@@ -1,5 +1,7 @@
 """NumPy as observation code uses it: arrays in, arrays out."""
 
+# ruff: noqa: E501 -- a row is a line
+
 from __future__ import annotations
 
 import math
@@ -80,7 +82,7 @@ row("divmod", lambda x, y: np.divmod(x, y), N34, NZ34)
 row("builtin_divmod", lambda x: divmod(x, 0.7), N34)
 row("frexp", lambda x: np.frexp(x)[0], NZ34)
 row("angle_of_complex", lambda x, y: np.angle(x + 1j * y), N34, N34)
-row("real_imag", lambda x, y: (x + 1j * y).real + (x * 1j + y).imag, N34, N34)
+row("real_imag", lambda x, y: ((x + 1j * y) * (y - 2j * x)).real + ((x + 1j * y) ** 2).imag, N34, N34)
 row("nan_to_num_values", lambda x: np.nan_to_num(x, nan=0.5, posinf=3.0, neginf=-3.0), ODD34)
 row("polyval", lambda x: np.polyval([2.0, -1.0, 0.5], x), N34)
 row("interp", lambda x: np.interp(x, [-2.0, 0.0, 1.0, 2.0], [0.0, 1.0, 4.0, 5.0]), N34)
@@ -104,7 +106,7 @@ row("op_pow", lambda x: x**2 + x**3, N34)
 row("op_pow_half", lambda x: x**0.5 + x**-1.0, P34)
 row("op_matmul", lambda x, y: x @ y, N34, normal(4, 2))
 row("op_rmatmul", lambda x: np.ones((2, 3), np.float32) @ x, N34)
-row("op_compare", lambda x, y: (x > y) & (x < 1) | (x == y) ^ (x != 0), N34, N34)
+row("op_compare", lambda x, y: (x > y) & (x < 1) | (x == y) ^ (y != 0), ints(-2, 3, 3, 4), ints(-2, 3, 3, 4))
 row("op_invert", lambda x: ~(x > 0), N34)
 row("op_shift", lambda x: (x << 2) | (x >> 1), ints(0, 30, 3, 4))
 row("op_abs", lambda x: abs(x), N34)

@@ -1,5 +1,7 @@
 """The torch API, one call or a few a row: operators, methods, properties, dunders, in-place forms, ``out=``, argument forms."""
 
+# ruff: noqa: E501 -- a row is a line
+
 from __future__ import annotations
 
 import operator
@@ -472,7 +474,7 @@ for name in "sum prod mean amax amin std var any all logsumexp count_nonzero arg
     if name not in {"max", "min", "median", "norm"}:
         row(f"reduce_{name}_dim", lambda x, f=getattr(torch, name): f(x, dim=1), draw)
     if name not in {"max", "min", "median", "norm", "count_nonzero"}:
-        row(f"reduce_{name}_keepdim", lambda x, m=name: getattr(x, m)(0, keepdim=True) if m not in {"std", "var"} else getattr(x, m)(dim=0, keepdim=True), draw)  # noqa: E501
+        row(f"reduce_{name}_keepdim", lambda x, m=name: getattr(x, m)(0, keepdim=True) if m not in {"std", "var"} else getattr(x, m)(dim=0, keepdim=True), draw)
 row("reduce_sum_axis", lambda x: x.sum(axis=-1), N34)
 row("reduce_sum_axis_keepdims", lambda x: torch.sum(x, axis=1, keepdims=True), N34)
 row("reduce_mean_axis", lambda x: x.mean(axis=(0, 1)), N234)

@@ -1,0 +1,463 @@
+"""Runs rows of the tables through leapp and says, for each, what went wrong.
+
+Uses the public API only, so that it can judge any build of the library. A row is right when tracing changed nothing the
+program computes, and when the written bundle equals eager code on inputs it has never seen.
+
+    python -m tests.conformance --coverage            write docs/coverage.md
+    python -m tests.conformance torch_ops onnx        run one table on one backend and list what fails
+    python -m tests.conformance torch_ops onnx a b    the same for some rows
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.tables import all_tables
+from tests.tables.case import Case
+from tests.tables.refused import refusal
+
+BACKENDS = ("jit", "onnx", "pt2")
+COVERAGE = Path(__file__).parent.parent / "docs" / "coverage.md"
+BATCH = 48
+# Each exporter has a cost per node that a row is not about; several rows share a node where that cost is high.
+ROWS_PER_NODE = {"jit": 1, "onnx": 24, "pt2": 12}
+TRACED_SEED, NEW_SEEDS = 1, (2, 3)
+# (rtol, atol) of an exported model: engines order their sums differently, nothing more.
+TOLERANCE = {
+    torch.float64: (1e-7, 1e-8),
+    torch.float32: (2e-4, 2e-5),
+    torch.float16: (1e-2, 1e-2),
+    torch.bfloat16: (2e-2, 2e-2),
+    torch.complex64: (2e-4, 2e-5),
+    torch.complex128: (1e-7, 1e-8),
+}
+
+
+class RowError(Exception):
+    """A row failed while it was being traced; the cause is attached."""
+
+    def __init__(self, case: Case, cause: BaseException) -> None:
+        super().__init__(f"{case.name}: {describe(cause)}")
+        self.case = case
+
+
+def describe(error: BaseException) -> str:
+    """One line about an error."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:1500]
+
+
+# Values
+
+
+def flatten(value: Any, name: str = "o") -> dict[str, Any]:
+    """The tensors and arrays in the result of a row, by output name."""
+    if isinstance(value, Mapping):
+        items = [(str(k), v) for k, v in value.items()]
+    elif isinstance(value, (tuple, list)):
+        items = [(str(i), v) for i, v in enumerate(value)]
+    else:
+        return {name: value}
+    return {k: v for key, item in items for k, v in flatten(item, f"{name}_{key}").items()}
+
+
+def plain(value: Any) -> torch.Tensor:
+    """A copy of a tensor, array or NumPy number that shares nothing with it."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().as_subclass(torch.Tensor).clone()
+    return torch.from_numpy(np.array(value, subok=False))
+
+
+def held(value: Any, name: str = "state", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """Every tensor and array that an object made by ``setup`` holds."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        yield name, value
+        return
+    if isinstance(value, torch.jit.ScriptModule):
+        items: list[tuple[Any, Any]] = list(value.state_dict().items())
+    elif isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, (list, tuple)):
+        items = list(enumerate(value))
+    elif dataclasses.is_dataclass(value) or isinstance(value, torch.nn.Module) or type(value).__module__.startswith("tests."):
+        items = list(getattr(value, "__dict__", {}).items())
+    else:
+        return
+    for key, item in items:
+        yield from held(item, f"{name}.{key}", seen)
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are the same to the last bit."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)))
+
+
+def difference(case: Case, got: torch.Tensor, expected: torch.Tensor) -> str | None:
+    """How an exported result differs from the eager one, or None."""
+    if got.dtype != expected.dtype or got.shape != expected.shape:
+        return f"is {got.dtype} {list(got.shape)}, eager {expected.dtype} {list(expected.shape)}"
+    rtol, atol = TOLERANCE.get(expected.dtype, (0.0, 0.0))
+    rtol = rtol if case.rtol is None else case.rtol
+    atol = atol if case.atol is None else case.atol
+    if torch.allclose(got, expected, rtol=rtol, atol=atol, equal_nan=True):
+        return None
+    return f"got {got.flatten()[:6].tolist()}, eager {expected.flatten()[:6].tolist()}"
+
+
+# Runs
+
+
+@dataclasses.dataclass
+class Run:
+    """What one eager run of a row left behind."""
+
+    outputs: dict[str, torch.Tensor]
+    inputs: dict[str, torch.Tensor]
+    state: dict[str, tuple[type, torch.Tensor]]
+
+
+def leftovers(outputs: Mapping[str, Any], inputs: Mapping[str, Any], state: Any) -> Run:
+    """Copies of everything a row computed or changed."""
+    return Run(
+        {k: plain(v) for k, v in outputs.items()},
+        {k: plain(v) for k, v in inputs.items()},
+        {k: (type(v), plain(v)) for k, v in held(state)},
+    )
+
+
+def eager(case: Case, seed: int, **replaced: Any) -> Run:
+    """Run a row without leapp."""
+    state = case.make_state()
+    inputs = case.draw(seed) | replaced
+    return leftovers(flatten(case.run(list(inputs.values()), state)), inputs, state)
+
+
+def unsound(case: Case) -> str | None:
+    """Why a row proves nothing (it is random, or ignores an input), or None."""
+    if not all(same_bits(a, b) for a, b in zip(*(eager(case, TRACED_SEED).outputs.values() for _ in range(2)), strict=True)):
+        return "two runs on the same inputs differ"
+    for port in case.draw(TRACED_SEED):
+        for seed in range(10, 30):
+            changed = eager(case, TRACED_SEED, **{port: case.draw(seed)[port]}).outputs
+            base = eager(case, TRACED_SEED).outputs
+            if changed.keys() != base.keys() or any(a.shape != base[k].shape for k, a in changed.items()):
+                return f"the shape of the result depends on {port}"
+            if any(not same_bits(a, base[k]) for k, a in changed.items()):
+                break
+        else:
+            return f"no output depends on {port}"
+    return None
+
+
+@dataclasses.dataclass
+class Traced:
+    """A batch on its way through a session."""
+
+    node: dict[str, str]
+    inputs: dict[str, dict[str, Any]]
+    outputs: dict[str, dict[str, Any]]
+    states: dict[str, Any]
+
+
+def trace(cases: Sequence[Case], backend: str, where: Path, rows_per_node: int, **start: Any) -> Traced:
+    """Run rows in one session, a few rows a node."""
+    import leapp
+
+    done = Traced({}, {}, {}, {case.name: case.make_state() for case in cases})
+    leapp.start("batch", save_path=str(where), **start)
+    try:
+        for first in range(0, len(cases), rows_per_node):
+            group = cases[first : first + rows_per_node]
+            node = group[0].name if len(group) == 1 else f"rows_{first}"
+            published: dict[str, Any] = {}
+            for case in group:
+                done.node[case.name] = node
+                inputs = done.inputs[case.name] = case.draw(TRACED_SEED)
+                try:
+                    values = leapp.annotate.input_tensors(node, {f"{case.name}__{k}": v for k, v in inputs.items()})
+                    result = case.run(list(values) if len(inputs) > 1 else [values], done.states[case.name])
+                except Exception as error:
+                    raise RowError(case, error) from error
+                done.outputs[case.name] = flatten(result)
+                published |= {f"{case.name}__{k}": v for k, v in done.outputs[case.name].items()}
+            try:
+                leapp.annotate.output_tensors(node, published, export_with=backend)
+            except Exception as error:
+                if len(group) == 1:
+                    raise RowError(group[0], error) from error
+                raise
+    finally:
+        leapp.stop()
+    return done
+
+
+def tracing_changed(case: Case, done: Traced) -> str | None:
+    """What the traced run of a row did that the untraced run did not, or None."""
+    before = eager(case, TRACED_SEED)
+    after = leftovers(done.outputs[case.name], done.inputs[case.name], done.states[case.name])
+    for kind, a, b in (("output", before.outputs, after.outputs), ("input", before.inputs, after.inputs)):
+        if a.keys() != b.keys():
+            return f"traced run: {kind}s {list(b)} instead of {list(a)}"
+        for key in a:
+            if not same_bits(a[key], b[key]):
+                return f"traced run: {kind} {key} {difference(case, b[key], a[key]) or 'differs in the last bits'}"
+    if before.state.keys() != after.state.keys():
+        return f"traced run: objects {list(after.state)} instead of {list(before.state)}"
+    for key, (kind_before, value) in before.state.items():
+        kind_after, other = after.state[key]
+        if kind_before is not kind_after or not same_bits(value, other):
+            return f"traced run: {key} was left different ({kind_after.__name__})"
+    return None
+
+
+def check_bundle(cases: Sequence[Case], done: Traced, yaml: Path) -> dict[str, str | None]:
+    """Run a written bundle on new inputs and compare each row with eager code."""
+    import leapp
+
+    manager = leapp.InferenceManager(str(yaml))
+    verdict: dict[str, str | None] = {case.name: None for case in cases}
+    known = set(manager.inputs)
+    for seed in NEW_SEEDS:
+        feed: dict[str, torch.Tensor] = {}
+        for case in cases:
+            for port, value in case.draw(seed).items():
+                key = f"{done.node[case.name]}/{case.name}__{port}"
+                if key in known:
+                    feed[key] = plain(value)
+                else:
+                    verdict[case.name] = f"input {port} is missing from the bundle"
+        kept = {key: value.clone() for key, value in feed.items()}
+        results = manager(feed)
+        for case in cases:
+            prefix = f"{done.node[case.name]}/{case.name}__"
+            verdict[case.name] = verdict[case.name] or compare(case, seed, results, prefix)
+            for key in feed:
+                if key.startswith(prefix) and not same_bits(feed[key], kept[key]):
+                    verdict[case.name] = f"running the bundle changed its input {key}"
+    return verdict
+
+
+def compare(case: Case, seed: int, results: Mapping[str, Any], prefix: str) -> str | None:
+    """How the outputs of one row differ from eager code, or None."""
+    for name, value in eager(case, seed).outputs.items():
+        if prefix + name not in results:
+            return f"output {name} is missing from the bundle"
+        problem = difference(case, plain(results[prefix + name]), value)
+        if problem:
+            return f"new input {seed}: output {name} {problem}"
+    return None
+
+
+def run_cases(cases: Sequence[Case], backend: str, where: Path, rows_per_node: int | None = None) -> dict[str, str | None]:
+    """Judge rows; None for a right one, otherwise what is wrong. A batch that fails as a whole is halved to find the row."""
+    import leapp
+
+    if not cases:
+        return {}
+    home = Path(tempfile.mkdtemp(dir=where))
+    try:
+        done = trace(cases, backend, home, rows_per_node or ROWS_PER_NODE[backend])
+        verdict = {case.name: tracing_changed(case, done) for case in cases}
+        leapp.compile_graph(visualize=False, validate=True)
+        bundle = check_bundle(cases, done, home / "batch" / "batch.yaml")
+        reported = {e.node: f"right, but reported as an escape: {e}" for e in leapp.report().escapes}
+        return {name: problem or bundle[name] or reported.get(name) for name, problem in verdict.items()}
+    except RowError as error:
+        rest = run_cases([c for c in cases if c is not error.case], backend, where, rows_per_node)
+        return {error.case.name: str(error)} | rest
+    except Exception as error:
+        if len(cases) == 1:
+            if os.environ.get("CONFORMANCE_TRACEBACK"):
+                traceback.print_exc()
+            return {cases[0].name: describe(error)}
+        # A message that names a row saves the search; the rest is tried again without it.
+        named = [c for c in cases if f"'{c.name}'" in str(error)] if (rows_per_node or ROWS_PER_NODE[backend]) == 1 else []
+        first = named if 0 < len(named) < len(cases) else list(cases[: len(cases) // 2])
+        rest = [c for c in cases if c not in first]
+        return run_cases(first, backend, where, rows_per_node) | run_cases(rest, backend, where, rows_per_node)
+
+
+def run_case(case: Case, backend: str, where: Path) -> str | None:
+    """Judge one row in a session of its own."""
+    return run_cases([case], backend, where, rows_per_node=1)[case.name]
+
+
+def refused_wrongly(case: Case, backend: str, where: Path) -> str | None:
+    """Why a row listed as refused is not refused as it should be (an error of leapp that names it), or None."""
+    import leapp
+    from leapp.errors import LeappError
+
+    try:
+        trace([case], backend, where, 1)
+        leapp.compile_graph(visualize=False, validate=True)
+    except RowError as error:
+        return f"refused while tracing: {error}"
+    except LeappError as error:
+        return None if case.name in str(error) else f"the message does not name the node: {describe(error)}"
+    except Exception as error:
+        return f"raised an error that is not leapp's: {describe(error)}"
+    return "is listed as refused, but was exported"
+
+
+# Escapes
+
+
+def lines_of(code: Any) -> set[int]:
+    """The source lines of a function and of the functions inside it."""
+    found = {line for _, _, line in code.co_lines() if line}
+    for constant in code.co_consts:
+        if hasattr(constant, "co_lines"):
+            found |= lines_of(constant)
+    return found
+
+
+def points_at(case: Case, text: str) -> bool:
+    """Whether a message names a source line of the row."""
+    return any(re.search(rf"escapes\.py:{line}\b", text) for line in lines_of(case.fn.__code__))
+
+
+def silent(case: Case, where: Path, escapes: str = "warn") -> str | None:
+    """What a row let through without a word, or None if it was refused or reported with its line, or exported right.
+
+    ``escapes="error"`` asks that a reported row is refused.
+    """
+    import leapp
+    from leapp.errors import LeappError
+
+    try:
+        done = trace([case], "jit", where, 1, escapes=escapes)
+        changed = None if case.reports[0] in CHANCE else tracing_changed(case, done)
+        leapp.compile_graph(visualize=False, validate=True)
+    except (RowError, LeappError) as error:
+        cause = error.__cause__ if isinstance(error, RowError) else error
+        if not isinstance(cause, LeappError):
+            return describe(error)
+        return None if points_at(case, str(cause)) else f"refused without its line: {describe(cause)}"
+    if changed:
+        return changed
+    reports = [e for e in leapp.report().escapes if points_at(case, f"{e.file}:{e.line}")]
+    if any(word in e.kind for e in reports for word in case.reports):
+        return None if escapes == "warn" else "reported, but not refused"
+    if reports:
+        return f"reported as {sorted({e.kind for e in reports})}, not as one of {case.reports}"
+    try:
+        problem = check_bundle([case], done, where / "batch" / "batch.yaml")[case.name]
+    except LeappError as error:
+        problem = describe(error)
+    return problem and f"not reported, and {problem}"
+
+
+CHANCE = ("random", "time")
+"""Reports about values that no two runs agree on."""
+
+
+@cache
+def batches(table: str, backend: str) -> list[list[Case]]:
+    """The rows of a table that a backend can do, in portions of a session."""
+    cases = [case for case in all_tables()[table] if refusal(case, backend) is None]
+    return [cases[i : i + BATCH] for i in range(0, len(cases), BATCH)]
+
+
+# docs/coverage.md
+
+INTRODUCTION = """\
+# Coverage
+
+How many pieces of user code are traced, exported and compared with eager PyTorch on inputs they were not traced with.
+A row is one function, from a single operator to a policy's observation code. Each is run on every backend. A row counts
+as right only if tracing changed no bit of what the program computed and the bundle gives the same values, shapes and
+dtypes. A row that a backend's own exporter or engine cannot do is refused with an error that names the node.
+
+This file is written by `python -m tests.conformance --coverage` from the tables in `tests/tables`; a test keeps it
+up to date.
+"""
+
+
+def coverage() -> str:
+    """The text of docs/coverage.md."""
+    lines = [INTRODUCTION, "| table | rows | " + " | ".join(BACKENDS) + " |", "|---|---|" + "---|" * len(BACKENDS)]
+    refused: dict[tuple[str, str], list[str]] = {}
+    for table, cases in all_tables().items():
+        if table == "escapes":
+            continue
+        cells = []
+        for backend in BACKENDS:
+            reasons = [(case, refusal(case, backend)) for case in cases]
+            for case, reason in reasons:
+                if reason:
+                    refused.setdefault((backend, reason), []).append(f"{table}: {case.name}")
+            cells.append(str(sum(reason is None for _, reason in reasons)))
+        lines.append(f"| {table} | {len(cases)} | " + " | ".join(cells) + " |")
+    for backend in BACKENDS:
+        mine = {reason: rows for (b, reason), rows in refused.items() if b == backend}
+        if mine:
+            lines += ["", f"## Refused by {backend}", "", "| why | rows |", "|---|---|"]
+            lines += [f"| {reason} | {', '.join(f'`{r}`' for r in rows)} |" for reason, rows in sorted(mine.items())]
+    lines += ["", "## Reported", "", "Patterns whose value leaves the graph. Each is reported with file and line, or refused.", ""]
+    lines += [f"- `{case.name}`" for case in all_tables()["escapes"]]
+    return "\n".join(lines) + "\n"
+
+
+def verdict(case: Case, backend: str, shared: Path) -> str | None:
+    """What is wrong with a row, from the run of its whole batch, which is made once for all processes of a test run."""
+    number = next(i for i, batch in enumerate(batches(case.table, backend)) if case in batch)
+    kept = shared / f"{case.table}-{backend}-{number}.json"
+    with open(kept.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            with tempfile.TemporaryDirectory(dir=shared) as where:
+                kept.write_text(json.dumps(run_cases(batches(case.table, backend)[number], backend, Path(where))))
+        found: dict[str, str | None] = json.loads(kept.read_text())
+    return found[case.name]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--coverage", action="store_true", help="write docs/coverage.md")
+    parser.add_argument("--all", action="store_true", help="run the rows listed as refused too")
+    parser.add_argument("--single", action="store_true", help="one row a node")
+    parser.add_argument("table", nargs="?")
+    parser.add_argument("backend", nargs="?")
+    parser.add_argument("rows", nargs="*")
+    options = parser.parse_args(arguments)
+    if options.coverage:
+        COVERAGE.parent.mkdir(exist_ok=True)
+        COVERAGE.write_text(coverage(), encoding="utf-8")
+        return 0
+    cases = [c for c in all_tables()[options.table] if options.all or refusal(c, options.backend) is None]
+    cases = [c for c in cases if not options.rows or c.name in options.rows]
+    wrong = 0
+    with tempfile.TemporaryDirectory() as where:
+        for first in range(0, len(cases), BATCH):
+            verdict = run_cases(cases[first : first + BATCH], options.backend, Path(where), 1 if options.single else None)
+            for name, problem in verdict.items():
+                if problem:
+                    wrong += 1
+                    print(f"{options.table} {options.backend} {name}: {problem}", flush=True)
+    print(f"{len(cases) - wrong} of {len(cases)} right")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

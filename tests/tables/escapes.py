@@ -1,0 +1,224 @@
+"""Code through which a value leaves the graph. Each row must be exported right, or be reported with its line.
+
+``reports`` names the kinds of report of which one is expected, as words that the report's own kind contains.
+"""
+
+# ruff: noqa: E501 -- a row is a line
+
+from __future__ import annotations
+
+import ctypes
+import math
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from tests.tables.case import Table, distinct, ints, normal, uniform
+
+T = torch.Tensor
+row = Table("escapes")
+CASES = row.cases
+N34, N4 = normal(3, 4), normal(4)
+GAINS = [0.5, 1.0, 2.0, 4.0]
+
+
+def pattern(*reports: str, draws: tuple[Any, ...] = (N34,), **more: Any) -> Any:
+    """Add the decorated function as a row."""
+
+    def add(fn: Any) -> Any:
+        row(fn.__name__, fn, *draws, reports=reports, **more)
+        return fn
+
+    return add
+
+
+# Python numbers
+
+row("item", lambda x: x * x.sum().item(), N34, reports=("item",))
+row("item_of_element", lambda x: x * x[0, 0].item(), N34, reports=("item",))
+row("item_clamp", lambda x: x.clamp(min=x.mean().item()), N34, reports=("item",))
+row("float", lambda x: x * float(x.sum()), N34, reports=("float",))
+row("int", lambda x: x * int(x[0, 0] * 10), N34, reports=("int",))
+row("complex", lambda x: x * complex(x[0, 0]).real, N34, reports=("complex", "item"))
+row("round_builtin", lambda x: x * round(x[0, 0].item(), 1), N34, reports=("item",))
+row("tolist", lambda x: x + torch.tensor(x.tolist()) * 0.5, N34, reports=("tolist",))
+row("tolist_sum", lambda x: x * sum(x[0].tolist()), N34, reports=("tolist",))
+row("math_function", lambda x: x * math.sin(x[0, 0]), N34, reports=("float",))
+row("math_of_numpy", lambda x: x * math.exp(x.numpy()[0, 0]), N34, reports=("float",))
+row("python_pow_of_item", lambda x: x * 2.0 ** x[0, 0].item(), N34, reports=("item",))
+row("scalar_alpha", lambda x: torch.add(x, x * 2, alpha=x[0, 0]), N34, reports=("item", "scalar", "alpha", "float"))
+row("scalar_fill_value", lambda x: x + torch.full((4,), x[0, 0]), N34, reports=("item", "scalar", "full", "float"))
+row("scalar_full_like", lambda x: x + torch.full_like(x, x[0, 0]), N34, reports=("item", "scalar", "full", "float"))
+row("scalar_negative_slope", lambda x: F.leaky_relu(x, x[0, 0].abs()), N34, reports=("item", "scalar", "leaky", "float"))
+row("scalar_new_full", lambda x: x * x.new_full((4,), x.sum()), N34, reports=("item", "scalar", "full", "float"))
+row("tensor_of_items", lambda x: x + torch.tensor([x[0, 0].item(), 1.0, 2.0, 3.0]), N34, reports=("item",))
+row("is_nonzero", lambda x: x * (2.0 if (x[0, 0] > 0).is_nonzero() else 3.0), N34, reports=("nonzero", "bool", "item"))
+
+# Branches
+
+
+@pattern("bool")
+def branch_if(x: T) -> T:
+    if x.sum() > 0:
+        return x * 2
+    return x * 3
+
+
+@pattern("bool")
+def branch_any(x: T) -> T:
+    return x * 2 if (x > 1.5).any() else x + 1
+
+
+@pattern("bool")
+def branch_and_or(x: T) -> T:
+    return x * (2 if x[0, 0] > 0 and x[1, 1] > 0 or not x[2, 2] > 0 else 3)
+
+
+@pattern("bool")
+def branch_while(x: T) -> T:
+    y = x.clone()
+    while y.abs().sum() > 2:
+        y = y * 0.5
+    return y
+
+
+@pattern("bool")
+def branch_assert(x: T) -> T:
+    assert x.abs().max() < 1000
+    return x * 2 * bool(x[0, 0] < 1000)
+
+
+row("builtin_max", lambda x: x * max(x[0, 0], x[1, 1]), N34, reports=("bool",))
+row("builtin_min_of_tensor", lambda x: x * min(x[0]), N34, reports=("bool",))
+row("builtin_sorted", lambda x: torch.stack(sorted(x[0])) + x, distinct(3, 4), reports=("bool",))
+row("builtin_any", lambda x: x * (1 + any(v > 1 for v in x[0])), N34, reports=("bool",))
+row("contains", lambda x: x * (2 if 1.0 in x else 3), ints(0, 6, 3, 4, dtype=torch.float32), reports=("contains", "in", "bool"))
+row("equal", lambda x: x * (2 if torch.equal(x[0], x[1]) else 3), ints(0, 2, 3, 1, dtype=torch.float32), reports=("equal",))
+row("allclose", lambda x: x * (2 if torch.allclose(x, x.abs(), atol=0.5) else 3), normal(3, 1), reports=("allclose",))
+row("list_index_method", lambda x: x * [0.0, 1.0, 2.0].index(x[0]), ints(0, 3, 3, dtype=torch.float32), reports=("bool", "eq"))
+row("chained_comparison", lambda x: x * (2 if -0.5 < x[0, 0] < 0.5 else 3), N34, reports=("bool",))
+
+
+@torch.jit.script
+def scripted_branch(x: T) -> T:
+    if bool(x.sum() > 0):
+        return x * 2
+    return x * 3
+
+
+row("branch_in_script", lambda x: scripted_branch(x) + 1, N34, reports=("bool", "item", "local_scalar", "script"))
+row("item_in_function_of_library", lambda x: torch.nn.utils.clip_grad_norm_([p := torch.nn.Parameter(x * 2)], 1.0) * 0 + p * float(p.sum()), N34, reports=("float", "item"))
+
+# Python containers and shapes
+
+row("list_of_numbers_indexed", lambda x: x * GAINS[(x[0, 0] > 0).long()], N34, reports=("index",))
+row("list_indexed_by_argmax", lambda x: x * GAINS[x[0].argmax()], distinct(3, 4), reports=("index",))
+row("dict_by_number", lambda x: x * {0: 1.0, 1: 2.0}[int(x[0, 0] > 0)], N34, reports=("int",))
+row("range_of_int", lambda x: x + sum(i for i in range(int(x[0]))), ints(0, 9, 3), reports=("int",))
+row("range_of_tensor", lambda x: x + len(range(x[0])), ints(0, 9, 3), reports=("index",))
+row("slice_by_tensor", lambda x: x.sum() + x[: x[0].clamp(0, 2)].sum(), ints(0, 3, 3), reports=("index",))
+row("zeros_of_traced_size", lambda x: x + torch.zeros(x[0].clamp(1, 3)).numel(), ints(1, 4, 3), reports=("index", "int", "item", "size"))
+row("repeat_of_traced_count", lambda x: x.sum() + x.repeat(int(x[0]), 1).sum(), ints(1, 4, 3), reports=("int",))
+row("arange_of_traced_end", lambda x: x + torch.arange(x[0]).sum(), ints(1, 6, 3), reports=("item", "int", "index", "arange", "scalar"))
+row("split_at_traced", lambda x: x[0] + torch.split(x, [int(x[0]), 3 - int(x[0])])[0].sum(), ints(0, 3, 3), reports=("int",))
+row("roll_by_traced", lambda x: x + torch.roll(x, int(x[0])), ints(0, 3, 3), reports=("int",))
+
+row("shape_of_mask", lambda x: x * len(x[x > 0]), N34, reports=("len", "shape"))
+row("shape_of_nonzero", lambda x: x * torch.nonzero(x > 0).shape[0], N34, reports=("shape", "nonzero"))
+row("shape_of_where", lambda x: x * torch.where(x > 0)[0].numel(), N34, reports=("numel", "shape"))
+row("shape_of_unique", lambda x: x * torch.unique(x).numel(), ints(0, 5, 3, 4), reports=("numel", "shape", "unique"))
+row("shape_of_masked_select", lambda x: x * torch.masked_select(x, x > 0).size(0), N34, reports=("size", "shape"))
+row("shape_of_bincount", lambda x: x * len(torch.bincount(x)), ints(0, 6, 5), reports=("len", "shape"))
+row("shape_of_repeat_interleave", lambda x: x * torch.repeat_interleave(x).shape[0], ints(0, 4, 3), reports=("shape",))
+row("shape_iterated", lambda x: x + sum(i * v for i, v in enumerate(x[x > 0])), N34, reports=("iter", "unbind", "len", "shape"))
+row("shape_divisor", lambda x: x * (x[x > 0].sum() / max(len(x[x > 0]), 1)), N34, reports=("len", "shape"))
+
+# Text
+
+
+@pattern("format")
+def text_format(x: T) -> T:
+    return x * float(f"{x[0, 0]:.2f}")
+
+
+@pattern("repr", "str", "format")
+def text_str(x: T) -> T:
+    return x * len(str(x[0]).replace("-", ""))
+
+
+@pattern("repr", "str", "format")
+def text_repr(x: T) -> T:
+    return x * repr(x).count("-")
+
+
+# Memory
+
+row("data_ptr_read", lambda x: x * ctypes.c_float.from_address((y := x * 1).data_ptr()).value + y, N34, reports=("data_ptr",))
+row("dlpack", lambda x: x + torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x * 2)), N34, reports=("dlpack",))
+row("numpy_from_dlpack", lambda x: x + torch.tensor(np.from_dlpack(x * 2).copy().tolist()), N34, reports=("dlpack", "tolist"))
+row("storage", lambda x: x * (x * 2).untyped_storage()[3], N34, reports=("storage",))
+row("storage_list", lambda x: x * (x * 2).untyped_storage().tolist()[2], N34, reports=("storage",))
+row("memoryview", lambda x: x * memoryview(x.numpy())[0, 0], N34, reports=("memoryview", "buffer", "array", "numpy"))
+row("bytes", lambda x: x * np.frombuffer(x.numpy().tobytes(), np.float32)[0], N34, reports=("tobytes", "frombuffer", "numpy"))
+
+# NumPy that no torch expression stands for
+
+row("numpy_float", lambda x: x * float(x.numpy().sum()), N34, reports=("float",))
+row("numpy_item", lambda x: x * x.numpy().sum().item(), N34, reports=("item",))
+row("numpy_tolist", lambda x: x * sum(x.numpy()[0].tolist()), N34, reports=("tolist",))
+row("numpy_int", lambda x: x * int(x.numpy()[0, 0] * 10), N34, reports=("int",))
+row("numpy_if", lambda x: x * (2 if x.numpy().mean() > 0 else 3), N34, reports=("bool",))
+row("numpy_contains", lambda x: x * (2 if 1.0 in x.numpy() else 3), ints(0, 6, 3, 4, dtype=torch.float32), reports=("contains", "in", "bool"))
+row("numpy_allclose", lambda x: x * (2 if np.allclose(x.numpy(), abs(x.numpy()), atol=0.5) else 3), normal(3, 1), reports=("allclose", "bool"))
+row("numpy_array_equal", lambda x: x * (2 if np.array_equal(x.numpy()[0], x.numpy()[1]) else 3), ints(0, 2, 3, 1, dtype=torch.float32), reports=("equal", "bool"))
+row("numpy_list_index", lambda x: x * GAINS[np.argmax(x.numpy()[0])], distinct(3, 4), reports=("index",))
+row("numpy_roots", lambda x: x * np.sort(np.roots(x.numpy()).real)[0].astype(np.float32), uniform(0.5, 3.0, 3), reports=("roots", "poly", "eig"))
+row("numpy_vectorize", lambda x: x + torch.from_numpy(np.vectorize(lambda v: 2.0 if v > 0 else 1.0)(x.numpy()).astype(np.float32)), N34, reports=("vectorize", "bool", "pyfunc"))
+row("numpy_frompyfunc", lambda x: x + torch.from_numpy(np.frompyfunc(lambda v: v * 2, 1, 1)(x.numpy()).astype(np.float32)), N34, reports=("frompyfunc", "pyfunc", "object", "astype"))
+row("numpy_fromiter", lambda x: x + torch.from_numpy(np.fromiter((v * 2 for v in x.numpy().flat), np.float32).reshape(3, 4)), N34, reports=("fromiter", "float"))
+row("numpy_packbits", lambda x: x + torch.from_numpy(np.packbits(x.numpy() > 0, axis=1)), N34, reports=("packbits",))
+row("numpy_unique_len", lambda x: x * len(np.unique(x.numpy())), ints(0, 5, 3, 4), reports=("unique", "len", "shape"))
+row("numpy_mask_len", lambda x: x * len(x.numpy()[x.numpy() > 0]), N34, reports=("len", "shape"))
+row("numpy_format", lambda x: x * float(f"{x.numpy()[0, 0]:.1f}"), N34, reports=("format", "float"))
+
+# Chance, clocks and threads
+
+row("random_torch", lambda x: x + torch.randn(4), N34, reports=("random",))
+row("random_torch_filled", lambda x: x * torch.empty(4).uniform_(), N34, reports=("random",))
+row("random_torch_derived", lambda x: x + torch.rand(4).mul(2).sub(1), N34, reports=("random",))
+row("random_permutation", lambda x: x[:, torch.randperm(4)], N34, reports=("random",))
+row("random_numpy", lambda x: x + torch.from_numpy(np.random.randn(4).astype(np.float32)), N34, reports=("random",))
+row("random_numpy_generator", lambda x: x + torch.from_numpy(np.random.default_rng().normal(size=4).astype(np.float32)), N34, reports=("random",))
+row("random_python", lambda x: x * random.random(), N34, reports=("random",))
+row("clock", lambda x: x * (time.time() % 1), N34, reports=("time",))
+row("clock_perf_counter", lambda x: x * (time.perf_counter() % 1), N34, reports=("time", "perf_counter"))
+
+
+@pattern("thread")
+def other_thread(x: T) -> T:
+    out: list[T] = []
+    worker = threading.Thread(target=lambda: out.append(torch.sin(x) * 2))
+    worker.start()
+    worker.join()
+    return x + out[0]
+
+
+@pattern("thread")
+def other_thread_pool(x: T) -> T:
+    with ThreadPoolExecutor(1) as pool:
+        return x + pool.submit(lambda: x.exp().mean(0)).result()
+
+
+@pattern("thread")
+def other_thread_writes(x: T) -> T:
+    y = x.clone()
+    worker = threading.Thread(target=lambda: y.mul_(2))
+    worker.start()
+    worker.join()
+    return y + x
