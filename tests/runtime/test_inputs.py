@@ -1,0 +1,195 @@
+"""What a caller gives is checked by name, and a refused step changes nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from leapp.errors import InputError, InputTypeError, LeappError, UnknownPortError
+from leapp.runtime import Pipeline
+from leapp.runtime.inference_manager import InferenceManager
+from tests.runtime.bundles import BACKENDS, Memory, Stage, array, loop, memory, write_bundle
+
+FACES = (Pipeline, InferenceManager)
+GOOD = np.array([1.0, 2.0, 3.0], np.float32)
+
+REFUSED = {
+    "missing": ({}, InputError, "Missing input 'p/x'"),
+    "no mapping": (None, InputTypeError, "mapping"),
+    "a list": ([GOOD], InputTypeError, "mapping"),
+    "unknown port": ({"p/x": GOOD, "p/z": GOOD}, UnknownPortError, r"node 'p' has no input 'z'; it has \['x', 'h"),
+    "unknown node": ({"p/x": GOOD, "q/x": GOOD}, UnknownPortError, "no node 'q'"),
+    "no slash": ({"x": GOOD}, InputError, "'node/port'"),
+    "a number as key": ({1: GOOD}, InputTypeError, "'node/port'"),
+    "shape": ({"p/x": GOOD[:2]}, InputError, r"'p/x': expected float32 \[3\], got float32 \[2\]"),
+    "broadcastable shape": ({"p/x": GOOD[:1]}, InputError, r"expected float32 \[3\], got float32 \[1\]"),
+    "extra axis": ({"p/x": GOOD[None]}, InputError, r"got float32 \[1, 3\]"),
+    "float64": ({"p/x": GOOD.astype(np.float64)}, InputError, r"got float64 \[3\].*cast=True"),
+    "int": ({"p/x": GOOD.astype(np.int64)}, InputError, r"got int64 \[3\]"),
+    "complex": ({"p/x": GOOD.astype(np.complex64)}, InputError, "got complex64"),
+    "torch float64": ({"p/x": torch.ones(3, dtype=torch.float64)}, InputError, r"got float64 \[3\]"),
+    "torch shape": ({"p/x": torch.ones(3, 1)}, InputError, r"got float32 \[3, 1\]"),
+    "wrong device": ({"p/x": torch.ones(3, device="meta")}, InputError, "a tensor on meta"),
+    "None": ({"p/x": None}, InputTypeError, "NoneType"),
+    "text": ({"p/x": "abc"}, InputTypeError, "str"),
+    "ragged list": ({"p/x": [1.0, [2.0, 3.0]]}, InputError, "rows differ"),
+    "short list": ({"p/x": [1.0, 2.0]}, InputError, r"expected float32 \[3\]"),
+    "bad state": ({"p/x": GOOD, "STATE": np.zeros(5, np.float32)}, InputError, r"expected float32 \[2\]"),
+}
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+def test_refused_inputs_name_the_port_and_leave_the_state(tmp_path, face, backend):
+    runner = face(memory(tmp_path, backend))
+    (state,) = runner.feedback_inputs
+    runner({"p/x": GOOD})
+    before = {k: array(v) for k, v in runner.state().items()}
+    for name, (given, error, message) in REFUSED.items():
+        if isinstance(given, dict):
+            given = {state if k == "STATE" else k: v for k, v in given.items()}
+        with pytest.raises(error, match=message) as caught:
+            runner(given)
+        assert isinstance(caught.value, LeappError), name
+        for k, v in runner.state().items():
+            np.testing.assert_array_equal(array(v), before[k], err_msg=name)
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "value",
+    [GOOD, torch.from_numpy(GOOD), [1.0, 2.0, 3.0], (1, 2, 3), np.array([1, 0, 2, 0, 3], np.float32)[::2],
+     torch.tensor([1.0, 2.0, 3.0], requires_grad=True), torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0])),
+     torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]).t()[:, 0]],
+    ids=["numpy", "torch", "list", "ints", "strided", "grad", "parameter", "transposed"],
+)  # fmt: skip
+def test_numpy_torch_and_lists_are_taken_alike(tmp_path, face, backend, value):
+    runner = face(memory(tmp_path, backend))
+    want = Memory()(torch.from_numpy(GOOD), torch.tensor([1.0, -2.0]))[0]
+    got = runner({"p/x": value})["p/y"]
+    torch.testing.assert_close(torch.as_tensor(got), want)
+    assert not torch.as_tensor(got).requires_grad
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_gradients_are_neither_kept_nor_left_switched_off(tmp_path, face):
+    runner = face(memory(tmp_path, "jit"))
+    weight = torch.ones(3, requires_grad=True)
+    for _ in range(3):
+        runner({"p/x": weight * 2})
+    assert torch.is_grad_enabled()
+    assert not any(torch.as_tensor(v).requires_grad for v in runner.state().values())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inference_mode_comes_and_goes_between_steps(tmp_path, backend):
+    manager, plain = InferenceManager(memory(tmp_path, backend)), InferenceManager(memory(tmp_path, backend))
+    for k in range(4):
+        x = torch.randn(3)
+        with torch.inference_mode(k % 2 == 0):
+            got = manager({"p/x": x.clone()})["p/y"]
+        assert torch.equal(got, plain({"p/x": x})["p/y"])
+    manager.reset()
+    manager.set_input_value("p", "h", torch.ones(2))
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_cast_is_only_done_when_asked(tmp_path, face):
+    runner = face(memory(tmp_path, "onnx"), cast=True)
+    want = Memory()(torch.from_numpy(GOOD), torch.tensor([1.0, -2.0]))[0]
+    torch.testing.assert_close(torch.as_tensor(runner({"p/x": GOOD.astype(np.float64)})["p/y"]), want)
+    with pytest.raises(InputError, match="complex64"):
+        runner({"p/x": GOOD.astype(np.complex64)})
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_integers_outside_the_range_are_refused(tmp_path, face):
+    class Same(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+    stage = Stage(Same(), {"x": torch.zeros(2, dtype=torch.int8)}, ["y"], "jit")
+    runner = face(write_bundle(tmp_path, {"p": stage}), cast=True)
+    assert array(runner({"p/x": [1, 2]})["p/y"]).tolist() == [2, 3]
+    for value in ([1, 300], np.array([1, -300]), [0.5, 1.0]):
+        with pytest.raises(InputError, match="expected int8"):
+            runner({"p/x": value})
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nonfinite_policies(tmp_path, face, bad):
+    given = {"p/x": np.array([1.0, bad, 0.0], np.float32)}
+    path = memory(tmp_path, "onnx")
+    face(path)(given)
+    with pytest.warns(RuntimeWarning, match="'p/x' holds NaN"):
+        face(path, nonfinite="warn")(given)
+    runner = face(path, nonfinite="raise")
+    with pytest.raises(InputError, match="'p/x' holds NaN"):
+        runner(given)
+    assert array(runner.state()["p/h_in"]).tolist() == [1.0, -2.0]
+    runner({"p/x": GOOD})
+    with pytest.raises(InputError, match="nonfinite"):
+        face(path, nonfinite="maybe")
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sticky_reuses_the_last_value_and_only_when_asked(tmp_path, face, backend):
+    runner, strict = face(memory(tmp_path, backend), sticky=True), face(memory(tmp_path, backend))
+    zeros = np.zeros(3, np.float32)
+    given = GOOD.copy()
+    for sticky, full in (({}, zeros), ({"p/x": given}, GOOD), ({}, GOOD), ({}, GOOD)):
+        got = runner(sticky)["p/y"]
+        if sticky:
+            given[...] = 99.0  # The runner kept the value, not the array.
+        np.testing.assert_array_equal(array(got), array(strict({"p/x": full})["p/y"]))
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_value_of_an_inner_port_is_refused(tmp_path, face):
+    runner = face(loop(tmp_path, "jit", "onnx"))
+    with pytest.raises(InputError, match="'f/c' is fed by 'p/c'"):
+        runner({"p/obs": np.ones(2, np.float32), "f/c": np.ones(2, np.float32)})
+    with pytest.raises(InputError, match="'f/c' is fed by 'p/c'"):
+        runner.set_input_value("f", "c", np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inputs_are_not_kept_changed_or_aliased(tmp_path, face, backend):
+    class Grabs(torch.nn.Module):
+        """Writes its input and returns views of it: everything a model should not do."""
+
+        def forward(self, x: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = x + h
+            return x.view(3), y
+
+    class Rude(Grabs):
+        def forward(self, x: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            x.add_(1.0)
+            return x.view(3), x + h
+
+    module = Rude() if backend == "jit" else Grabs()
+    names = ("h_in", "h_out") if backend == "onnx" else ("h", "h")
+    stage = Stage(module, {"x": torch.ones(3), names[0]: torch.zeros(3)}, ["y", names[1]], backend)
+    runner = face(write_bundle(tmp_path, {"p": stage}, {}, {f"p/{names[1]}": (f"p/{names[0]}",)}))
+    x = torch.tensor([1.0, 2.0, 3.0])
+    given = x.numpy() if face is Pipeline else x
+    out = runner({"p/x": given})
+    assert x.tolist() == [1.0, 2.0, 3.0]
+    shift = 1.0 if backend == "jit" else 0.0
+    x.fill_(50.0)
+    first = torch.as_tensor(out["p/y"])
+    assert first.tolist() == [1.0 + shift, 2.0 + shift, 3.0 + shift]
+    first.fill_(-7.0)
+    again = x.clone().numpy() if face is Pipeline else x.clone()
+    assert torch.as_tensor(runner({"p/x": again})["p/y"]).tolist() == [50.0 + shift] * 3
+    assert torch.as_tensor(next(iter(runner.state().values()))).tolist() == [
+        51.0 + 2 * shift,
+        52.0 + 2 * shift,
+        53.0 + 2 * shift,
+    ]
+    assert x.tolist() == [50.0] * 3

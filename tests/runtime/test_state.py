@@ -1,0 +1,204 @@
+"""State: reset, save and restore, override, and that nobody else can reach it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from leapp.errors import InputError, UnknownPortError
+from leapp.runtime import Pipeline
+from leapp.runtime.inference_manager import InferenceManager
+from tests.runtime.bundles import BACKENDS, Memory, Stage, array, loop, memory, write_bundle
+
+FACES = (Pipeline, InferenceManager)
+
+
+def values(count: int, size: int) -> list[np.ndarray]:
+    generator = np.random.default_rng(count)
+    return [generator.standard_normal(size).astype(np.float32) for _ in range(count)]
+
+
+def run(runner, xs, key="p/x") -> list[list[np.ndarray]]:
+    return [[array(v) for v in runner({key: x}).values()] for x in xs]
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_reset_starts_over_and_touches_nobody_elses_tensors(tmp_path, face, backend):
+    runner = face(memory(tmp_path, backend))
+    xs = values(5, 3)
+    first = run(runner, xs)
+    mine = torch.from_numpy(xs[0].copy()) if face is InferenceManager else xs[0].copy()
+    out = runner({"p/x": mine})
+    held = {k: array(v) for k, v in out.items()}
+    runner.reset()
+    np.testing.assert_array_equal(array(mine), xs[0])
+    for k, v in out.items():
+        np.testing.assert_array_equal(array(v), held[k])
+    np.testing.assert_array_equal(run(runner, xs), first)
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_outputs_belong_to_the_caller(tmp_path, face, backend):
+    class Echo(torch.nn.Module):
+        def forward(self, x: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            new = h * 0.5 + x
+            return new, new
+
+    names = ("h_in", "h_out") if backend == "onnx" else ("h", "h")
+    stage = Stage(Echo(), {"x": torch.ones(2), names[0]: torch.zeros(2)}, ["y", names[1]], backend)
+    feedback = {f"p/{names[1]}": (f"p/{names[0]}",)}
+    outputs = ["p/y", f"p/{names[1]}"]
+    spoiled, clean = (face(write_bundle(tmp_path, {"p": stage}, {}, feedback, outputs=outputs)) for _ in range(2))
+    earlier = []
+    for x in values(4, 2):
+        out, want = spoiled({"p/x": x}), clean({"p/x": x})
+        for k, v in out.items():
+            np.testing.assert_array_equal(array(v), array(want[k]))
+        for v, copy in earlier:
+            np.testing.assert_array_equal(array(v), copy)
+        for v in out.values():
+            v[...] = -1000.0
+        earlier += [(v, array(v)) for v in out.values()]
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_views_are_given_out_only_when_asked(tmp_path, face):
+    runner = face(memory(tmp_path, "onnx"), copy=False)
+    first = runner({"p/x": values(1, 3)[0]})["p/y"]
+    before = array(first)
+    second = runner({"p/x": values(1, 3)[0]})["p/y"]
+    np.testing.assert_array_equal(array(first), array(second))
+    assert not np.array_equal(before, array(second))
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(("first", "second"), [("onnx", "onnx"), ("jit", "onnx"), ("onnx", "jit"), ("pt2", "jit")])
+def test_state_can_be_saved_and_restored(tmp_path, face, first, second):
+    runner = face(loop(tmp_path, first, second))
+    xs = values(7, 2)
+    run(runner, xs[:3], "p/obs")
+    saved = runner.state()
+    kept = {k: array(v) for k, v in saved.items()}
+    want = run(runner, xs[3:], "p/obs")
+    for k, v in saved.items():
+        np.testing.assert_array_equal(array(v), kept[k])
+    runner.load_state(saved)
+    np.testing.assert_array_equal(run(runner, xs[3:], "p/obs"), want)
+    other = face(loop(tmp_path / "other", first, second))
+    other.load_state(kept)
+    np.testing.assert_array_equal(run(other, xs[3:], "p/obs"), want)
+    with pytest.raises(UnknownPortError, match="p/mem"):
+        runner.load_state({"f/prev": np.zeros(2, np.float32)})
+    now = {k: array(v) for k, v in runner.state().items()}
+    with pytest.raises(InputError, match="f/prev"):
+        runner.load_state({"p/mem": np.zeros(2, np.float32), "f/prev": np.zeros(3, np.float32)})
+    for k, v in runner.state().items():
+        np.testing.assert_array_equal(array(v), now[k])
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(("first", "second"), [("onnx", "onnx"), ("jit", "onnx"), ("jit", "jit")])
+def test_one_node_can_be_reset_alone(tmp_path, face, first, second):
+    runner = face(loop(tmp_path, first, second))
+    run(runner, values(3, 2), "p/obs")
+    before = {k: array(v) for k, v in runner.state().items()}
+    runner.reset(node="f")
+    after = {k: array(v) for k, v in runner.state().items()}
+    np.testing.assert_array_equal(after["p/mem"], before["p/mem"])
+    np.testing.assert_array_equal(after["f/prev"], [3.0, -3.0])
+    with pytest.raises(UnknownPortError, match="no node 'zz'"):
+        runner.reset(node="zz")
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_of_a_batch_are_reset_by_mask(tmp_path, face, backend):
+    class Count(torch.nn.Module):
+        def forward(self, x: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            new = h + x
+            return new * 1.0, new
+
+    names = ("h_in", "h_out") if backend == "onnx" else ("h", "h")
+    stage = Stage(Count(), {"x": torch.ones(3, 2), names[0]: torch.zeros(3, 2)}, ["y", names[1]], backend)
+    start = {f"p/{names[0]}": torch.tensor([[10.0, 10.0], [20.0, 20.0], [30.0, 30.0]])}
+    runner = face(write_bundle(tmp_path, {"p": stage}, {}, {f"p/{names[1]}": (f"p/{names[0]}",)}, start))
+    ones = np.ones((3, 2), np.float32)
+    for _ in range(2):
+        runner({"p/x": ones})
+    runner.reset(mask=torch.tensor([False, True, False]))
+    assert array(runner({"p/x": ones})["p/y"])[:, 0].tolist() == [13.0, 21.0, 33.0]
+    with pytest.raises(InputError, match=r"mask has the shape \[2\]"):
+        runner.reset(mask=[True, False])
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_state_given_as_input_replaces_it_for_this_step(tmp_path, face, backend):
+    runner = face(memory(tmp_path, backend))
+    (state,) = runner.feedback_inputs
+    x, h = np.array([1.0, 2.0, 3.0], np.float32), np.array([5.0, 6.0], np.float32)
+    runner({"p/x": x})
+    for name in (state, "p/h"):
+        want, after = Memory()(torch.from_numpy(x), torch.from_numpy(h))
+        np.testing.assert_allclose(array(runner({"p/x": x, name: h})["p/y"]), want, rtol=1e-6)
+        np.testing.assert_allclose(array(runner.state()[state]), after, rtol=1e-6)
+        assert h.tolist() == [5.0, 6.0]
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_set_input_value(tmp_path, face, backend):
+    runner = face(memory(tmp_path, backend))
+    x = np.array([1.0, 2.0, 3.0], np.float32)
+    for value, full in ((torch.tensor([5.0, 6.0]), [5.0, 6.0]), (2, [2.0, 2.0]), (np.float64(0.5), [0.5, 0.5])):
+        runner.set_input_value(node_name="p", input_name="h", value=value)
+        want = Memory()(torch.from_numpy(x), torch.tensor(full))[0]
+        np.testing.assert_allclose(array(runner({"p/x": x})["p/y"]), want, rtol=1e-6)
+    with pytest.raises(InputError, match="Missing input 'p/x'"):
+        runner({})
+    runner.set_input_value("p", "x", x)
+    runner.set_input_value("p", "h", [1.0, -2.0])
+    want = Memory()(torch.from_numpy(x), torch.tensor([1.0, -2.0]))[0]
+    np.testing.assert_allclose(array(runner({})["p/y"]), want, rtol=1e-6)
+    for node, name, error in (("q", "h", KeyError), ("p", "zz", KeyError)):
+        with pytest.raises(error):
+            runner.set_input_value(node, name, 1.0)
+    with pytest.raises(InputError, match=r"'p/h.*\[3\] cannot be broadcast to \[2\]"):
+        runner.set_input_value("p", "h", torch.zeros(3))
+    runner.reset()
+    with pytest.raises(InputError, match="Missing input 'p/x'"):
+        runner({})
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_warm_up_leaves_the_state(tmp_path, face, backend):
+    warm, cold = face(memory(tmp_path, backend)), face(memory(tmp_path, backend))
+    xs = values(4, 3)
+    run(warm, xs[:1]), run(cold, xs[:1])
+    warm.warm_up(3)
+    np.testing.assert_array_equal(run(warm, xs[1:]), run(cold, xs[1:]))
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_state_without_stored_initial_values_starts_at_zero(tmp_path, face, backend):
+    names = ("h_in", "h_out") if backend == "onnx" else ("h", "h")
+    stage = Stage(Memory(), {"x": torch.ones(3), names[0]: torch.ones(2)}, ["y", names[1]], backend)
+    runner = face(write_bundle(tmp_path, {"p": stage}, {}, {f"p/{names[1]}": (f"p/{names[0]}",)}))
+    assert array(runner({"p/x": [1.0, 2.0, 3.0]})["p/y"]).tolist() == [14.0, 14.0]
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_graph_without_inputs_runs_on_an_empty_mapping(tmp_path, face, backend):
+    class Clock(torch.nn.Module):
+        def forward(self, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return t * 10.0, t + 1.0
+
+    stage = Stage(Clock(), {"t": torch.zeros(1)}, ["y", "next"], backend)
+    runner = face(write_bundle(tmp_path, {"p": stage}, {}, {"p/next": ("p/t",)}))
+    assert [runner({})["p/y"].item() for _ in range(4)] == [0.0, 10.0, 20.0, 30.0]
