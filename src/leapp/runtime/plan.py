@@ -195,10 +195,12 @@ def _order(nodes: Mapping[str, Node], edges: Mapping[str, str]) -> tuple[str, ..
 
 
 def _cycle(waits: Mapping[str, set[str]]) -> list[str]:
-    """One cycle among nodes that all wait for another."""
+    """One cycle among nodes that all wait for another, along its edges."""
     path = [min(waits)]
     while True:
         source = min(waits[path[-1]])
         if source in path:
-            return path[path.index(source) :][::-1]
+            cycle = path[path.index(source) :][::-1]
+            first = cycle.index(min(cycle))
+            return cycle[first:] + cycle[:first]
         path.append(source)

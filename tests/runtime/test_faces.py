@@ -1,0 +1,229 @@
+"""What deployers and client code read: catalogue, binding by name, the attributes of the manager, cost of a step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from leapp.errors import BundleError, InputError, UnknownPortError
+from leapp.runtime import Pipeline
+from leapp.runtime.inference_manager import InferenceManager
+from tests.runtime.bundles import BACKENDS, Scale, Stage, array, chain, loop, memory, write_bundle
+
+FACES = (Pipeline, InferenceManager)
+
+
+class Joints(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor([1.0, 10.0, 100.0]))
+
+    def forward(self, q: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        return q * self.scale + g
+
+
+def joints(directory, backend="onnx"):
+    names = [["hip", "knee", "ankle"]]
+    extra = {"units": "rad", "limits": [-1, 1], "frame": "base"}
+    semantics = {
+        "q": {"kind": "state/joint/position", "element_names": names, "extra": extra},
+        "y": {"kind": "target/joint/position", "element_names": [None, *names]},
+        "g": {"kind": "state/vector3d", "element_names": ["__temporal_axis__"], "temporal_period_ms": 20},
+    }  # fmt: skip
+    stage = Stage(Joints(), {"q": torch.zeros(1, 3), "g": torch.zeros(1)}, ["y"], backend, semantics)
+    return write_bundle(directory, {"p": stage}, configs={"frequency": 50, "robot": "a"})
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_catalogue(tmp_path, face):
+    runner = face(joints(tmp_path))
+    port = runner.input_by_kind("state/joint/position")
+    assert (port.key, port.node, port.name, port.role) == ("p/q", "p", "q", "input")
+    assert port.element_names == ("hip", "knee", "ankle")
+    assert (port.units, port.limits, port.shape, port.dtype) == ("rad", [-1, 1], (1, 3), "float32")
+    assert port.extra["frame"] == "base"
+    assert runner.input_ports["p/g"].temporal_period_ms == 20
+    assert runner.input_ports["p/g"].element_names == ()
+    assert [p.key for p in runner.outputs_by_kind("target/joint/position")] == ["p/y"]
+    assert runner.output_by_kind("nope") is None
+    assert runner.inputs_by_kind("nope") == []
+    assert [p.key for p in runner.ports] == ["p/q", "p/g", "p/y"]
+    assert (runner.frequency, runner.configs) == (50, {"frequency": 50, "robot": "a"})
+    from leapp.semantics import InputKindEnum
+
+    assert runner.input_by_kind(InputKindEnum.JOINT_POSITION) == port
+    stateful = face(memory(tmp_path / "m", "jit"))
+    assert [(p.key, p.role) for p in stateful.ports] == [("p/x", "input"), ("p/h", "feedback"), ("p/y", "output")]
+    assert stateful.frequency is None
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_binding_by_name_takes_and_gives_the_robots_order(tmp_path, face):
+    runner = face(joints(tmp_path))
+    bound = runner.bind(inputs={"p/q": ["ankle", "hip", "knee"]}, outputs={"p/y": ["knee", "ankle", "hip"]})
+    for q in (np.array([[3.0, 1.0, 2.0]], np.float32), torch.tensor([[3.0, 1.0, 2.0]]), [[3.0, 1.0, 2.0]]):
+        out = bound({"p/q": q, "p/g": [0.5]})
+        assert array(out["p/y"]).tolist() == [[20.5, 300.5, 1.5]]
+    with pytest.raises(InputError, match=r"'p/q'.*\[1, 2\]"):
+        bound({"p/q": [[1.0, 2.0]], "p/g": [0.5]})
+    with pytest.raises(InputError, match=r"'p/q'.*missing \['knee'\], extra \['wheel', 'arm'\]"):
+        runner.bind(inputs={"p/q": ["hip", "ankle", "wheel", "arm"]})
+    with pytest.raises(InputError, match=r"twice \['hip'\]"):
+        runner.bind(outputs={"p/y": ["hip", "hip", "knee", "ankle"]})
+    with pytest.raises(UnknownPortError, match="'p/zz' cannot be bound"):
+        runner.bind(inputs={"p/zz": []})
+    with pytest.raises(BundleError, match="'p/g' has 0 axes with element names"):
+        runner.bind(inputs={"p/g": ["x"]})
+
+
+def test_manager_attributes_that_clients_read(tmp_path):
+    path = loop(tmp_path, "jit", "onnx")
+    manager = InferenceManager(str(path))
+    assert manager.model_path == str(path)
+    assert set(manager.leapp_description) == {"models", "pipeline", "system information"}
+    assert manager.models["p"]["inputs"][0] == {"name": "obs", "dtype": "float32", "shape": [2], "type": "tensor"}
+    assert manager.pipeline["feedback_flow"] == {"f/mo": ["p/mem", "f/prev"]}
+    assert manager.system_info == {"leapp config version": "1.3"}
+    assert (manager.inputs, manager.outputs) == (["p/obs"], ["f/mo", "p/a"])
+    assert manager.feedback_inputs == ["p/mem", "f/prev"]
+    assert manager.organized_pipeline_connections["f"] == {"mo": [("p", "mem"), ("f", "prev"), ("==out==", "f/mo")]}
+    node = manager.nodes["f"]
+    assert (node.input_names, node.output_names, node.device.type) == (["c", "prev"], ["mo"], "cpu")
+    assert [entry["shape"] for entry in node.input_descriptions] == [[2], [2]]
+    assert node.output_descriptions[0]["name"] == "mo"
+    out = manager.run_policy({"p/obs": torch.tensor([1.0, 1.0])})
+    held = manager.value_dict
+    assert torch.equal(held["==out=="]["p/a"], out["p/a"])
+    assert torch.equal(held["p"]["mem"], out["f/mo"])
+    assert torch.equal(held["f"]["prev"], out["f/mo"])
+    assert held["f"]["c"].tolist() == [2.0, 3.0]
+    held["p"]["mem"].zero_()
+    assert torch.equal(manager.state()["p/mem"], out["f/mo"])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_node_can_be_called_alone_without_moving_state(tmp_path, backend):
+    manager = InferenceManager(loop(tmp_path, backend, backend))
+    before = manager.state()
+    c, prev = torch.randn(2), torch.randn(2)
+    (got,) = manager.nodes["f"](c, prev)
+    torch.testing.assert_close(got, 0.5 * c + 0.25 * prev)
+    assert all(torch.equal(v, before[k]) for k, v in manager.state().items())
+    with pytest.raises(InputError, match="takes 2 inputs, got 1"):
+        manager.nodes["f"](c)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_mock_and_zero_inputs_fit(tmp_path, face):
+    class Mix(torch.nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+            return a + b.float() + c.float()
+
+    ones = torch.ones(64)
+    stage = Stage(Mix(), {"a": ones, "b": ones.bool(), "c": ones.to(torch.int8)}, ["y"], "jit")
+    runner = face(write_bundle(tmp_path, {"p": stage}))
+    mock = runner.get_mock_input()
+    runner(mock)
+    assert 0 < array(mock["p/b"]).sum() < 64
+    assert array(mock["p/c"]).min() >= 0
+    assert array(runner(runner.zeros_input())["p/y"]).tolist() == [0.0] * 64
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backends", [["onnx", "onnx"], ["jit", "onnx"], ["jit", "jit"]], ids="-".join)
+def test_a_shared_runner_is_never_wrong(tmp_path, face, backends):
+    path, modules = chain(tmp_path, backends)
+    runner = face(path)
+    given = [torch.randn(2, 8) for _ in range(4)]
+    want = [array(runner({"n0/x": x})["n1/y"]) for x in given]
+    assert not np.array_equal(want[0], want[1])
+    torch.testing.assert_close(torch.from_numpy(want[0]), modules[1](modules[0](given[0])))
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        inputs = {"n0/x": given[i] if face is InferenceManager else given[i].numpy()}
+        for _ in range(1500):
+            if not np.array_equal(array(runner(inputs)["n1/y"]), want[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_counting_from_four_threads_loses_no_step(tmp_path):
+    class Count(torch.nn.Module):
+        def forward(self, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return t * 1.0, t + 1.0
+
+    manager = InferenceManager(
+        write_bundle(tmp_path, {"p": Stage(Count(), {"t": torch.zeros(1)}, ["y", "n"], "onnx")}, {}, {"p/n": ("p/t",)})
+    )
+    seen: list[list[float]] = [[] for _ in range(4)]
+    threads = [threading.Thread(target=lambda s=s: s.extend(manager({})["p/y"].item() for _ in range(1000))) for s in seen]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(v for s in seen for v in s) == [float(i) for i in range(4000)]
+
+
+def calls(step) -> int:
+    """Python and C calls of one step."""
+    count = [0]
+
+    def profile(frame, event, arg) -> None:
+        count[0] += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+    return count[0] - 2
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(
+    ("backends", "most"), [(["onnx"] * 3, 15), (["jit", "onnx"] * 5, 40), (["jit"] * 3, 15)], ids=["onnx3", "mixed10", "jit3"]
+)
+def test_calls_per_step(tmp_path, face, backends, most):
+    path, _ = chain(tmp_path, backends)
+    runner = face(path)
+    inputs = runner.get_mock_input()
+    for _ in range(5):
+        runner(inputs)
+    with torch.no_grad():
+        assert calls(lambda: runner(inputs)) <= most
+
+
+def test_an_onnx_bundle_runs_without_torch_and_onnx(tmp_path):
+    path, modules = chain(tmp_path, ["onnx", "onnx"])
+    code = f"""
+import sys, numpy
+import leapp.runtime
+assert not {{"torch", "onnx", "onnxruntime"}} & set(sys.modules), sorted(sys.modules)
+x = numpy.full((2, 8), 0.5, numpy.float32)
+pipeline = leapp.runtime.Pipeline({str(path)!r})
+numpy.save({str(tmp_path / "out.npy")!r}, pipeline({{"n0/x": x}})["n1/y"])
+assert not {{"torch", "onnx"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    want = modules[1](modules[0](torch.full((2, 8), 0.5)))
+    torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "out.npy")), want)
+
+
+def test_threads_and_providers_are_passed_on(tmp_path):
+    path, modules = chain(tmp_path, ["onnx", "onnx"])
+    x = torch.randn(2, 8)
+    got = InferenceManager(path, threads=2, providers=["CPUExecutionProvider"], device="cpu")({"n0/x": x})["n1/y"]
+    torch.testing.assert_close(got, modules[1](modules[0](x)))
+    assert Scale(8, 8, 0)(x).shape == got.shape

@@ -1,0 +1,185 @@
+"""Wiring that cannot run as written is refused by name when a plan is made; the order follows the edges alone."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+import torch
+
+from leapp.errors import BundleError
+from leapp.graph.contract import Contract, ModelFile, Node, Pipeline, Port
+from leapp.runtime import Pipeline as Runtime
+from leapp.runtime.inference_manager import InferenceManager
+from leapp.runtime.plan import make_plan
+from tests.runtime.bundles import Scale, Stage, chain, write_bundle
+
+
+def port(name: str, shape: tuple[int, ...] = (2,), dtype: str = "float32") -> Port:
+    return Port(name=name, shape=shape, dtype=dtype)
+
+
+def node(inputs: str, outputs: str, backend: str | None = "onnx") -> Node:
+    model = ModelFile(model_path="m", backend=backend) if backend else ModelFile()
+    return Node(inputs=tuple(map(port, inputs.split())), outputs=tuple(map(port, outputs.split())), model=model)
+
+
+def contract(nodes: dict[str, Node] | None = None, **wiring: object) -> Contract:
+    """``a/y -> b/x``, where ``b`` also remembers its ``h``; every keyword replaces a part of the wiring."""
+    parts = {
+        "data_flow": {"a/y": ("b/x",)},
+        "feedback_flow": {"b/h": ("b/h",)},
+        "inputs": {"a": ("x",)},
+        "outputs": {"b": ("y",)},
+    } | wiring
+    return Contract(nodes=nodes or {"a": node("x", "y"), "b": node("x h", "y h")}, pipeline=Pipeline(**parts))
+
+
+def other_input(name: str, shape: tuple[int, ...], dtype: str) -> Node:
+    """Node ``b`` with another form of its first input."""
+    return msgspec.structs.replace(node("x h", "y h"), inputs=(port(name, shape, dtype), port("h")))
+
+
+BROKEN = {
+    "cycle": (
+        contract(
+            {"a": node("x z", "y"), "b": node("x", "y"), "c": node("x", "y")},
+            data_flow={"a/y": ("b/x",), "b/y": ("c/x",), "c/y": ("a/z",)},
+            feedback_flow={},
+            outputs={},
+        ),
+        "cycle through 'a', 'b', 'c'",
+    ),
+    "self cycle": (
+        contract(data_flow={"a/y": ("b/x",), "b/h": ("b/h",)}, feedback_flow={}, outputs={"b": ("y",)}),
+        "cycle through 'b'",
+    ),
+    "fed by two edges": (contract(data_flow={"a/y": ("b/x",), "b/y": ("b/x",)}), "'b/x' is fed twice in data_flow"),
+    "edge and caller": (contract(inputs={"a": ("x",), "b": ("x",)}), "'b/x' is fed twice: by the caller.*'a/y'"),
+    "edge and feedback": (contract(feedback_flow={"b/h": ("b/h", "b/x")}), "'b/x' is fed twice.*'a/y'.*'b/h'"),
+    "fed by nothing": (contract(inputs={}), "'a/x' is fed by nothing"),
+    "no state": (contract(feedback_flow={}, outputs={"b": ("y", "h")}), "'b/h' is fed by nothing"),
+    "unknown source": (contract(data_flow={"a/q": ("b/x",)}), "starts at 'a/q', which is no output"),
+    "unknown node": (contract(data_flow={"z/y": ("b/x",)}), "starts at 'z/y'"),
+    "unknown target": (contract(data_flow={"a/y": ("b/q",)}), "to 'b/q', which is no input"),
+    "unknown feedback": (contract(feedback_flow={"b/h": ("b/nope",)}), "feedback_flow leads .* to 'b/nope'"),
+    "unknown input": (contract(inputs={"a": ("x", "w")}), "pipeline.inputs lists 'a/w'"),
+    "unknown output": (contract(outputs={"b": ("y", "w")}), "pipeline.outputs lists 'b/w'"),
+    "listed twice": (contract(outputs={"b": ("y", "y")}), "lists 'b/y' twice"),
+    "goes nowhere": (contract(outputs={}), "'b/y' goes nowhere"),
+    "shapes differ": (
+        contract({"a": node("x", "y"), "b": other_input("x", (3,), "float32")}),
+        r"'a/y' \(float32 \[2\]\) to 'b/x' \(float32 \[3\]\)",
+    ),
+    "dtypes differ": (
+        contract({"a": node("x", "y"), "b": other_input("x", (2,), "float64")}),
+        r"'b/x' \(float64 \[2\]\)",
+    ),
+    "backend": (contract({"a": node("x", "y", "trt"), "b": node("x h", "y h")}), "'a' has the backend 'trt'"),
+    "same name twice": (contract({"a": node("x x", "y"), "b": node("x h", "y h")}), "two inputs named 'x'"),
+    "dtype": (
+        contract({"a": msgspec.structs.replace(node("x", "y"), inputs=(port("x", (2,), "float31"),)), "b": node("x h", "y h")}),
+        "unknown dtype 'float31'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_wiring_is_refused_by_name(case):
+    broken, message = BROKEN[case]
+    with pytest.raises(BundleError, match=message) as caught:
+        make_plan(broken)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_the_unbroken_contract_is_accepted():
+    assert make_plan(contract()).order == ("a", "b")
+
+
+def test_order_follows_edges_whatever_the_file_says():
+    generator = random.Random(0)
+    for _ in range(30):
+        count = 8
+        sources = {f"n{i}": f"n{generator.randrange(i)}" if i else None for i in range(count)}
+        nodes = {name: node("x", "y", generator.choice(["onnx", "jit"])) for name in sources}
+        shuffled = list(nodes)
+        generator.shuffle(shuffled)
+        flow: dict[str, tuple[str, ...]] = {}
+        for target, source in sources.items():
+            if source:
+                flow[f"{source}/y"] = (*flow.get(f"{source}/y", ()), f"{target}/x")
+        plan = make_plan(
+            contract(
+                {name: nodes[name] for name in shuffled},
+                data_flow=flow, feedback_flow={}, inputs={"n0": ("x",)}, outputs={name: ("y",) for name in nodes},
+            )
+        )  # fmt: skip
+        place = {name: index for index, name in enumerate(plan.order)}
+        assert all(place[source] < place[target] for target, source in sources.items() if source)
+        straight = contract(nodes, data_flow=flow, feedback_flow={}, inputs={"n0": ("x",)}, outputs={n: ("y",) for n in nodes})
+        assert make_plan(straight).order == plan.order
+
+
+def test_nodes_of_one_backend_stand_together_when_edges_allow():
+    nodes = {name: node("x", "y", backend) for name, backend in zip("abcd", ["onnx", "jit", "onnx", "jit"], strict=True)}
+    free = contract(
+        nodes, data_flow={}, feedback_flow={}, inputs={n: ("x",) for n in nodes}, outputs={n: ("y",) for n in nodes}
+    )
+    assert make_plan(free).order == ("a", "c", "b", "d")
+
+
+@pytest.mark.parametrize("face", [Runtime, InferenceManager])
+@pytest.mark.parametrize("backend", ["onnx", "jit", "pt2"])
+def test_a_model_that_is_not_what_the_bundle_says_is_refused_at_load(tmp_path, face, backend):
+    path, _ = chain(tmp_path / "one", [backend])
+    text = path.read_text()
+    if backend == "onnx":
+        path.write_text(text.replace("name: x", "name: q").replace("[x]", "[q]"))
+        with pytest.raises(BundleError, match=r"'n0' has the inputs \['x'\], the bundle says \['q'\]"):
+            face(path)
+        path.write_text(text.replace("shape: [2, 8]", "shape: [2, 9]"))
+        with pytest.raises(BundleError, match=r"'x' of node 'n0' is float32 \[2, 9\] in the bundle"):
+            face(path)
+    else:
+        extra = "    - name: z\n      dtype: float32\n      shape: [1]\n      type: tensor\n    outputs:"
+        path.write_text(text.replace("    outputs:", extra).replace("n0: [x]", "n0: [x, z]"))
+        with pytest.raises(BundleError, match="'n0' takes 1 inputs"):
+            face(path)
+
+
+@pytest.mark.parametrize("face", [Runtime, InferenceManager])
+@pytest.mark.parametrize("backend", ["onnx", "jit", "pt2"])
+def test_a_file_that_is_no_model_is_refused_by_name(tmp_path, face, backend):
+    from leapp.bundle import hash_file
+
+    path, _ = chain(tmp_path, [backend])
+    (model,) = (p for p in tmp_path.iterdir() if p.suffix in (".onnx", ".pt", ".pt2"))
+    old = hash_file(model)[1]
+    model.write_bytes(b"not a model" * 20)
+    path.write_text(path.read_text().replace(old, hash_file(model)[1]))
+    with pytest.raises(BundleError, match="model of node 'n0'(:| cannot be opened)"):
+        face(path)
+
+
+@pytest.mark.parametrize("face", [Runtime, InferenceManager])
+def test_code_is_refused_when_asked(tmp_path, face):
+    for backend in ("jit", "pt2"):
+        path, _ = chain(tmp_path / backend, ["onnx", backend])
+        with pytest.raises(BundleError, match=f"'n1' is a {backend} model"):
+            face(path, allow_code=False)
+    path, modules = chain(tmp_path / "onnx", ["onnx", "onnx"])
+    x = torch.randn(2, 8)
+    got = face(path, allow_code=False)({"n0/x": x})["n1/y"]
+    torch.testing.assert_close(torch.as_tensor(got), modules[1](modules[0](x)))
+
+
+@pytest.mark.parametrize("face", [Runtime, InferenceManager])
+def test_a_bundle_is_opened_by_yaml_by_directory_and_only_with_the_expected_digest(tmp_path, face):
+    path = write_bundle(tmp_path / "g", {"p": Stage(Scale(4, 2), {"x": torch.ones(1, 4)}, ["y"], "onnx")})
+    for where in (path, str(path), path.parent):
+        assert face(where).inputs == ["p/x"]
+    with pytest.raises(BundleError, match="digest"):
+        face(path, expect_digest="0" * 64)
+    with pytest.raises(FileNotFoundError):
+        face(tmp_path / "nowhere.yaml")
