@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from leapp.capture.fastpath import LOWERED
+
 __all__ = ["Kind", "classify", "tensors"]
 
 Tensor = torch.Tensor
@@ -62,6 +64,7 @@ class Kind:
         #: Python functions may write to arguments that no name tells of (batch norm statistics, ``inplace=True``).
         self.hidden_writes = schema is None and (isinstance(func, FunctionType) or "_norm" in self.name)
         packet = self.name.split(".")[0] if schema is not None else self.name.strip("_")
+        self.call = LOWERED.get(self.name.split(".")[0], self.call)
         tags = set(func.tags) if schema is not None else _tags(packet)
         self.random = torch.Tag.nondeterministic_seeded in tags
         self.dynamic = torch.Tag.dynamic_output_shape in tags

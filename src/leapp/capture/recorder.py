@@ -25,10 +25,10 @@ from leapp.capture.source import Where, where
 from leapp.capture.tape import Call, Escape, Ref, Tape, refer
 from leapp.errors import TraceError
 
-__all__ = ["Published", "Recorder"]
+__all__ = ["PLAIN", "Published", "Recorder"]
 
 Tensor = torch.Tensor
-_PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
+PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.PythonTLSSnapshot
 )
@@ -61,14 +61,14 @@ class Recorder:
         self.born: dict[int, weakref.ref[Tensor]] = {}
         self._function = _FunctionMode(self)
         self._dispatch = _DispatchMode(self)
-        self._installed = False
+        self.installed = False
 
     # -- modes on and off ----------------------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Put the modes at the bottom of this thread's stacks, below any mode the user has entered."""
-        if not self._installed:
-            self._installed = True
+        if not self.installed:
+            self.installed = True
             with _function_modes() as stack:
                 stack.insert(0, self._function)
             with _dispatch_modes() as stack:
@@ -76,8 +76,8 @@ class Recorder:
 
     def remove(self) -> None:
         """Take the modes off wherever they stand."""
-        if self._installed:
-            self._installed = False
+        if self.installed:
+            self.installed = False
             with _function_modes() as stack:
                 _discard(stack, self._function)
             with _dispatch_modes() as stack:
@@ -111,7 +111,7 @@ class Recorder:
         """Make the value of ``t`` an input of the tape; the tensor to go on with is a fresh alias of it."""
         with self.silence():
             alias = t.view_as(t) if t.layout == torch.strided else t.detach()
-            if type(alias) not in _PLAIN:
+            if type(alias) not in PLAIN:
                 alias = alias.as_subclass(type(t))
             tape.declare(alias)
         return alias
@@ -379,7 +379,7 @@ class _FunctionMode(TorchFunctionMode):
             return func(*args, **kwargs)
         elif (
             kind.autograd
-            or (types and any(t not in _PLAIN for t in types))
+            or (types and any(t not in PLAIN for t in types))
             or torch._C._is_any_autocast_enabled()
             or torch._C._functorch.peek_interpreter_stack() is not None
             or any(t.autograd for t in tapes)

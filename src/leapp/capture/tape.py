@@ -126,7 +126,7 @@ class Tape:
         elif memory.traced:
             self.memory_of.append(memory)
             if not memory.roots:
-                memory.roots.append((ref, geometry(t)))
+                memory.roots.append((ref, _geometry(t)))
         else:  # a view of a constant
             self.memory_of.append(Memory(True, None))
         return ref
@@ -176,8 +176,8 @@ class Tape:
             return False
         if memory is None or not memory.traced:
             return False
-        mine = geometry(t)
-        return any(root is None or mine == root or overlaps(mine, root) for _, root in memory.roots)
+        mine = _geometry(t)
+        return any(root is None or mine is None or mine == root or overlaps(mine, root) for _, root in memory.roots)
 
     def alias(self, t: Tensor) -> Ref:
         """The slot of a tensor whose memory is traced but which no recorded call returned: derived as a view."""
@@ -295,7 +295,7 @@ def _version(t: Tensor) -> int | None:
 def _geometry(t: Tensor) -> Geometry | None:
     try:
         return geometry(t)
-    except RuntimeError:  # sparse tensors have no strides
+    except RuntimeError:  # sparse and nested tensors have no strides
         return None
 
 

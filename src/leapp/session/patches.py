@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from leapp.capture.calls import tensors
-from leapp.capture.recorder import Recorder
+from leapp.capture.recorder import PLAIN, Recorder
 from leapp.errors import AnnotationError, AnnotationTypeError
 
 __all__ = ["FunctionPatch", "Patches", "check_patches"]
@@ -78,6 +78,7 @@ class Patches:
         """Put everything in place; nothing stays if one of them fails."""
         try:
             self._run_compiled_code_eagerly()
+            self._keep_fast_paths()
             for patch in self._patches:
                 self._replace(patch.module, patch.function_name, self._switch(patch))
         except BaseException:
@@ -110,6 +111,19 @@ class Patches:
             return patch.replacement(*args, **kwargs) if traced else original(*args, **kwargs)
 
         return switch
+
+    def _keep_fast_paths(self) -> None:
+        """Attention layers ask for torch functions before they use their fused kernels; our own mode must not count."""
+        import torch
+
+        original = torch.overrides.has_torch_function
+
+        def has_torch_function(args: Iterable[Any]) -> bool:
+            if torch._C._len_torch_function_stack() != 1 or not self._recorder.installed:
+                return bool(original(args))
+            return any(type(a) not in PLAIN for a in args if isinstance(a, torch.Tensor))
+
+        self._replace(torch.overrides, "has_torch_function", has_torch_function)
 
     def _run_compiled_code_eagerly(self) -> None:
         # torch.compile loads dynamo; without it no compiled function can exist, and loading it costs seconds.

@@ -1,0 +1,148 @@
+"""Torch's fused attention kernels, spelled out.
+
+In evaluation mode ``nn.MultiheadAttention`` and ``nn.TransformerEncoder`` run fused kernels, over nested tensors when there is
+padding. No exporter knows them, so the tape holds these functions in their place. The user's program runs the kernels.
+
+A nested tensor is replayed as a padded one that carries the mask of its real rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+__all__ = ["LOWERED"]
+
+Tensor = torch.Tensor
+_KEEP = "_leapp_keep"
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    mask: Tensor | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """``torch._native_multi_head_attention`` for batch-first tensors."""
+    batch, length = query.shape[0], query.shape[1]
+    keep = getattr(query, _KEEP, None)
+    if query is key and key is value:
+        q, k, v = F.linear(query, qkv_weight, qkv_bias).chunk(3, dim=-1)
+    else:
+        weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
+        q, k, v = (F.linear(t, w, b) for t, w, b in zip((query, key, value), weights, biases, strict=True))
+
+    def heads(t: Tensor) -> Tensor:
+        return t.reshape(batch, t.shape[1], num_head, embed_dim // num_head).transpose(1, 2)
+
+    scores = (heads(q) / math.sqrt(embed_dim // num_head)) @ heads(k).transpose(-2, -1)
+    hidden = _hidden(mask, mask_type)
+    if keep is not None:
+        hidden = ~keep[:, None, None, :]
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -math.inf)
+    weights = torch.softmax(scores, dim=-1)
+    joined = (weights @ heads(v)).transpose(1, 2).reshape(batch, length, embed_dim)
+    out = F.linear(joined, proj_weight, proj_bias)
+    if not need_weights:
+        return out, None
+    return out, weights.mean(dim=1) if average_attn_weights else weights
+
+
+def _hidden(mask: Tensor | None, mask_type: int | None) -> Tensor | None:
+    """Which scores the kernel leaves out; any mask is read as truth values."""
+    if mask is None:
+        return None
+    hidden = mask.to(torch.bool)
+    if mask_type == 1:
+        return hidden[:, None, None, :]
+    return hidden
+
+
+def _encoder_layer(
+    src: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: Tensor,
+    norm_bias_1: Tensor,
+    norm_weight_2: Tensor,
+    norm_bias_2: Tensor,
+    ffn_weight_1: Tensor,
+    ffn_bias_1: Tensor,
+    ffn_weight_2: Tensor,
+    ffn_bias_2: Tensor,
+    mask: Tensor | None = None,
+    mask_type: int | None = None,
+) -> Tensor:
+    """``torch._transformer_encoder_layer_fwd``."""
+    keep = getattr(src, _KEEP, None)
+
+    def attend(x: Tensor) -> Tensor:
+        _mark(x, keep)
+        return _attention(
+            x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, False, True, mask_type
+        )[0]
+
+    def feed(x: Tensor) -> Tensor:
+        hidden = F.linear(x, ffn_weight_1, ffn_bias_1)
+        return F.linear(F.gelu(hidden) if use_gelu else F.relu(hidden), ffn_weight_2, ffn_bias_2)
+
+    def norm_1(x: Tensor) -> Tensor:
+        return F.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
+
+    def norm_2(x: Tensor) -> Tensor:
+        return F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
+
+    if norm_first:
+        x = src + attend(norm_1(src))
+        x = x + feed(norm_2(x))
+    else:
+        x = norm_1(src + attend(src))
+        x = norm_2(x + feed(x))
+    return _mark(x, keep)
+
+
+def _mark(t: Tensor, keep: Tensor | None) -> Tensor:
+    if keep is not None:
+        setattr(t, _KEEP, keep)
+    return t
+
+
+def _from_mask(t: Tensor, mask: Tensor, mask_check: bool = True) -> Tensor:
+    """``torch._nested_tensor_from_mask``: the rows where ``mask`` is true."""
+    return _mark(t.clone(), mask)
+
+
+def _to_padded(t: Tensor, padding: float, output_size: Any = None) -> Tensor:
+    """``Tensor.to_padded_tensor``."""
+    keep = getattr(t, _KEEP, None)
+    return t if keep is None else t.masked_fill(~keep[..., None], padding)
+
+
+LOWERED: dict[str, Callable[..., Any]] = {
+    "_native_multi_head_attention": _attention,
+    "_transformer_encoder_layer_fwd": _encoder_layer,
+    "_nested_tensor_from_mask": _from_mask,
+    "to_padded_tensor": _to_padded,
+    "nested_to_padded_tensor": _to_padded,
+}
