@@ -5,6 +5,7 @@ The programs in the user documents are examples too.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
@@ -213,9 +214,7 @@ def test_wbc(tmp_path: Path, example: Callable[[str], ModuleType]) -> None:
         if number < STEPS // 2:
             robot = module.read_robot()
         seen.append(controller.step(**robot))
-        torch.testing.assert_close(
-            manager.run_policy(module.as_inputs(robot))["torque/torque"], seen[-1], rtol=1e-4, atol=1e-4
-        )
+        torch.testing.assert_close(manager.run_policy(module.as_inputs(robot))["torque/torque"], seen[-1], rtol=1e-4, atol=1e-4)
     differ(seen)
 
 
@@ -280,7 +279,7 @@ def test_readme_program(tmp_path: Path) -> None:
     readme = (REPOSITORY / "README.md").read_text()
     (tmp_path / "program.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", readme, re.DOTALL)))
     assert run_script(tmp_path / "program.py", tmp_path).startswith("tensor(")
-    listed = re.findall(r"── (\S+)", readme)
+    listed = [name for line in re.findall(r"── (.*?)  ", readme) for name in line.split(", ")]
     assert listed
     assert set(listed) <= {path.name for path in (tmp_path / "my_policy").iterdir()}
 
@@ -298,3 +297,25 @@ def test_documents_link_to_files_that_exist() -> None:
     for page in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")]:
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_troubleshooting_quotes_messages_that_exist() -> None:
+    """Each heading in back quotes is part of a message in the source, with an ellipsis for what varies."""
+    messages = set()
+    for file in (REPOSITORY / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = (part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+                messages.add("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                messages.add(node.value.replace("%s", "…").replace("%d", "…"))
+    text = (REPOSITORY / "docs" / "troubleshooting.md").read_text()
+    quoted = [quote for line in re.findall(r"^### (.*)$", text, re.MULTILINE) for quote in re.findall(r"`(.*?)`", line)]
+    assert quoted
+    unknown = [quote for quote in quoted if not any(quote.replace("'…'", "…") in plain(m) for m in messages)]
+    assert not unknown
+
+
+def plain(message: str) -> str:
+    """A message with quoted and bare placeholders alike."""
+    return message.replace("'…'", "…")

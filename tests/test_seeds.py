@@ -148,7 +148,7 @@ leapp.compile_graph(visualize=True)
 def test_api_lifecycle_of_an_empty_graph(play: Play) -> None:
     play(API_LIFECYCLE)
     description = yaml.safe_load(Path("my_graph/my_graph.yaml").read_text())
-    assert list(description) == ["models", "pipeline", "system information"]
+    assert list(description)[:3] == ["models", "pipeline", "system information"]
     assert description["models"] == {}
 
 
