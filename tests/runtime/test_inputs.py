@@ -193,3 +193,52 @@ def test_inputs_are_not_kept_changed_or_aliased(tmp_path, face, backend):
         53.0 + 2 * shift,
     ]
     assert x.tolist() == [50.0] * 3
+
+
+@pytest.mark.parametrize("backend", ["jit", "pt2"])
+def test_a_result_never_shares_memory_with_a_strided_input(tmp_path, backend):
+    class Turn(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.t().contiguous()
+
+    manager = InferenceManager(write_bundle(tmp_path, {"p": Stage(Turn(), {"x": torch.zeros(2, 3)}, ["y"], backend)}))
+    base = torch.arange(6.0).reshape(3, 2)
+    for call in (lambda x: manager({"p/x": x})["p/y"], lambda x: manager.nodes["p"](x)[0]):
+        out = call(base.t())
+        out.fill_(-1.0)
+        assert base.tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_constant_given_out_cannot_be_spoiled(tmp_path, face):
+    class Gains(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("kp", torch.tensor([1.0, 2.0]))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x * self.kp, self.kp
+
+    runner = face(write_bundle(tmp_path, {"p": Stage(Gains(), {"x": torch.ones(2)}, ["y", "kp"], "jit")}))
+    for _ in range(3):
+        out = runner({"p/x": [3.0, 4.0]})
+        assert (array(out["p/y"]).tolist(), array(out["p/kp"]).tolist()) == ([3.0, 8.0], [1.0, 2.0])
+        for value in out.values():
+            value[...] = 0.0
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_scripts_with_branches_and_singular_zeros(tmp_path, face):
+    class Branch(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if bool(x.sum() > 0):
+                x.mul_(2.0)
+                return x
+            return torch.linalg.inv(x)
+
+    runner = face(write_bundle(tmp_path, {"p": Stage(Branch(), {"x": torch.eye(2)}, ["y"], "jit")}))
+    for sign in (1.0, -1.0):
+        x = torch.eye(2) * sign * 4.0
+        out = runner({"p/x": x if face is InferenceManager else x.numpy()})["p/y"]
+        assert x[0, 0] == sign * 4.0
+        assert array(out)[0, 0] == (8.0 if sign > 0 else -0.25)

@@ -123,7 +123,7 @@ class InferenceManager(Runner):
                 _foreach_copy_(bound, values[: len(bound)])
             registers = program.frame.registers
             for index, register in loose:
-                registers[register] = values[index]
+                registers[register] = values[index].contiguous()
             try:
                 self._ran = frame = program.run()
             finally:
@@ -221,7 +221,7 @@ class InferenceManager(Runner):
         values = [self._fit(k, ports[k], value) for k, value in zip(unit.inputs, inputs, strict=True)]
         if isinstance(unit, TorchUnit):
             with torch.no_grad():
-                result = unit.call(*values)
+                result = unit.call(*(value.contiguous() for value in values))
             return (result,) if unit.single else result
         arrays = [self._host(k, value) for k, value in zip(unit.inputs, values, strict=True)]
         made = run_session(self._plan, unit, arrays)

@@ -1,13 +1,13 @@
 """TorchScript and ``.pt2`` models as units.
 
-TorchScript is frozen, asked once whether it writes its inputs or returns aliases, and then called through its C++
+TorchScript is frozen, tried once to see whether it writes its inputs or shares memory, and then called through its C++
 method. Neighbouring TorchScript nodes are written into one function when nothing could fuse across them.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,15 +58,32 @@ def torch_device(options: EngineOptions) -> torch.device:
 
 @dataclass(frozen=True, slots=True)
 class _Script:
-    """A frozen TorchScript module and what its graph tells."""
+    """A frozen TorchScript module.
+
+    ``straight`` says that its graph is a plain list of ops on its inputs and constants: no branches, no loops and no
+    attributes that could change. What such a graph does to memory depends on the form of its inputs only, so one
+    trial tells (``habits``).
+    """
 
     name: str
-    module: Any
+    method: Any
     graph: Any
     single: bool
-    writes: bool
-    aliases: bool
-    standalone: bool
+    straight: bool
+    habits: _Habits
+
+
+@dataclass(frozen=True, slots=True)
+class _Habits:
+    """What a model does with memory that is not its own, on contiguous inputs.
+
+    Attributes:
+        writes: It may write into its inputs.
+        shares: Its outputs may share memory with inputs, constants or each other, or are not contiguous.
+    """
+
+    writes: bool = True
+    shares: bool = True
 
 
 def load(plan: Plan, names: list[str], model: Callable[[str], bytes | Path], options: EngineOptions) -> list[TorchUnit]:
@@ -95,17 +112,21 @@ def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.devic
             module = torch.jit.freeze(module.eval(), optimize_numerics=False)
         except RuntimeError:
             module.eval()
-    graph = module._c._get_method("forward").graph
-    taken, wanted = len(list(graph.inputs())) - 1, len(plan.input_keys(name))
-    if taken != wanted:
-        raise BundleError(f"The TorchScript model of node {name!r} takes {taken} inputs, the bundle says {wanted}.")
+    method = module._c._get_method("forward")
+    graph = method.graph
+    inputs, outputs = plan.input_keys(name), plan.output_keys(name)
+    taken = len(list(graph.inputs())) - 1
+    if taken != len(inputs):
+        raise BundleError(f"The TorchScript model of node {name!r} takes {taken} inputs, the bundle says {len(inputs)}.")
     single, count = _returns(graph)
-    if count != len(plan.output_keys(name)):
+    if count != len(outputs):
         raise BundleError(
             f"The TorchScript model of node {name!r} returns {count or 'no fixed number of'} tensors, "
-            f"the bundle says {len(plan.output_keys(name))}."
+            f"the bundle says {len(outputs)}."
         )
-    return _analyse(name, module, graph, single)
+    straight = _is_straight(graph)
+    habits = _habits(plan, method, inputs, device) if straight else _Habits()
+    return _Script(name, method, graph, single, straight, habits)
 
 
 def _returns(graph: Any) -> tuple[bool, int]:
@@ -119,42 +140,54 @@ def _returns(graph: Any) -> tuple[bool, int]:
     return False, 0
 
 
-def _results(graph: Any) -> list[Any] | None:
-    """The returned values one by one, if the graph shows them."""
+def _is_straight(graph: Any) -> bool:
+    own = next(iter(graph.inputs()))
     (result,) = graph.outputs()
-    if result.type().kind() == "TensorType":
-        return [result]
-    return list(result.node().inputs()) if result.node().kind() == "prim::TupleConstruct" else None
+    shown = result.type().kind() == "TensorType" or result.node().kind() == "prim::TupleConstruct"
+    calls = ("prim::CallMethod", "prim::CallFunction")
+    plain = not any(list(node.blocks()) or node.kind() in calls for node in graph.nodes())
+    return shown and plain and not list(own.uses())
 
 
-def _analyse(name: str, module: Any, graph: Any, single: bool) -> _Script:
-    own, *inputs = graph.inputs()
-    standalone = not list(own.uses())
-    results = _results(graph)
-    known = graph.alias_db()
-    aliases = not standalone or results is None or _may_alias(known, inputs, results, graph)
-    writes = not standalone or any(known.has_writers(value) for value in inputs)
-    return _Script(name, module, graph, single, writes, aliases, standalone and results is not None)
+def _habits(plan: Plan, call: Callable[..., Any], inputs: Sequence[str], device: torch.device) -> _Habits:
+    """Run a straight graph twice on zeros and look what became of the memory."""
+
+    def zeros() -> list[torch.Tensor]:
+        ports = [plan.input_ports[key] for key in inputs]
+        return [torch.zeros(port.shape, dtype=TORCH_DTYPES[port.dtype], device=device) for port in ports]
+
+    given = [zeros(), zeros()]
+    versions = [value._version for values in given for value in values]
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            made = [_as_tuple(call(*values)) for values in given]
+    except RuntimeError:
+        return _Habits()  # Zeros are no input for this model; whatever it does, it shall do on copies.
+    writes = versions != [value._version for values in given for value in values]
+    # Memory that both runs returned is a constant's: the first results are still alive.
+    taken = {_memory(value) for value in (*given[1], *made[0]) if value.numel()}
+    places = [_memory(value) for value in made[1] if value.numel()]
+    shares = len(set(places)) < len(places) or not taken.isdisjoint(places)
+    return _Habits(writes, shares or not all(value.is_contiguous() for value in made[1]))
 
 
-def _may_alias(known: Any, inputs: list[Any], results: list[Any], graph: Any) -> bool:
-    held = inputs + [node.output() for node in graph.findAllNodes("prim::Constant")]
-    if any(known.may_contain_alias(result, value) for result in results for value in held):
-        return True
-    return any(known.may_contain_alias(a, b) for i, a in enumerate(results) for b in results[:i])
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
 def _script_unit(plan: Plan, script: _Script, device: torch.device) -> TorchUnit:
-    method = script.module._c._get_method("forward")
-    call = _isolated(method, script.single, script.writes, script.aliases, device)
-    return TorchUnit(
-        repr(script.name), call, plan.input_keys(script.name), plan.output_keys(script.name), script.single, device
-    )
+    call = _isolated(script.method, script.habits, device)
+    inputs, outputs = plan.input_keys(script.name), plan.output_keys(script.name)
+    return TorchUnit(repr(script.name), call, inputs, outputs, script.single, device)
 
 
 def _mergeable(scripts: list[_Script]) -> bool:
     # A fuser may evaluate an expression that spans two nodes differently from each node alone.
-    return not torch._C._jit_can_fuse_on_cpu() and all(s.standalone and not s.writes for s in scripts)
+    return not torch._C._jit_can_fuse_on_cpu() and all(s.straight and not s.habits.writes for s in scripts)
 
 
 def _merged(plan: Plan, scripts: list[_Script], device: torch.device) -> TorchUnit:
@@ -182,12 +215,10 @@ def _merged(plan: Plan, scripts: list[_Script], device: torch.device) -> TorchUn
     outputs = tuple(key for name in names for key in plan.output_keys(name) if key in needed)
     for key in outputs:
         graph.registerOutput(values[key])
-    known = graph.alias_db()
-    aliases = _may_alias(known, [values[key] for key in inputs], [values[key] for key in outputs], graph)
     if len(outputs) > 1:
         graph.makeMultiOutputIntoTuple()
     function = torch._C._create_function_from_graph("forward", graph)
-    call = _isolated(function, len(outputs) == 1, False, aliases, device)
+    call = _isolated(function, _habits(plan, function, inputs, device), device)
     return TorchUnit(" + ".join(map(repr, names)), call, tuple(inputs), outputs, len(outputs) == 1, device)
 
 
@@ -207,23 +238,24 @@ def _load_pt2(plan: Plan, name: str, model: bytes | Path, device: torch.device) 
     module = module.to(device)
 
     def call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        result = module(*inputs)
-        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        return _as_tuple(module(*inputs))
 
     # An exported program may hand out its inputs or constants as they are.
-    return TorchUnit(repr(name), _isolated(call, False, False, True, device), inputs, outputs, False, device)
+    return TorchUnit(repr(name), _isolated(call, _Habits(writes=False), device), inputs, outputs, False, device)
 
 
-def _isolated(call: Callable[..., Any], single: bool, writes: bool, aliases: bool, device: torch.device) -> Callable[..., Any]:
+def _isolated(call: Callable[..., Any], habits: _Habits, device: torch.device) -> Callable[..., Any]:
     """The call with copies where the model would otherwise reach into memory that is not its own."""
-    if device.type == "cpu" and not writes and not aliases:
+    if device.type == "cpu" and not habits.writes and not habits.shares:
         return call
 
     def isolated(*inputs: torch.Tensor) -> Any:
         inputs = tuple(value.to(device) for value in inputs)
-        result = call(*(value.clone() for value in inputs)) if writes else call(*inputs)
-        if not aliases:
+        result = call(*(value.clone() for value in inputs)) if habits.writes else call(*inputs)
+        if not habits.shares:
             return result
-        return result.clone() if single else tuple(value.clone() for value in result)
+        if isinstance(result, torch.Tensor):
+            return result.clone(memory_format=torch.contiguous_format)
+        return tuple(value.clone(memory_format=torch.contiguous_format) for value in result)
 
     return isolated
