@@ -65,6 +65,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("graph", graphs.GRAPHS)
 def test_bundles_give_the_same_values_on_the_other_side(graph: str, direction: str, played: Path) -> None:
     """Ten closed-loop steps on new inputs equal the eager code, on every output the graph declares."""
+    exporter = "ours" if direction == "ours to peer" else "theirs"
+    for errors in (played / exporter / "errors", played / f"{direction}.errors"):
+        assert not (errors / f"{graph}.txt").exists(), (errors / f"{graph}.txt").read_text()
     wanted, got = np.load(played / "eager.npz"), np.load(played / f"{direction}.npz")
     keys = [key for key in wanted.files if key.startswith(f"{graph}:")]
     assert len(keys) >= graphs.STEPS

@@ -9,6 +9,7 @@ Run as a script it exports all of them, or plays bundles on recorded inputs, wit
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,9 +135,7 @@ def mixed_backends() -> Callable[[Values], Values]:
 
     def step(inputs: Values) -> Values:
         nonlocal previous
-        observed, before = annotate.input_tensors(
-            "encode", {"observed": inputs["encode/observed"], "previous": previous}
-        )
+        observed, before = annotate.input_tensors("encode", {"observed": inputs["encode/observed"], "previous": previous})
         logits = network(observed) + 0.5 * before
         annotate.output_tensors("encode", {"logits": logits}, export_with="onnx")
         logits_in = annotate.input_tensors("choose", {"logits": logits})
@@ -176,17 +175,32 @@ def random_inputs(name: str, generator: torch.Generator) -> Values:
     return {key: torch.randn(shape, generator=generator) for key, shape in GRAPHS[name][2].items()}
 
 
+def for_each_graph(work: Callable[[str], None], errors: Path) -> None:
+    """Do the work for every graph; what goes wrong with one is written down and does not stop the others."""
+    errors.mkdir(parents=True, exist_ok=True)
+    for name in GRAPHS:
+        try:
+            work(name)
+        except Exception:
+            (errors / f"{name}.txt").write_text(traceback.format_exc())
+
+
 @torch.no_grad()
 def export(directory: Path) -> None:
     """Write the bundle of every graph with the leapp at hand."""
     generator = torch.Generator().manual_seed(1)
-    for name, (_, passes, _) in GRAPHS.items():
+
+    def work(name: str) -> None:
         step = make(name)
         leapp.start(name, save_path=str(directory))
-        for _ in range(passes):
-            step(random_inputs(name, generator))
-        leapp.stop()
+        try:
+            for _ in range(GRAPHS[name][1]):
+                step(random_inputs(name, generator))
+        finally:
+            leapp.stop()
         leapp.compile_graph(visualize=False)
+
+    for_each_graph(work, directory / "errors")
 
 
 @torch.no_grad()
@@ -209,13 +223,16 @@ def play(bundles: Path, inputs: Path, outputs: Path) -> None:
     """Run every bundle in closed loop on recorded inputs."""
     given = np.load(inputs)
     got: dict[str, np.ndarray] = {}
-    for name in GRAPHS:
+
+    def work(name: str) -> None:
         manager = InferenceManager(str(bundles / name / f"{name}.yaml"))
         for number in range(STEPS):
             values = {key: torch.from_numpy(given[f"{name}:{number}:{key}"]) for key in GRAPHS[name][2]}
-            result = manager.run_policy(values)
             # Copied at once: a runtime may write the next step into the same memory.
-            got |= {f"{name}:{number}:{key}": value.numpy().copy() for key, value in result.items()}
+            for key, value in manager.run_policy(values).items():
+                got[f"{name}:{number}:{key}"] = value.numpy().copy()
+
+    for_each_graph(work, outputs.with_suffix(".errors"))
     np.savez(outputs, **got)
 
 
