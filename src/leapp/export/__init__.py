@@ -34,10 +34,6 @@ def export_node(job: ExportJob, directory: Path) -> ExportResult:
             from .program import export_program
 
             return export_program(job, directory)
-        if backend == "onnx":
-            from .dynamo import export_onnx
+        from .onnxmodel import export_onnx
 
-            return export_onnx(job, directory)
-        from .legacy import export_onnx_torchscript
-
-        return export_onnx_torchscript(job, directory)
+        return export_onnx(job, directory)

@@ -33,7 +33,6 @@ class AtenGraph:
     inputs: list[torch.fx.Node]
     constants: dict[torch.fx.Node, tuple[str, torch.Tensor]]
     """Placeholder to the name and value it stands for."""
-    outputs: list[torch.fx.Node]
 
 
 def trace_aten(
@@ -122,6 +121,4 @@ def _lifted(traced: torch.fx.GraphModule, count: int, state: dict[str, torch.Ten
         node.replace_all_uses_with(last)
         graph.erase_node(node)
     graph.eliminate_dead_code()
-    outputs = graph.output_node().args[0]
-    assert isinstance(outputs, tuple | list)
-    return AtenGraph(traced, placeholders[:count], constants, list(outputs))
+    return AtenGraph(traced, placeholders[:count], constants)

@@ -12,6 +12,9 @@ from .job import ExportJob
 __all__ = ["MissingOperatorsError", "explained"]
 
 
+_OTHERS = "export_with='jit' or 'pt2'"
+
+
 class MissingOperatorsError(Exception):
     """Operators of the node that the backend has no translation for."""
 
@@ -28,17 +31,11 @@ def explained(job: ExportJob, backend: str | None) -> Iterator[None]:
     except ExportError as error:
         raise _mixed(error, f"{job.node}: {error}") from error.__cause__
     except MissingOperatorsError as error:
-        raise ExportError(
-            f"{job.node}: {backend} has no translation of {error}. Export this node with {_others(backend)}."
-        ) from error
+        raise ExportError(f"{job.node}: {backend} has no translation of {error}. Export this node with {_OTHERS}.") from error
     except Exception as error:
-        raise _mixed(error, f"{job.node}: the {backend} export failed: {_first_cause(error)}{_advice(error, backend)}") from error
-
-
-def _others(backend: str | None) -> str:
-    if backend == "onnx-torchscript":
-        return "export_with='onnx', 'jit' or 'pt2'"
-    return "export_with='jit' or 'pt2'"
+        raise _mixed(
+            error, f"{job.node}: the {backend} export failed: {_first_cause(error)}{_advice(error, backend)}"
+        ) from error
 
 
 def _first_cause(error: BaseException) -> str:
@@ -54,7 +51,7 @@ def _advice(error: BaseException, backend: str | None) -> str:
     if "nference tensor" in text or "inference_mode" in text:
         return " Trace under torch.no_grad() instead of torch.inference_mode()."
     if backend in ("onnx", "onnx-torchscript"):
-        return f" Other backends may write it: {_others(backend)}."
+        return f" Other backends may write it: {_OTHERS}."
     return ""
 
 

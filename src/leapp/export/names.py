@@ -45,7 +45,10 @@ PARAMS: dict[str | None, dict[str, tuple[type, ...]]] = {
     "pt2": {"strict": (bool,)},
     None: {"model_path": (object,), "copy_original_model": (bool,), "device": (object,)},
 }
-"""Canonical exporter name to the keys of ``backend_params`` and their types."""
+"""Canonical exporter name to the keys of ``backend_params`` and their types.
+
+``prescript`` is taken for compatibility: the trace it used to prepare is no longer made with TorchScript.
+"""
 
 
 def resolve_backend(export_with: str | None) -> str | None:
@@ -77,7 +80,7 @@ def check_params(backend: str | None, params: Mapping[str, Any] | None) -> None:
             hint = _nearest(str(key), known)
             raise ExportError(f"backend_params key {key!r} is unknown to {spoken}{hint}; it takes {_listed(known)}.")
         wanted = known[key]
-        if value is None or isinstance(value, wanted) and not (isinstance(value, bool) and bool not in wanted):
+        if value is None or (isinstance(value, wanted) and not (isinstance(value, bool) and bool not in wanted)):
             continue
         if object not in wanted:
             names = " or ".join(kind.__name__ for kind in wanted)

@@ -64,7 +64,7 @@ def write_model(model: ir.Model, path: Path, *, check: bool, limit: int = SINGLE
         onnx.checker.ValidationError: ``check`` is set and the model is not valid ONNX.
     """
     weights = [value for value in model.graph.initializers.values() if value.const_value is not None]
-    tensors = [(str(value.name), value.const_value) for value in weights]
+    tensors: list[tuple[str, Any]] = [(str(value.name), value.const_value) for value in weights]
     model.graph.initializers.clear()
     try:
         proto = ir.serde.serialize_model(model)

@@ -13,12 +13,14 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from onnxscript import opset18
+from onnxscript import opset18 as _opset18
 from torch import Tensor
 
 __all__ = ["BROKEN_COMPOSITES", "DECOMPOSITIONS", "TRANSLATIONS"]
 
-aten = torch.ops.aten
+aten: Any = torch.ops.aten
+opset18: Any = _opset18
+_broadcast_shapes: Any = torch.broadcast_shapes
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {}
 """ATen overload to the function that replaces it."""
@@ -377,7 +379,7 @@ def _searchsorted(
 
 
 @_replaces(aten.searchsorted.Scalar)
-def _searchsorted_scalar(boundaries: Tensor, x: float, **options: Any) -> Tensor:
+def _searchsorted_scalar(boundaries: Tensor, x: float, **options: Any) -> Any:
     return _searchsorted(boundaries, torch.full((), x, dtype=boundaries.dtype), **options)
 
 
@@ -436,9 +438,9 @@ def _cummin(x: Tensor, dim: int) -> Any:
 
 
 @_replaces(aten.masked_select.default)
-def _masked_select(x: Tensor, mask: Tensor) -> Tensor:
-    x, mask = torch.broadcast_tensors(x, mask)
-    return aten.index.Tensor(x, [mask])
+def _masked_select(x: Tensor, mask: Tensor) -> Any:
+    shape = _broadcast_shapes(x.shape, mask.shape)
+    return aten.index.Tensor(x.expand(shape), [mask.expand(shape)])
 
 
 @_replaces(aten.where.self)
@@ -451,8 +453,13 @@ def _where_narrow(condition: Tensor, x: Tensor, y: Tensor) -> Any:
     return torch.where(condition, x.to(torch.int32), y.to(torch.int32)).to(dtype)
 
 
+@_replaces(aten.copy.default)
+def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    return source.to(x.dtype).expand(x.shape).clone()
+
+
 @_replaces(aten.diagonal_scatter.default)
-def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     count = source.shape[-1]
     rows, columns = torch.arange(count) + max(-offset, 0), torch.arange(count) + max(offset, 0)
     front = x.movedim((dim1, dim2), (0, 1))
@@ -473,9 +480,7 @@ def _as_strided_scatter(
 
 
 @_replaces(aten.scatter_reduce.two)
-def _scatter_mean(
-    x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
-) -> Any:
+def _scatter_mean(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
     if reduce != "mean" or not x.is_floating_point():
         return NotImplemented
     ones = torch.ones_like(source)
@@ -486,7 +491,9 @@ def _scatter_mean(
 
 
 @_replaces(aten.rrelu_with_noise_functional.default)
-def _rrelu(x: Tensor, noise: Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None) -> Any:
+def _rrelu(
+    x: Tensor, noise: Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> Any:
     if training:
         return NotImplemented
     return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
@@ -529,7 +536,7 @@ def _solve(a: Tensor, b: Tensor, *, left: bool = True) -> Any:
         return _solve(a.mT, b.mT, left=True).mT
     vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
     right = b.unsqueeze(-1) if vector else b
-    batch = torch.broadcast_shapes(a.shape[:-2], right.shape[:-2])
+    batch = _broadcast_shapes(a.shape[:-2], right.shape[:-2])
     solution = _eliminated(a.expand(*batch, *a.shape[-2:]), right.expand(*batch, *right.shape[-2:]))
     return solution.squeeze(-1) if vector else solution
 

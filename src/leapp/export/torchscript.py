@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.overrides import TorchFunctionMode
 
 from leapp.errors import ExportError
 
@@ -25,6 +26,12 @@ __all__ = ["argument_names", "export_torchscript", "trace_function"]
 _TAKEN = frozenset(
     {*keyword.kwlist, *keyword.softkwlist, "self", "print", "torch", "CONSTANTS", "uninitialized", "annotate"}
     | {"float", "int", "bool", "str", "list", "Tensor", "List", "Dict", "Tuple", "Optional", "inf", "nan", "ops"}
+)
+
+_BITWISE = frozenset(
+    {*(getattr(torch.Tensor, f"__{kind}{name}__") for kind in ("", "i", "r") for name in ("and", "or", "xor"))}
+    | {getattr(place, f"bitwise_{name}") for place in (torch, torch.Tensor) for name in ("and", "or", "xor")}
+    | {getattr(torch.Tensor, f"bitwise_{name}_") for name in ("and", "or", "xor")}
 )
 
 
@@ -51,6 +58,15 @@ def argument_names(ports: Iterable[str]) -> list[str]:
     return names
 
 
+class _Spelled(TorchFunctionMode):
+    """Spells calls so that TorchScript has an overload for them: none of its bitwise ones takes a Python bool."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func in _BITWISE and len(args) == 2:
+            args = tuple(torch.tensor(arg) if isinstance(arg, bool) else arg for arg in args)
+        return func(*args, **(kwargs or {}))
+
+
 def trace_function(job: ExportJob) -> Any:
     """The node as a ``torch.jit`` function without parameters, source locations or type counters."""
     # The tracer refuses constants that require grad; detached aliases share the memory.
@@ -63,15 +79,15 @@ def trace_function(job: ExportJob) -> Any:
 
     example = tuple(tensor.detach().clone() for tensor in job.example)
     strict = bool(job.params.get("strict", True))
-    with warnings.catch_warnings(), torch.no_grad(), _reparametrize_module(job.module, state):
+    with warnings.catch_warnings(), torch.no_grad(), _reparametrize_module(job.module, state), _Spelled():
         # The tracer warns about every Python number it meets; the node is straight-line code by construction.
         warnings.simplefilter("ignore")
-        traced = torch._C._create_function_from_trace(
+        traced: Any = torch._C._create_function_from_trace(
             "forward", forward, example, lambda _value: "", strict, False, argument_names(job.input_names)
         )
     graph = _without_sources(traced.graph)
     torch._C._jit_pass_dce(graph)
-    torch._C._jit_pass_constant_pooling(graph)
+    torch._C._jit_pass_constant_pooling(graph)  # type: ignore[attr-defined]
     return torch._C._create_function_from_graph("forward", graph)
 
 

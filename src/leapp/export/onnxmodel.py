@@ -1,13 +1,16 @@
 """Writes a node as ONNX: an ATen graph, translated operator by operator with torch's own ONNX library.
 
 The tables of that library are built once per process; building them for every node is what makes the stock exporter
-slow.
+slow. ``onnx`` and ``onnx-torchscript`` are both written here: torch's TorchScript-based exporter gives other values than
+eager for floor division, writes through views and more, and its gain, whole ``GRU`` and ``LSTM`` operators, is kept.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,9 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from onnx_ir.passes import common
+from onnxscript import version_converter
 from onnxscript.optimizer._constant_folding import FoldConstantsPass
 from torch._export.utils import _collect_all_valid_cia_ops_for_aten_namespace
-from torch.onnx._internal._lazy_import import onnxscript_apis
 from torch.onnx._internal.exporter import _core, _decomp, _dispatching, _fx_passes, _ir_passes, _registration
 from torch.onnx._internal.exporter._constants import ONNX_IR_VERSION, TORCHLIB_OPSET
 
@@ -63,16 +66,21 @@ def export_onnx(job: ExportJob, directory: Path) -> ExportResult:
     return ExportResult(path=path, backend="onnx", extra={"opset_version": opset})
 
 
-@functools.cache
-def _tables(opset: int) -> _Tables:
-    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
     level = logger.level
-    # It reports every vision operator it will not translate because torchvision is absent.
     logger.setLevel(logging.ERROR)
     try:
-        registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
+        yield
     finally:
         logger.setLevel(level)
+
+
+@functools.cache
+def _tables(opset: int) -> _Tables:
+    # It reports every vision operator it will not translate because torchvision is absent.
+    with _quiet(_registration.logger):
+        registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
     for target, function in TRANSLATIONS.items():
         registry.register_op(target, function)
     known = set(_decomp.get_onnx_implemented_overloads(registry))
@@ -99,18 +107,21 @@ def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
         producer_name="pytorch",
         producer_version=str(torch.__version__),
     )
-    values = _core._translate_fx_graph(
-        graph,
-        model,
-        graph_like=model.graph,
-        owned_graphs={},
-        lower="at_conversion",
-        registry=tables.registry,
-    )
+    # It reports every node without a module path to note in the metadata, which we strip.
+    with _quiet(_core.logger):
+        values = _core._translate_fx_graph(
+            graph,
+            model,
+            graph_like=model.graph,
+            owned_graphs={},
+            lower="at_conversion",
+            registry=tables.registry,
+        )
     model.graph.inputs.clear()
     model.graph.inputs.extend(_single(values[node.name]) for node in aten.inputs)
+    outputs: Any = graph.output_node().args[0]
     model.graph.outputs.clear()
-    model.graph.outputs.extend(_single(values[node.name]) for node in graph.output_node().args[0])
+    model.graph.outputs.extend(_single(values[node.name]) for node in outputs)
     for node, (name, tensor) in aten.constants.items():
         if node.users:
             _add_weight(model, _single(values[node.name]), name, tensor)
@@ -165,7 +176,7 @@ def _has_complex(node: torch.fx.Node) -> bool:
 
 
 def _convert(model: ir.Model, opset: int) -> None:
-    onnxscript_apis.convert_version(model, opset)
+    version_converter.convert_version(model, opset, fallback=True)
     reached = model.opset_imports.get("")
     if reached is not None and reached != opset:
         raise ExportError(f"the model needs ONNX opset {reached} and cannot be converted to opset_version={opset}.")
@@ -186,10 +197,11 @@ def _optimize(model: ir.Model, aten: AtenGraph, *, full: bool) -> None:
 
     passes: list[Any] = [common.InlinePass()] if model.functions else []
     if full:
-        passes.append(FoldConstantsPass(shape_inference=True, input_size_limit=8192, output_size_limit=512 * 512, should_fold=should_fold))
+        limits = {"input_size_limit": 8192, "output_size_limit": 512 * 512}
+        passes.append(FoldConstantsPass(shape_inference=True, should_fold=should_fold, **limits))
     passes += [
         common.RemoveUnusedNodesPass(),
-        common.RemoveUnusedFunctionsPass(),
+        common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
         common.RemoveUnusedOpsetsPass(),
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         common.LiftSubgraphInitializersToMainGraphPass(),
