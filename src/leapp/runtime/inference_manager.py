@@ -65,6 +65,7 @@ class InferenceManager(Runner):
         bound = [program.view(slot.array(0), port) for _, port, slot in slots if slot.arrays]
         loose = tuple((i, slot.register) for i, (_, _, slot) in enumerate(slots) if not slot.arrays)
         self._filling = (bound[0].copy_ if len(bound) == 1 else None, bound, loose)
+        self._count = len(slots)
         self._blank: list[Any] = [None] * len(slots)
         self._ran: Frame = program.frame
         self._results = tuple(
@@ -97,7 +98,7 @@ class InferenceManager(Runner):
         values = self._blank[:]
         with self._lock:
             # Look whether all is as expected, and take the careful way when it is not.
-            plain = self._plain and inputs.__class__ is dict and len(inputs) == len(values)
+            plain = self._plain and inputs.__class__ is dict and len(inputs) == self._count
             if plain:
                 try:
                     for index, key, shape, dtype in self._checks:

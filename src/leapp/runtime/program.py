@@ -52,7 +52,7 @@ class Frame:
 
     Attributes:
         registers: Values of torch units, bindings of ONNX units.
-        calls: What to run, in order; see ``Program._run`` for the parts of an entry.
+        calls: What to run, in order; see ``Program.run`` for the parts of an entry.
         handed: Registers whose value becomes state: (from, to) in the next frame.
         filed: Registers whose value becomes state in host memory: (copy function, from).
         copied: Arrays whose value becomes state in other host memory: (to, from).
@@ -84,25 +84,21 @@ class Program:
         self.frame: Frame = layout.frames[0]
         self.view = layout.view
         self._layout = layout  # Keeps bindings and arrays alive, which engines know by address only.
-        self.run: Callable[[], Frame] = self._run
-        """Run one step on the inputs in place, hand the state on, and return the frame that holds the results."""
+        self._torch_c: Any = None
         if any(isinstance(unit, TorchUnit) for unit in units):
             import torch
 
-            self._torch_c: Any = torch._C
-            self.run = self._run_without_grad
+            self._torch_c = torch._C
 
-    def _run_without_grad(self) -> Frame:
+    def run(self) -> Frame:
+        """Run one step on the inputs in place, hand the state on, and return the frame that holds the results."""
         torch_c = self._torch_c
-        if not torch_c.is_grad_enabled():
-            return self._run()
-        torch_c._set_grad_enabled(False)
-        try:
-            return self._run()
-        finally:
-            torch_c._set_grad_enabled(True)
-
-    def _run(self) -> Frame:
+        if torch_c is not None and torch_c.is_grad_enabled():
+            torch_c._set_grad_enabled(False)
+            try:
+                return self.run()
+            finally:
+                torch_c._set_grad_enabled(True)
         frame = self.frame
         registers = frame.registers
         label = ""
