@@ -179,36 +179,46 @@ class Traced:
     states: dict[str, Any]
 
 
-def trace(cases: Sequence[Case], backend: str, where: Path, rows_per_node: int, **start: Any) -> Traced:
-    """Run rows in one session, a few rows a node."""
+def trace(
+    cases: Sequence[Case], backend: str, where: Path, rows_per_node: int, seeds: Sequence[int] = (TRACED_SEED,), **start: Any
+) -> Traced:
+    """Run rows in one session, a few rows a node, one pass per seed. What is kept is of the first pass."""
     import leapp
 
     done = Traced({}, {}, {}, {case.name: case.make_state() for case in cases})
+    groups = [cases[first : first + rows_per_node] for first in range(0, len(cases), rows_per_node)]
     leapp.start("batch", save_path=str(where), **start)
     try:
-        for first in range(0, len(cases), rows_per_node):
-            group = cases[first : first + rows_per_node]
-            node = group[0].name if len(group) == 1 else f"rows_{first}"
-            published: dict[str, Any] = {}
-            for case in group:
-                done.node[case.name] = node
-                inputs = done.inputs[case.name] = case.draw(TRACED_SEED)
-                try:
-                    values = leapp.annotate.input_tensors(node, {f"{case.name}__{k}": v for k, v in inputs.items()})
-                    result = case.run(list(values) if len(inputs) > 1 else [values], done.states[case.name])
-                except Exception as error:
-                    raise RowError(case, error) from error
-                done.outputs[case.name] = flatten(result)
-                published |= {f"{case.name}__{k}": v for k, v in done.outputs[case.name].items()}
-            try:
-                leapp.annotate.output_tensors(node, published, export_with=backend)
-            except Exception as error:
-                if len(group) == 1:
-                    raise RowError(group[0], error) from error
-                raise
+        for seed in seeds:
+            for number, group in enumerate(groups):
+                trace_node(group, group[0].name if len(group) == 1 else f"rows_{number}", backend, seed, done)
     finally:
         leapp.stop()
     return done
+
+
+def trace_node(group: Sequence[Case], node: str, backend: str, seed: int, done: Traced) -> None:
+    """One pass of one node."""
+    import leapp
+
+    published: dict[str, Any] = {}
+    for case in group:
+        inputs = case.draw(seed)
+        try:
+            values = leapp.annotate.input_tensors(node, {f"{case.name}__{k}": v for k, v in inputs.items()})
+            result = flatten(case.run(list(values) if len(inputs) > 1 else [values], done.states[case.name]))
+        except Exception as error:
+            raise RowError(case, error) from error
+        done.node[case.name] = node
+        done.inputs.setdefault(case.name, inputs)
+        done.outputs.setdefault(case.name, result)
+        published |= {f"{case.name}__{k}": v for k, v in result.items()}
+    try:
+        leapp.annotate.output_tensors(node, published, export_with=backend)
+    except Exception as error:
+        if len(group) == 1:
+            raise RowError(group[0], error) from error
+        raise
 
 
 def tracing_changed(case: Case, done: Traced) -> str | None:
@@ -230,14 +240,16 @@ def tracing_changed(case: Case, done: Traced) -> str | None:
     return None
 
 
-def check_bundle(cases: Sequence[Case], done: Traced, yaml: Path) -> dict[str, str | None]:
-    """Run a written bundle on new inputs and compare each row with eager code."""
+def check_bundle(
+    cases: Sequence[Case], done: Traced, yaml: Path, seeds: Sequence[int] = NEW_SEEDS
+) -> dict[str, str | None]:
+    """Run a written bundle on other inputs and compare each row with eager code."""
     import leapp
 
     manager = leapp.InferenceManager(str(yaml))
     verdict: dict[str, str | None] = {case.name: None for case in cases}
     known = set(manager.inputs)
-    for seed in NEW_SEEDS:
+    for seed in seeds:
         feed: dict[str, torch.Tensor] = {}
         for case in cases:
             for port, value in case.draw(seed).items():
@@ -264,7 +276,7 @@ def compare(case: Case, seed: int, results: Mapping[str, Any], prefix: str) -> s
             return f"output {name} is missing from the bundle"
         problem = difference(case, plain(results[prefix + name]), value)
         if problem:
-            return f"new input {seed}: output {name} {problem}"
+            return f"input {seed}: output {name} {problem}"
     return None
 
 
@@ -367,6 +379,21 @@ def silent(case: Case, where: Path, escapes: str = "warn") -> str | None:
     return problem and f"not reported, and {problem}"
 
 
+def wrong_on_a_pass(case: Case, where: Path) -> str | None:
+    """What is wrong with a bundle that five passes did not refuse, on the inputs of those passes, or None."""
+    import leapp
+    from leapp.errors import LeappError
+
+    passes = range(TRACED_SEED, TRACED_SEED + 5)
+    try:
+        done = trace([case], "jit", where, 1, seeds=passes)
+        leapp.compile_graph(visualize=False, validate=True)
+    except (RowError, LeappError) as error:
+        cause = error.__cause__ if isinstance(error, RowError) else error
+        return None if isinstance(cause, LeappError) else describe(error)
+    return check_bundle([case], done, where / "batch" / "batch.yaml", passes)[case.name]
+
+
 CHANCE = ("random", "time")
 """Reports about values that no two runs agree on."""
 
@@ -413,7 +440,7 @@ def coverage() -> str:
         if mine:
             lines += ["", f"## Refused by {backend}", "", "| why | rows |", "|---|---|"]
             lines += [f"| {reason} | {', '.join(f'`{r}`' for r in rows)} |" for reason, rows in sorted(mine.items())]
-    lines += ["", "## Reported", "", "Patterns whose value leaves the graph. Each is reported with file and line, or refused.", ""]
+    lines += ["", "## Reported", "", "Patterns by which a value leaves the graph, each reported with its line or refused.", ""]
     lines += [f"- `{case.name}`" for case in all_tables()["escapes"]]
     return "\n".join(lines) + "\n"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import COVERAGE, coverage, silent
+from tests.conformance import COVERAGE, coverage, silent, wrong_on_a_pass
 from tests.tables import all_tables
 from tests.tables.case import Case
 
@@ -28,6 +28,12 @@ def test_nothing_freezes_silently(case: Case, tmp_path: Path) -> None:
 def test_escapes_can_be_errors(case: Case, tmp_path: Path) -> None:
     """With ``escapes="error"`` what would be reported is refused."""
     assert silent(case, tmp_path, escapes="error") is None
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_passes_that_disagree_are_refused(case: Case, tmp_path: Path) -> None:
+    """Five passes on different inputs: what was frozen and varies is refused, what is written holds for all of them."""
+    assert wrong_on_a_pass(case, tmp_path) is None
 
 
 def test_coverage_page_is_up_to_date() -> None:

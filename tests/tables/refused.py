@@ -7,8 +7,35 @@ from tests.tables.case import Case
 # backend -> reason -> table -> row names
 REFUSED: dict[str, dict[str, dict[str, str]]] = {
     "jit": {},
-    "onnx": {},
-    "pt2": {},
+    "onnx": {
+        "ONNX has no operator for this special function": {
+            "torch_ops": """
+                i0 inplace_i0 special_i0e special_i1 special_i1e special_bessel_j0 special_gammaln special_psi special_ndtri
+                lgamma inplace_lgamma digamma inplace_digamma erfinv inplace_erfinv polygamma inplace_polygamma
+                mvlgamma inplace_mvlgamma multigammaln igamma inplace_igamma igammac inplace_igammac zeta
+                gcd lcm inplace_gcd inplace_lcm
+            """,
+        },
+        "ONNX has no operator for this matrix factorisation": {
+            "torch_ops": """
+                la_eigh_function la_eigh_values la_eigvalsh la_eigvals_sorted la_svdvals la_svd_rebuilt la_cond la_matrix_rank
+                la_pinv la_pinverse la_qr la_lu_rebuilt la_lu_solve la_lstsq la_matrix_exp la_cholesky_inverse
+            """,
+            "idioms": "rodrigues",
+        },
+        "ONNX cannot reinterpret the bits of a tensor": {
+            "torch_ops": "shape_view_bytes shape_view_dtype frexp nextafter inplace_nextafter",
+        },
+        "onnxruntime has no bfloat16 arithmetic on the CPU": {
+            "torch_ops": "cast_bfloat16_maths dtype_bf16_port",
+            "idioms": "autocast autocast_matmul",
+        },
+        "ONNX has no complex numbers at ports": {"torch_ops": "dtype_complex_port"},
+        "an operator of the user's own has no translation to ONNX": {"idioms": "library_custom_op"},
+    },
+    "pt2": {
+        "torch.export cannot tell the shape of what lstsq gives": {"torch_ops": "la_lstsq"},
+    },
 }
 
 
