@@ -18,6 +18,11 @@ __all__ = ["Kind", "classify", "tensors"]
 
 Tensor = torch.Tensor
 
+# Answers about memory and layout: they tell nothing of values.
+_STRUCTURE = frozenset({"_has_same_storage_numel", "is_same_size", "untyped_storage", "storage", "_typed_storage"})
+# Calls that look at the values of some arguments only.
+_LOOKS_AT = {"_nested_tensor_from_mask_left_aligned": (1,)}
+
 _SHAPE = frozenset({"shape", "size", "numel", "nelement", "__len__", "nbytes", "sym_size", "sym_numel"})
 _METADATA = _SHAPE | frozenset(
     "ndim dim ndimension dtype device layout stride storage_offset element_size itemsize type get_device names "
@@ -41,12 +46,16 @@ _IDENTITIES = frozenset(
 )
 
 
+# Calls that are recorded as something else; ``rewrites`` says as what.
+REWRITTEN: set[Any] = set()
+
+
 class Kind:
     """How to treat calls of one function. Immutable once made."""
 
     __slots__ = (
-        "autograd", "call", "dynamic", "hidden_writes", "identity", "metadata", "name", "random", "setter", "shape",
-        "write_keywords", "writes",
+        "autograd", "call", "dynamic", "hidden_writes", "identity", "looks_at", "may_mask", "metadata", "name", "random",
+        "rewritten", "setter", "shape", "tracks_grad", "write_keywords", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -68,7 +77,13 @@ class Kind:
         tags = set(func.tags) if schema is not None else _tags(packet)
         self.random = torch.Tag.nondeterministic_seeded in tags
         self.dynamic = torch.Tag.dynamic_output_shape in tags
+        self.may_mask = self.dynamic or self.name in ("__getitem__", "where")
+        self.tracks_grad = self.name == "requires_grad_" or (self.setter and self.name == "requires_grad")
+        self.rewritten = schema is None and (self.name in REWRITTEN or func in REWRITTEN)
         self.shape = self.name in _SHAPE
+        bare = self.name.split(".")[0]
+        #: Positions of the arguments whose values a result that is no tensor tells of; ``None`` means all.
+        self.looks_at: tuple[int, ...] | None = () if bare in _STRUCTURE else _LOOKS_AT.get(bare)
         self.metadata = schema is None and (
             self.name in _METADATA or (self.name.startswith("is_") and self.name != "is_nonzero")
         )
@@ -114,14 +129,14 @@ class _Attribute:
         return getattr(value, self.__name__)
 
 
-_kinds: dict[Any, Kind] = {}
+KINDS: dict[Any, Kind] = {}
 
 
 def classify(func: Any) -> Kind:
     """The kind of ``func``, made at its first call."""
-    kind = _kinds.get(func)
+    kind = KINDS.get(func)
     if kind is None:
-        kind = _kinds[func] = Kind(func)
+        kind = KINDS[func] = Kind(func)
     return kind
 
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leapp.capture.calls import ATOMS, Kind, classify, tensors
+from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
 from leapp.capture.regions import geometry
 from leapp.capture.rewrites import REWRITES
 from leapp.capture.source import Where, where
@@ -33,6 +33,8 @@ _PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.D
     torch._C.DispatchKey.PythonTLSSnapshot
 )
 _Silent = torch._C._ExcludeDispatchKeyGuard
+_any_autocast = torch._C._is_any_autocast_enabled
+_functorch_level = torch._C._functorch.peek_interpreter_stack
 
 
 class Published:
@@ -55,10 +57,15 @@ class Recorder:
 
     def __init__(self) -> None:
         self.tapes: list[Tape] = []
+        self.autograd = False
+        """Whether an open node computes gradients: its calls are then recorded as ATen ops."""
+        self.dynamic = False
+        """Whether an open node has values whose shape depends on other values."""
         self.published: dict[int, Published] = {}
         self.former: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self.random: dict[int, weakref.ref[Tensor]] = {}
         self.born: dict[int, weakref.ref[Tensor]] = {}
+        self.pickled: dict[int, tuple[Tape, Ref]] = {}
         self._function = _FunctionMode(self)
         self._dispatch = _DispatchMode(self)
         self.installed = False
@@ -97,12 +104,13 @@ class Recorder:
         if tape in self.tapes:
             self.tapes.remove(tape)
         if self.tapes:
-            for i, (ref, _) in tape.known.items():
-                if ref() is not None:
-                    self.former[i] = (ref, tape.node)
+            for i, ref in tape.known.items():
+                if ref.tensor() is not None:
+                    self.former[i] = (ref.tensor, tape.node)
         else:
             self.former.clear()
             self.born.clear()
+            self.autograd = self.dynamic = False
         tape.known.clear()
         tape.memories.clear()
         tape.constant_ids.clear()
@@ -114,6 +122,7 @@ class Recorder:
             if type(alias) not in PLAIN:
                 alias = alias.as_subclass(type(t))
             tape.declare(alias)
+            self.autograd = self.autograd or (alias.requires_grad and torch.is_grad_enabled())
         return alias
 
     @contextmanager
@@ -142,8 +151,8 @@ class Recorder:
         tape: Tape | None = None
         for t in leaves:
             for candidate in self.tapes:
-                entry = candidate.known.get(id(t))
-                if (entry is not None and entry[0]() is t) or (candidate.memories and candidate.owns(t)):
+                ref = candidate.known.get(id(t))
+                if (ref is not None and ref.tensor() is t) or candidate.owns(t):
                     if tape is not None and tape is not candidate:
                         raise TraceError(
                             f"at {where()} a value of node '{tape.node}' meets a value of node '{candidate.node}' while both "
@@ -158,36 +167,42 @@ class Recorder:
         """Run one call and record it if it concerns an open node."""
         leaves: list[Tensor] = []
         for a in args:
+            if type(a) in ATOMS:
+                continue
             if isinstance(a, Tensor):
                 leaves.append(a)
-            elif type(a) not in ATOMS:
+            else:
                 leaves.extend(tensors(a))
         if kwargs:
             leaves.extend(tensors(kwargs))
-        tape = self.owner(leaves) if self.tapes and leaves else None
+        tape: Tape | None = None
+        tapes = self.tapes
+        if len(tapes) == 1 and leaves:
+            ref = tapes[0].known.get(id(leaves[0]))
+            tape = tapes[0] if ref is not None and ref.tensor() is leaves[0] else self.owner(leaves)
+        elif tapes:
+            tape = self.owner(leaves)
         if tape is None:
             return self._untraced(func, kind, args, kwargs, leaves)
         if kind.metadata:
             return self._metadata(tape, func, kind, args, kwargs, leaves)
-        rewrite = REWRITES.get(func) or REWRITES.get(kind.name)
-        if rewrite is not None and whole:
-            return rewrite(self, tape, func, args, kwargs)
+        if whole and kind.rewritten:
+            return (REWRITES.get(func) or REWRITES[kind.name])(self, tape, func, args, kwargs)
         return self.record(tape, func, kind, args, kwargs, leaves)
 
     def record(
         self, tape: Tape, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
     ) -> Any:
         """Run a call on traced values and put it on the tape."""
-        targets: list[Tensor] = [t for i in kind.writes if i < len(args) for t in tensors(args[i])]
-        if kwargs:
-            targets += [t for k in kind.write_keywords if k in kwargs for t in tensors(kwargs[k])]
+        known = tape.known
+        targets = _targets(kind, args, kwargs) if kind.writes or kwargs else []
         for t in targets:
-            if not self._bound(tape, t) and not tape.owns(t):
+            if not _is_known(known, t) and not tape.owns(t):
                 tape.adopt(t)
         refs: dict[int, Ref] = {}
         for t in leaves:
-            if id(t) not in refs:
-                refs[id(t)] = tape.find(t) or self.constant(tape, t)
+            ref = known.get(id(t))
+            refs[id(t)] = ref if ref is not None and ref.tensor() is t else tape.find(t) or self.constant(tape, t)
         versions = [(t, t._version) for t in leaves if not t.is_inference()] if kind.hidden_writes else ()
         out = func(*args, **kwargs)
         for t, version in versions:
@@ -195,32 +210,39 @@ class Recorder:
                 targets.append(t)
                 if refs[id(t)].slot in tape.constants:
                     self._adopt_after(tape, t, refs[id(t)])
-        results = list(tensors(out))
+        results = [out] if isinstance(out, Tensor) else list(tensors(out))
         if not results and not targets:
-            if out is not None:
+            if out is not None and (kind.looks_at is None or any(tape.owns(args[i]) for i in kind.looks_at)):
                 self._escape(tape, kind, args, kwargs, refs, out)
             return out
-        if kind.random:
-            tape.random.append(where())
-        fresh = [o for o in results if id(o) not in refs and not self._bound(tape, o)]
-        if not fresh and not targets:
-            return out
-        reads = tuple({r.slot for r in refs.values()})
-        memories = tuple({id(m): m for m in (tape.memory_of[refs[id(t)].slot] for t in targets)}.values())
-        recorded = Call(kind.call, refer(args, refs), refer(kwargs, refs), (), reads, memories, where())
-        outs = []
+        reads = tuple([ref.slot for ref in refs.values()])
+        at = where(4)
+        outs, fresh = [], bool(targets)
+        recorded_args, recorded_kwargs = refer(args, refs), refer(kwargs, refs) if kwargs else kwargs
         for o in results:
-            known = refs.get(id(o)) or (tape.known[id(o)][1] if self._bound(tape, o) else None)
-            outs.append((known or tape.bind(o)).slot)
-        tape.calls.append(recorded._replace(outs=tuple(outs)))
-        if kind.dynamic or _masked(kind, args) or (tape.dynamic and not tape.dynamic.isdisjoint(reads)):
-            tape.dynamic.update(s for s, o in zip(outs, results, strict=True) if o.dim())
+            ref = refs.get(id(o))
+            if ref is None:
+                ref = known.get(id(o))
+                if ref is None or ref.tensor() is not o:
+                    ref, fresh = tape.bind(o), True
+            outs.append(ref.slot)
+        if not fresh:
+            return out  # the call gave back what it got, such as contiguous() of a contiguous tensor
+        memories = tuple({tape.memory_of[refs[id(t)].slot]: None for t in targets}) if targets else ()
+        tape.calls.append(Call(kind.call, recorded_args, recorded_kwargs, tuple(outs), reads, memories, at))
+        if kind.random:
+            tape.random.append(at)
+        if kind.may_mask or tape.dynamic:
+            self._note_dynamic(tape, kind, args, reads, outs, results)
         return out
 
-    @staticmethod
-    def _bound(tape: Tape, t: Tensor) -> bool:
-        entry = tape.known.get(id(t))
-        return entry is not None and entry[0]() is t
+    def _note_dynamic(
+        self, tape: Tape, kind: Kind, args: tuple[Any, ...], reads: tuple[int, ...], outs: list[int], results: list[Tensor]
+    ) -> None:
+        """Remember the values whose shape depends on other values."""
+        if kind.dynamic or _masked(kind, args) or not tape.dynamic.isdisjoint(reads):
+            tape.dynamic.update(s for s, o in zip(outs, results, strict=True) if o.dim())
+            self.dynamic = self.dynamic or bool(tape.dynamic)
 
     def constant(self, tape: Tape, t: Tensor) -> Ref:
         """The slot of a plain tensor; a value of another node is refused here."""
@@ -252,19 +274,19 @@ class Recorder:
         memory = tape._memory(t)
         if memory is not None:
             memory.traced = True
-            memory.ids.clear()
-            memory.roots = [(ref, geometry(t))]
+            memory.clear()
+            memory.add(ref, geometry(t))
             tape.memory_of[ref.slot] = memory
         tape.constant_ids.pop(id(t), None)
-        tape.known[id(t)] = (weakref.ref(t), ref)
+        tape.known[id(t)] = Ref(ref.slot, t)
 
     def _metadata(
         self, tape: Tape, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
     ) -> Any:
         out = func(*args, **kwargs)
-        if kind.name == "requires_grad_" or (kind.setter and kind.name == "requires_grad"):
+        if kind.tracks_grad:
             # What autograd saves of a call recorded whole could not be told apart later: record ATen ops from here on.
-            tape.autograd = True
+            self.autograd = True
         if kind.shape and tape.dynamic and not isinstance(out, Tensor):
             ref = tape.find(leaves[0])
             if ref is not None and ref.slot in tape.dynamic:
@@ -303,9 +325,7 @@ class Recorder:
         return found is not None and found() is t
 
     def _before_plain_write(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        targets = [t for i in kind.writes if i < len(args) for t in tensors(args[i])]
-        targets += [t for k in kind.write_keywords if k in kwargs for t in tensors(kwargs[k])]
-        for t in targets:
+        for t in _targets(kind, args, kwargs):
             for tape in self.tapes:
                 try:
                     memory = tape.memories.get(t.untyped_storage()._cdata)
@@ -341,6 +361,17 @@ class Recorder:
             self.published[id(o)] = Published(o, origin.node, origin.port, origin.passno, glue)
 
 
+def _targets(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors that a call is known to write to."""
+    found = [t for i in kind.writes if i < len(args) for t in tensors(args[i])]
+    return found + [t for k in kind.write_keywords if k in kwargs for t in tensors(kwargs[k])]
+
+
+def _is_known(known: dict[int, Ref], t: Tensor) -> bool:
+    ref = known.get(id(t))
+    return ref is not None and ref.tensor() is t
+
+
 def _whole_copy(kind: Kind, args: tuple[Any, ...], target: Tensor, value: Tensor) -> bool:
     if target.shape != value.shape or target.dtype != value.dtype:
         return False
@@ -368,21 +399,21 @@ class _FunctionMode(TorchFunctionMode):
         self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kind = classify(func)
-        kwargs = kwargs or {}
+        kind = KINDS.get(func) or classify(func)
+        if kwargs is None:
+            kwargs = {}
         recorder = self.recorder
-        tapes = recorder.tapes
-        if not tapes:
+        if not recorder.tapes:
             if kind.metadata or not (recorder.published or kind.random):
                 return func(*args, **kwargs)
-        elif kind.metadata and not kind.setter and kind.name != "requires_grad_" and not any(t.dynamic for t in tapes):
+        elif kind.metadata and not (recorder.dynamic or kind.tracks_grad):
             return func(*args, **kwargs)
         elif (
             kind.autograd
-            or (types and any(t not in PLAIN for t in types))
-            or torch._C._is_any_autocast_enabled()
-            or torch._C._functorch.peek_interpreter_stack() is not None
-            or any(t.autograd for t in tapes)
+            or recorder.autograd
+            or _any_autocast()
+            or _functorch_level() is not None
+            or (types and not PLAIN.issuperset(types))
         ):
             return self._aside(func, kind, args, kwargs)
         with _Silent(_PYTHON_KEYS):
@@ -390,7 +421,7 @@ class _FunctionMode(TorchFunctionMode):
 
     def _aside(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:
         """Leave the call to the dispatch mode; only what has no ATen form is handled here."""
-        if kind.metadata or kind.name in REWRITES or func in REWRITES:
+        if kind.metadata or kind.rewritten:
             leaves = list(tensors(args))
             if leaves and not torch._C._functorch.is_functorch_wrapped_tensor(leaves[0]):
                 with _Silent(_PYTHON_KEYS):

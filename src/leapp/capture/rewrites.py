@@ -6,15 +6,14 @@ see untraced, and puts an equivalent call on the tape.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from leapp.capture.calls import classify, tensors
+from leapp.capture.calls import REWRITTEN, classify, tensors
 from leapp.capture.source import where
-from leapp.capture.tape import Call, Tape, refer
+from leapp.capture.tape import Call, Ref, Tape, refer
 
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
@@ -84,7 +83,7 @@ def _data(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwar
     target, value = args[0], args[1]
     ref = tape.find(value) or recorder.constant(tape, value)
     func(*args, **kwargs)
-    tape.known[id(target)] = (weakref.ref(target), ref)
+    tape.known[id(target)] = Ref(ref.slot, target)
     return None
 
 
@@ -96,3 +95,5 @@ REWRITES: dict[Any, Handler] = {
     torch.as_tensor: _construct,
     torch.asarray: _construct,
 }
+
+REWRITTEN.update(REWRITES)

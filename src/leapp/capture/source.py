@@ -19,7 +19,8 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "numpy", "functorch"))
 
-_is_library: dict[CodeType, bool] = {}
+# By file name: code objects hash by all they contain, which is slow.
+_is_library: dict[str, bool] = {}
 
 
 class Where(NamedTuple):
@@ -42,8 +43,7 @@ class Where(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-def _library(code: CodeType) -> bool:
-    name = code.co_filename
+def _library(name: str) -> bool:
     site = f"{os.sep}site-packages{os.sep}"
     if name.startswith(_HERE):
         return True
@@ -58,9 +58,10 @@ def where(depth: int = 1) -> Where:
     first = frame
     while frame is not None:
         code = frame.f_code
-        library = _is_library.get(code)
+        name = code.co_filename
+        library = _is_library.get(name)
         if library is None:
-            library = _is_library[code] = _library(code)
+            library = _is_library[name] = _library(name)
         if not library:
             return Where(code, frame.f_lineno)
         frame = frame.f_back

@@ -26,16 +26,19 @@ Tensor = torch.Tensor
 # reference: it is copied if a write to it is seen, and refused if one was not.
 BY_VALUE = 64 * 1024
 
+_REDUCED = frozenset({torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2})
+
 _free_weak_ref: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
 
 
 class Ref:
-    """A slot, where it stands in a recorded call."""
+    """A slot, where it stands in a recorded call; ``tensor`` is the one that holds its value while the node is open."""
 
-    __slots__ = ("slot",)
+    __slots__ = ("slot", "tensor")
 
-    def __init__(self, slot: int) -> None:
+    def __init__(self, slot: int, tensor: Tensor) -> None:
         self.slot = slot
+        self.tensor = weakref.ref(tensor)
 
     def __repr__(self) -> str:
         return f"%{self.slot}"
@@ -81,15 +84,38 @@ class Escape:
 
 
 class Memory:
-    """One storage that the tape knows, and the slots over it from which every alias can be derived."""
+    """One storage that the tape knows, and the slots over it from which every alias can be derived.
 
-    __slots__ = ("__weakref__", "ids", "roots", "traced", "weak")
+    Most storages have one such slot for all their life, so the first is kept in place and further ones in ``more``.
+    """
+
+    __slots__ = ("geometry", "ids", "more", "root", "traced", "weak")
 
     def __init__(self, traced: bool, weak: int | None) -> None:
         self.traced = traced
-        self.roots: list[tuple[Ref, Geometry | None]] = []
         self.weak = weak
+        self.root: Ref | None = None
+        self.geometry: tuple[Any, ...] | None = None
+        self.more: list[tuple[Ref, Geometry | None]] = []
         self.ids: list[int] = []
+
+    def add(self, ref: Ref, shape: Geometry | None) -> None:
+        """Let aliases be derived from one more slot."""
+        if self.root is None:
+            self.root, self.geometry = ref, shape
+        else:
+            self.more.append((ref, shape))
+
+    def roots(self) -> list[tuple[Ref, Geometry | None]]:
+        """The slots with their geometries."""
+        if self.root is None:
+            return []
+        return [(self.root, None if self.geometry is None else Geometry(*self.geometry)), *self.more]
+
+    def clear(self) -> None:
+        """Forget all slots."""
+        self.root = self.geometry = None
+        self.more, self.ids = [], []
 
     def __del__(self) -> None:
         if self.weak is not None:
@@ -102,33 +128,44 @@ class Tape:
     def __init__(self, node: str) -> None:
         self.node = node
         self.open = True
-        self.autograd = False
         self.calls: list[Call] = []
         self.memory_of: list[Memory] = []
-        self.known: dict[int, tuple[weakref.ref[Tensor], Ref]] = {}
+        self.known: dict[int, Ref] = {}
         self.memories: dict[int, Memory] = {}
         self.constants: dict[int, Constant] = {}
-        self.constant_ids: dict[int, tuple[weakref.ref[Tensor], Ref, int | None]] = {}
+        self.constant_ids: dict[int, tuple[Ref, int | None]] = {}
         self.inputs: list[int] = []
         self.escapes: list[Escape] = []
         self.random: list[Where] = []
         self.dynamic: set[int] = set()
+        self.precision = 0.0
+        """The rounding step of the coarsest float type that the node computed with, if that is coarser than float32."""
 
     # -- slots ---------------------------------------------------------------------------------------------------------
 
     def bind(self, t: Tensor) -> Ref:
         """Give a tensor that a recorded call made its slot."""
-        ref = Ref(len(self.memory_of))
-        self.known[id(t)] = (weakref.ref(t), ref)
-        memory = self._memory(t)
+        memory_of = self.memory_of
+        ref = self.known[id(t)] = Ref(len(memory_of), t)
+        if t.dtype in _REDUCED:
+            self.precision = max(self.precision, torch.finfo(t.dtype).eps)
+        try:
+            storage = t.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # sparse tensors have none
+            memory_of.append(Memory(True, None))
+            return ref
+        cdata = storage._cdata
+        memory = self.memories.get(cdata)
         if memory is None:
-            self.memory_of.append(Memory(True, None))
-        elif memory.traced:
-            self.memory_of.append(memory)
-            if not memory.roots:
-                memory.roots.append((ref, _geometry(t)))
-        else:  # a view of a constant
-            self.memory_of.append(Memory(True, None))
+            memory = self.memories[cdata] = Memory(True, cast(int, storage._weak_ref()))
+            memory.root = ref
+            try:
+                memory.geometry = (t.dtype, t.shape, t.stride(), t.storage_offset())
+            except RuntimeError:  # nested tensors have no strides
+                memory.geometry = None
+        elif not memory.traced:
+            memory = Memory(True, None)  # a view of a constant
+        memory_of.append(memory)
         return ref
 
     def _memory(self, t: Tensor) -> Memory | None:
@@ -144,29 +181,24 @@ class Tape:
 
     def declare(self, t: Tensor) -> Ref:
         """Make ``t`` itself an input of the node."""
-        ref = Ref(len(self.memory_of))
-        self.known[id(t)] = (weakref.ref(t), ref)
+        ref = self.known[id(t)] = Ref(len(self.memory_of), t)
         memory = self._memory(t) or Memory(True, None)
         if not memory.traced:
             self.forget(memory)
             memory.traced = True
-        memory.roots.append((ref, _geometry(t)))
+        memory.add(ref, _geometry(t))
         self.memory_of.append(memory)
         self.inputs.append(ref.slot)
-        if t.requires_grad and torch.is_grad_enabled():
-            self.autograd = True
         return ref
 
     # -- looking tensors up --------------------------------------------------------------------------------------------
 
     def find(self, t: Tensor) -> Ref | None:
         """The slot of a tensor that holds traced values: by identity, else by its memory."""
-        entry = self.known.get(id(t))
-        if entry is not None and entry[0]() is t:
-            return entry[1]
-        if self.owns(t):
-            return self.alias(t)
-        return None
+        ref = self.known.get(id(t))
+        if ref is not None and ref.tensor() is t:
+            return ref
+        return self.alias(t) if self.owns(t) else None
 
     def owns(self, t: Tensor) -> bool:
         """Whether any traced value lies in the memory of ``t``."""
@@ -177,18 +209,17 @@ class Tape:
         if memory is None or not memory.traced:
             return False
         mine = _geometry(t)
-        return any(root is None or mine is None or mine == root or overlaps(mine, root) for _, root in memory.roots)
+        return any(root is None or mine is None or mine == root or overlaps(mine, root) for _, root in memory.roots())
 
     def alias(self, t: Tensor) -> Ref:
         """The slot of a tensor whose memory is traced but which no recorded call returned: derived as a view."""
         memory = self.memories[t.untyped_storage()._cdata]
         mine = geometry(t)
-        for root, shape in memory.roots:
+        for root, shape in memory.roots():
             found = None if shape is None else locate(mine, shape)
             if found is None:
                 continue
-            ref = Ref(len(self.memory_of))
-            self.known[id(t)] = (weakref.ref(t), ref)
+            ref = self.known[id(t)] = Ref(len(self.memory_of), t)
             self.memory_of.append(memory)
             func: Callable[..., Any] = torch.ops.aten.alias.default if shape == mine else region
             args = (root,) if shape == mine else (root, *found)
@@ -205,17 +236,17 @@ class Tape:
     def constant(self, t: Tensor) -> Ref:
         """The slot of a tensor that is plain data to this node."""
         entry = self.constant_ids.get(id(t))
-        if entry is not None and entry[0]() is t and entry[2] == _version(t):
-            return entry[1]
-        ref = Ref(len(self.memory_of))
+        if entry is not None and entry[0].tensor() is t and entry[1] == _version(t):
+            return entry[0]
+        ref = Ref(len(self.memory_of), t)
         memory = self._memory(t)
-        if memory is None or (memory.traced and memory.roots):
+        if memory is None or (memory.traced and memory.root is not None):
             memory = Memory(False, None)  # nothing traced overlaps it: it only shares the storage
         memory.traced = False
         memory.ids.append(id(t))
         self.memory_of.append(memory)
         version = _version(t)
-        self.constant_ids[id(t)] = (weakref.ref(t), ref, version)
+        self.constant_ids[id(t)] = (ref, version)
         small = t.numel() * t.element_size() <= BY_VALUE or t.is_inference()
         self.constants[ref.slot] = Constant(
             snapshot(t) if small else t.detach(), where(), None if small else version, weakref.ref(t)
@@ -225,30 +256,29 @@ class Tape:
     def adopt(self, t: Tensor) -> None:
         """Before a traced value is written into plain memory: its present content becomes a value of the tape."""
         memory = self._memory(t)
-        if memory is None or (memory.traced and memory.roots):
+        if memory is None or (memory.traced and memory.root is not None):
             return
         self.forget(memory)
         memory.traced = True
         storage = t.untyped_storage()
         whole = t.is_contiguous() and t.numel() * t.element_size() == storage.nbytes()
         root = t if whole else torch.empty(0, dtype=t.dtype, device=t.device).set_(storage)
-        ref = Ref(len(self.memory_of))
+        ref = Ref(len(self.memory_of), t)
         self.memory_of.append(memory)
-        memory.roots = [(ref, geometry(root))]
+        memory.add(ref, geometry(root))
         self.constants[ref.slot] = Constant(snapshot(root), where(), None, weakref.ref(t))
         if whole:
-            self.known[id(t)] = (weakref.ref(t), ref)
+            self.known[id(t)] = ref
 
     def forget(self, memory: Memory) -> None:
         """Before plain memory changes: keep what was read from it, and read it anew next time."""
         for i in memory.ids:
             entry = self.constant_ids.pop(i, None)
             if entry is not None:
-                constant = self.constants[entry[1].slot]
+                constant = self.constants[entry[0].slot]
                 if constant.version is not None:
                     constant.value, constant.version = snapshot(constant.value), None
-        memory.ids.clear()
-        memory.roots.clear()
+        memory.clear()
 
     def make_constant(self, slot: int, value: Tensor, origin: Tensor, at: Where) -> None:
         """Turn a declared input into a constant."""
@@ -261,6 +291,14 @@ class Tape:
         if ref is not None and self.find(target) is None:
             new = self.bind(target)
             self.calls.append(Call(torch.clone, (ref,), {}, (new.slot,), (ref.slot,), (), where()))
+
+    def remember(self, ref: Ref) -> Ref:
+        """A slot that keeps the present value of another, whatever is written to that later."""
+        kept = Ref.__new__(Ref)
+        kept.slot, kept.tensor = len(self.memory_of), ref.tensor
+        self.memory_of.append(Memory(True, None))
+        self.calls.append(Call(torch.clone, (ref,), {}, (kept.slot,), (ref.slot,), (), where()))
+        return kept
 
     def changed_behind(self) -> Constant | None:
         """A constant held by reference that was written to after it was read, if there is one."""

@@ -30,7 +30,12 @@ class Verdict:
 
 
 def check_nodes(
-    bundle: Bundle, samples: Samples, rtol: float, atol: float, random: Collection[str] = ()
+    bundle: Bundle,
+    samples: Samples,
+    rtol: float,
+    atol: float,
+    random: Collection[str] = (),
+    coarse: Mapping[str, float] | None = None,
 ) -> dict[str, list[Verdict] | Exception]:
     """Run each node's file on each of its samples.
 
@@ -40,6 +45,7 @@ def check_nodes(
         rtol: Relative tolerance for floats.
         atol: Absolute tolerance for floats.
         random: Nodes that draw random numbers: only shapes and dtypes are compared.
+        coarse: Nodes that compute with less than float32, and the rounding step of their type: a lower bound of the tolerance.
 
     Returns:
         For each node what differs (an empty list if nothing does), or the error that running it raised.
@@ -49,7 +55,9 @@ def check_nodes(
         if node.model.model_path is None:
             continue
         try:
-            found[name] = _check_node(bundle, name, samples.get(name, ()), rtol, atol, name in random)
+            step = 2 * (coarse or {}).get(name, 0.0)
+            tolerance = max(rtol, step), max(atol, step)
+            found[name] = _check_node(bundle, name, samples.get(name, ()), *tolerance, name in random)
         except Exception as error:  # any engine may raise anything: the caller reports it with the node's name
             found[name] = error
     return found

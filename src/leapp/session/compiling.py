@@ -281,7 +281,8 @@ def _validate(
     traced = {n.name for n in nodes if n.backend is not None}
     own = {n: node for n, node in bundle.contract.nodes.items() if n in traced}
     exported = Bundle(bundle.path, _only(bundle.contract, own), None, {}, allow_outside=True)
-    found = check_nodes(exported, samples, rtol, atol, random)
+    coarse = {n.name: n.tape.precision for n in nodes if n.tape is not None and n.tape.precision}
+    found = check_nodes(exported, samples, rtol, atol, random, coarse)
     results: dict[str, Any] = {}
     for name in session.nodes:
         outcome = found.get(name)

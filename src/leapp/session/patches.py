@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import sys
 from collections.abc import Callable, Iterable
@@ -10,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from leapp.capture.calls import tensors
+from leapp.capture.pickling import reduce
 from leapp.capture.recorder import PLAIN, Recorder
 from leapp.errors import AnnotationError, AnnotationTypeError
 
@@ -66,6 +68,12 @@ def _check(patch: Any) -> None:
         raise AnnotationTypeError("FunctionPatch: replacement is not callable.")
 
 
+def _forget_reducer() -> None:
+    import torch
+
+    copyreg.dispatch_table.pop(torch.Tensor, None)
+
+
 class Patches:
     """The replacements of one session."""
 
@@ -79,6 +87,7 @@ class Patches:
         try:
             self._run_compiled_code_eagerly()
             self._keep_fast_paths()
+            self._follow_pickling()
             for patch in self._patches:
                 self._replace(patch.module, patch.function_name, self._switch(patch))
         except BaseException:
@@ -111,6 +120,13 @@ class Patches:
             return patch.replacement(*args, **kwargs) if traced else original(*args, **kwargs)
 
         return switch
+
+    def _follow_pickling(self) -> None:
+        import torch
+
+        if torch.Tensor not in copyreg.dispatch_table:
+            copyreg.pickle(torch.Tensor, reduce)
+            self._undo.append(_forget_reducer)
 
     def _keep_fast_paths(self) -> None:
         """Attention layers ask for torch functions before they use their fused kernels; our own mode must not count."""

@@ -1,0 +1,45 @@
+"""Pickling inside a node: what is read back in this process is a copy of the value as it was.
+
+``copy.copy`` and ``pickle`` take tensors apart in ways that no mode sees, but both ask ``copyreg`` first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from leapp.capture.recorder import Recorder
+from leapp.capture.source import where
+from leapp.capture.tape import Call
+
+__all__ = ["rebuild", "reduce"]
+
+
+def reduce(t: torch.Tensor) -> Any:
+    """What ``copyreg`` hands to pickle while a session is open."""
+    reduced = t.__reduce_ex__(4)
+    recorder = Recorder.current
+    if recorder is None or not recorder.tapes or not isinstance(reduced, tuple):
+        return reduced
+    with recorder.silence():
+        tape = recorder.owner([t])
+        ref = tape.find(t) if tape is not None else None
+        if tape is None or ref is None:
+            return reduced
+        token = len(recorder.pickled)
+        recorder.pickled[token] = (tape, tape.remember(ref))
+    return (rebuild, (token, *reduced[:2]), *reduced[2:])
+
+
+def rebuild(token: int, func: Any, args: tuple[Any, ...]) -> Any:
+    """Read back a tensor that was pickled while a node was open."""
+    result = func(*args)
+    recorder = Recorder.current
+    tape, ref = recorder.pickled.get(token, (None, None)) if recorder is not None else (None, None)
+    if recorder is not None and tape is not None and ref is not None and tape.open:
+        with recorder.silence():
+            if tape.find(result) is None:
+                slot = tape.bind(result).slot
+                tape.calls.append(Call(torch.clone, (ref,), {}, (slot,), (ref.slot,), (), where()))
+    return result
