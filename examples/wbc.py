@@ -33,9 +33,7 @@ class WholeBodyController:
         self.previous_action = torch.zeros(LEGS)
 
     @torch.no_grad()
-    def step(
-        self, imu: torch.Tensor, position: torch.Tensor, velocity: torch.Tensor, arms: torch.Tensor
-    ) -> torch.Tensor:
+    def step(self, imu: torch.Tensor, position: torch.Tensor, velocity: torch.Tensor, arms: torch.Tensor) -> torch.Tensor:
         action = self.leg_action(imu, position, velocity, arms, self.previous_action)
         self.previous_action = action
         return self.torques(action, position, velocity, arms)
@@ -54,9 +52,7 @@ class WholeBodyController:
         return action
 
     @annotate.method(node_name="torque", export_with="onnx")
-    def torques(
-        self, action: torch.Tensor, position: torch.Tensor, velocity: torch.Tensor, arms: torch.Tensor
-    ) -> torch.Tensor:
+    def torques(self, action: torch.Tensor, position: torch.Tensor, velocity: torch.Tensor, arms: torch.Tensor) -> torch.Tensor:
         wanted = self.neutral.clone()
         wanted[:LEGS] += 0.25 * action
         wanted[LEGS:] = arms
