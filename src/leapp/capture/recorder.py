@@ -8,6 +8,7 @@ the user's tensors are neither wrapped nor changed.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,13 +20,14 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
+from leapp.capture.provenance import Provenance, Published
 from leapp.capture.regions import geometry
 from leapp.capture.rewrites import REWRITES
-from leapp.capture.source import Where, where
+from leapp.capture.source import where
 from leapp.capture.tape import Call, Escape, Ref, Tape, refer
 from leapp.errors import TraceError
 
-__all__ = ["PLAIN", "Published", "Recorder"]
+__all__ = ["PLAIN", "Recorder"]
 
 Tensor = torch.Tensor
 PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
@@ -37,16 +39,10 @@ _any_autocast = torch._C._is_any_autocast_enabled
 _functorch_level = torch._C._functorch.peek_interpreter_stack
 
 
-class Published:
-    """Where a tensor came from: a published output, and the glue ops it went through since."""
+class _On(threading.local):
+    """Which modes a thread has. Another thread cannot be reached when a node opens, so it keeps both."""
 
-    __slots__ = ("glue", "node", "passno", "port", "ref")
-
-    def __init__(
-        self, t: Tensor, node: str, port: str, passno: int, glue: tuple[tuple[str, Where], ...] = ()
-    ) -> None:
-        self.ref = weakref.ref(t)
-        self.node, self.port, self.passno, self.glue = node, port, passno, glue
+    function = dispatch = other = False
 
 
 class Recorder:
@@ -61,34 +57,58 @@ class Recorder:
         """Whether an open node computes gradients: its calls are then recorded as ATen ops."""
         self.dynamic = False
         """Whether an open node has values whose shape depends on other values."""
-        self.published: dict[int, Published] = {}
+        self.published = Provenance()
         self.former: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self.random: dict[int, weakref.ref[Tensor]] = {}
         self.born: dict[int, weakref.ref[Tensor]] = {}
         self.pickled: dict[int, tuple[Tape, Ref]] = {}
         self._function = _FunctionMode(self)
         self._dispatch = _DispatchMode(self)
-        self.installed = False
+        self._on = _On()
+        self.lock = threading.RLock()
 
     # -- modes on and off ----------------------------------------------------------------------------------------------
 
-    def install(self) -> None:
-        """Put the modes at the bottom of this thread's stacks, below any mode the user has entered."""
-        if not self.installed:
-            self.installed = True
+    def listen(self) -> None:
+        """Put the modes at the bottom of this thread's stacks, below any mode the user has entered.
+
+        ATen ops concern open nodes only, so the dispatch mode is there as long as one is open.
+        """
+        on = self._on
+        if not on.function:
+            on.function = True
             with _function_modes() as stack:
                 stack.insert(0, self._function)
+        if on.dispatch != bool(self.tapes or on.other):
+            on.dispatch = not on.dispatch
             with _dispatch_modes() as stack:
-                stack.insert(0, self._dispatch)
+                stack.insert(0, self._dispatch) if on.dispatch else _discard(stack, self._dispatch)
 
     def remove(self) -> None:
-        """Take the modes off wherever they stand."""
-        if self.installed:
-            self.installed = False
+        """Take the modes off this thread, wherever they stand."""
+        on = self._on
+        if on.function:
             with _function_modes() as stack:
                 _discard(stack, self._function)
+        if on.dispatch:
             with _dispatch_modes() as stack:
                 _discard(stack, self._dispatch)
+        on.function = on.dispatch = False
+
+    @property
+    def installed(self) -> bool:
+        """Whether this thread is listened to."""
+        return self._on.function
+
+    @contextmanager
+    def other_thread(self) -> Iterator[None]:
+        """Listen to a thread that was started during the session, for as long as it runs."""
+        self._on.other = True
+        self.listen()
+        try:
+            yield
+        finally:
+            self.remove()
 
     # -- tapes ---------------------------------------------------------------------------------------------------------
 
@@ -133,16 +153,9 @@ class Recorder:
 
     # -- provenance ----------------------------------------------------------------------------------------------------
 
-    def publish(self, t: Tensor, node: str, port: str, passno: int) -> None:
-        """Remember that ``t`` is an output of ``node``. A value with two names goes by the first."""
-        found = self.source(t)
-        if found is None or (found.node, found.passno, found.glue) != (node, passno, ()):
-            self.published[id(t)] = Published(t, node, port, passno)
-
     def source(self, t: Tensor) -> Published | None:
         """The published output that ``t`` is, or was made from."""
-        found = self.published.get(id(t))
-        return found if found is not None and found.ref() is t else None
+        return self.published.source(t)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -150,17 +163,16 @@ class Recorder:
         """The open tape that the tensors belong to."""
         tape: Tape | None = None
         for t in leaves:
-            for candidate in self.tapes:
-                ref = candidate.known.get(id(t))
-                if (ref is not None and ref.tensor() is t) or candidate.owns(t):
-                    if tape is not None and tape is not candidate:
-                        raise TraceError(
-                            f"at {where()} a value of node '{tape.node}' meets a value of node '{candidate.node}' while both "
-                            f"are open. Finish '{tape.node}' with output_tensors() and pass its output to '{candidate.node}' "
-                            "with input_tensors()."
-                        )
-                    tape = candidate
-                    break
+            found = next((c for c in self.tapes if _is_known(c.known, t)), None) or next(
+                (c for c in self.tapes if c.owns(t)), None
+            )
+            if found is not None and tape is not None and tape is not found:
+                raise TraceError(
+                    f"at {where()} a value of node '{tape.node}' meets a value of node '{found.node}' while both "
+                    f"are open. Finish '{tape.node}' with output_tensors() and pass its output to '{found.node}' "
+                    "with input_tensors()."
+                )
+            tape = found or tape
         return tape
 
     def called(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool) -> Any:
@@ -198,6 +210,7 @@ class Recorder:
         targets = _targets(kind, args, kwargs) if kind.writes or kwargs else []
         for t in targets:
             if not _is_known(known, t) and not tape.owns(t):
+                self.published.written(t, kind.name)
                 tape.adopt(t)
         refs: dict[int, Ref] = {}
         for t in leaves:
@@ -248,6 +261,8 @@ class Recorder:
         """The slot of a plain tensor; a value of another node is refused here."""
         former = self.former.get(id(t))
         source = self.source(t)
+        if source is not None and source.static:
+            source = None
         if (former is not None and former[0]() is t) or (source is not None and not source.glue):
             owner = source.node if source is not None else former[1]  # type: ignore[index]
             name = f" ('{source.port}')" if source is not None else ""
@@ -311,7 +326,7 @@ class Recorder:
             return out
         results = list(tensors(out))
         if self.published:
-            self._follow(kind, args, kwargs, leaves, results)
+            self.published.follow(kind, args, leaves, results)
         if kind.random or (self.random and any(self._is_random(t) for t in leaves)):
             for o in results or leaves[:1]:
                 self.random[id(o)] = weakref.ref(o)
@@ -334,32 +349,6 @@ class Recorder:
                 if memory is not None and not memory.traced:
                     tape.forget(memory)
 
-    def _follow(
-        self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor], results: list[Tensor]
-    ) -> None:
-        """Let the identity of published outputs survive copies, and note the ops that change them."""
-        origin = next((s for s in map(self.source, leaves) if s is not None), None)
-        if origin is None:
-            return
-        sources = [t for t in leaves if self.source(t) is not None]
-        if kind.writes:
-            target = args[0] if args and isinstance(args[0], Tensor) else None
-            if target is None:
-                return
-            value = sources[-1]
-            if kind.identity and value is not target and _whole_copy(kind, args, target, value):
-                source = self.source(value)
-                assert source is not None
-                self.published[id(target)] = Published(target, source.node, source.port, source.passno, source.glue)
-                return
-            results = [target]
-        for o in results:
-            same = kind.identity and len(leaves) == 1 and o.shape == leaves[0].shape and o.dtype == leaves[0].dtype
-            if same and o is leaves[0]:
-                continue
-            glue = origin.glue if same else (*origin.glue[-15:], (kind.name, where()))
-            self.published[id(o)] = Published(o, origin.node, origin.port, origin.passno, glue)
-
 
 def _targets(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """The tensors that a call is known to write to."""
@@ -370,18 +359,6 @@ def _targets(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
 def _is_known(known: dict[int, Ref], t: Tensor) -> bool:
     ref = known.get(id(t))
     return ref is not None and ref.tensor() is t
-
-
-def _whole_copy(kind: Kind, args: tuple[Any, ...], target: Tensor, value: Tensor) -> bool:
-    if target.shape != value.shape or target.dtype != value.dtype:
-        return False
-    if kind.name != "__setitem__":
-        return True
-    index = args[1]
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(p is Ellipsis or p == slice(None) for p in parts if not isinstance(p, Tensor)) and not any(
-        isinstance(p, Tensor) for p in parts
-    )
 
 
 def _masked(kind: Kind, args: tuple[Any, ...]) -> bool:
@@ -404,7 +381,7 @@ class _FunctionMode(TorchFunctionMode):
             kwargs = {}
         recorder = self.recorder
         if not recorder.tapes:
-            if kind.metadata or not (recorder.published or kind.random):
+            if kind.metadata or not (kind.random or kind.writes or recorder.published.concerns(args, kwargs)):
                 return func(*args, **kwargs)
         elif kind.metadata and not (recorder.dynamic or kind.tracks_grad):
             return func(*args, **kwargs)

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from leapp.capture.recorder import Published, Recorder
+from leapp.capture.provenance import Published
+from leapp.capture.recorder import Recorder
 from leapp.capture.replay import Replay, cut
 from leapp.capture.source import Where, where
 from leapp.capture.tape import snapshot
@@ -47,7 +48,7 @@ class Session:
     def begin(self) -> None:
         """Start listening."""
         Recorder.current = self.recorder
-        self.recorder.install()
+        self.recorder.listen()
         self._hook = torch.nn.modules.module.register_module_forward_pre_hook(self._module_called)
 
     def end(self) -> None:
@@ -94,12 +95,8 @@ class Session:
         return node
 
     def _listen(self) -> None:
-        """Only a node in its first pass needs the modes; re-entered ones run at full speed."""
-        busy = any(n.finished and n.in_pass for n in self.nodes.values())
-        if self.recorder.tapes or not busy:
-            self.recorder.install()
-        else:
-            self.recorder.remove()
+        """Listen in this thread; another thread is met at its first annotation."""
+        self.recorder.listen()
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -613,7 +610,8 @@ class Session:
             node.current.inputs = {n: node.current.inputs[n] for n in node.inputs}
             node.samples.append(node.current)
         for name in node.outputs:
-            self.recorder.publish(tensors[name], node.name, name, node.passes)
+            static = node.outputs[name].role == "static"
+            self.recorder.published.publish(tensors[name], node.name, name, node.passes, static)
         node.current = Sample()
         node.in_pass = False
         node.passes += 1
@@ -648,7 +646,7 @@ class Session:
         if owner is not None:
             owner.same(source, target)
         elif found is not None:
-            self.recorder.published[id(target)] = Published(target, found.node, found.port, found.passno, found.glue)
+            self.recorder.published.copy(found, target)
         else:
             logger.error("mirror_leapp_tags() at %s: the source is not a traced value.", at)
 

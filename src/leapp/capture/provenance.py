@@ -1,0 +1,146 @@
+"""Where tensors between nodes came from.
+
+A published output keeps its name through copies, and through copies into whole tensors. Every other op on it is *glue*: it is
+noted, so that a consumer can be told what lies between the nodes. Nothing here knows tapes or sessions.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from leapp.capture.calls import Kind, tensors
+from leapp.capture.regions import geometry
+from leapp.capture.source import Where, where
+
+__all__ = ["Provenance", "Published"]
+
+Tensor = torch.Tensor
+Glue = tuple[tuple[str, Where], ...]
+_REMEMBERED = 16
+
+
+class Published:
+    """A tensor that is a published output, or was made from one by ``glue``. ``static`` outputs never change."""
+
+    __slots__ = ("glue", "node", "passno", "port", "ref", "static", "version")
+
+    def __init__(self, t: Tensor, node: str, port: str, passno: int, glue: Glue = (), static: bool = False) -> None:
+        self.ref = weakref.ref(t)
+        self.node, self.port, self.passno, self.glue, self.static = node, port, passno, glue, static
+        self.version = _version(t)
+
+    def of(self, t: Tensor, *ops: tuple[str, Where]) -> Published:
+        """What ``t`` is, if these ops made it from this one."""
+        return Published(t, self.node, self.port, self.passno, (*self.glue, *ops)[-_REMEMBERED:], self.static)
+
+
+class Provenance:
+    """The tensors that go back to published outputs, by identity."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Published] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._known.clear()
+
+    def sweep(self) -> None:
+        """Forget tensors that are gone."""
+        self._known = {i: p for i, p in self._known.items() if p.ref() is not None}
+
+    def concerns(self, args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
+        """Whether a call has anything to do with published outputs. Quick, and right for what ``follow`` looks at."""
+        known = self._known
+        for a in args:
+            if id(a) in known or (type(a) in (list, tuple) and any(id(t) in known for t in tensors(a))):
+                return True
+        return bool(kwargs) and any(id(t) in known for t in tensors(kwargs))
+
+    def publish(self, t: Tensor, node: str, port: str, passno: int, static: bool = False) -> None:
+        """Remember that ``t`` is an output of ``node``. A value with two names goes by the first."""
+        found = self.source(t)
+        if found is None or (found.node, found.passno, found.glue) != (node, passno, ()):
+            self._known[id(t)] = Published(t, node, port, passno, static=static)
+
+    def copy(self, source: Published, target: Tensor) -> None:
+        """``target`` holds the same value as ``source`` from here on."""
+        self._known[id(target)] = source.of(target)
+
+    def source(self, t: Tensor) -> Published | None:
+        """The published output that ``t`` is, or was made from."""
+        found = self._known.get(id(t))
+        if found is None or found.ref() is not t:
+            return None
+        if found.version is not None and found.version != _version(t):
+            found = self._known[id(t)] = found.of(t, ("an in-place write", where()))
+        return found
+
+    def written(self, target: Tensor, op: str) -> None:
+        """Note a write to the memory of ``target``: every published output over it is changed."""
+        cdata = _memory(target)
+        for p in list(self._known.values()):
+            t = p.ref()
+            if t is not None and cdata is not None and _memory(t) == cdata:
+                self._known[id(t)] = p.of(t, (op, where()))
+
+    def follow(self, kind: Kind, args: tuple[Any, ...], leaves: list[Tensor], results: list[Tensor]) -> None:
+        """A call outside all nodes has run: let identities survive copies, and note what changes a value."""
+        sources = [(t, s) for t in leaves if (s := self.source(t)) is not None]
+        if kind.writes:
+            if args and isinstance(args[0], Tensor):
+                self._follow_write(kind, args, args[0], sources)
+            return
+        if not sources:
+            return
+        origin = next((s for _, s in sources if not s.static), sources[0][1])
+        for o in results:
+            same = kind.identity and len(leaves) == 1 and o.shape == leaves[0].shape and o.dtype == leaves[0].dtype
+            if same and o is leaves[0]:
+                continue
+            if same:
+                self._known[id(o)] = origin.of(o)
+            elif not origin.static:
+                self._known[id(o)] = origin.of(o, (kind.name, where()))
+
+    def _follow_write(
+        self, kind: Kind, args: tuple[Any, ...], target: Tensor, sources: list[tuple[Tensor, Published]]
+    ) -> None:
+        others = [(t, s) for t, s in sources if t is not target]
+        self.written(target, kind.name)
+        if not others:
+            return
+        value, origin = others[-1]
+        if kind.identity and _whole_copy(kind, args, target, value):
+            self._known[id(target)] = origin.of(target)
+            base = target._base
+            if base is not None and geometry(base) == geometry(target):
+                self._known[id(base)] = origin.of(base)
+        elif not origin.static:
+            self._known[id(target)] = origin.of(target, (kind.name, where()))
+
+
+def _whole_copy(kind: Kind, args: tuple[Any, ...], target: Tensor, value: Tensor) -> bool:
+    if target.shape != value.shape or target.dtype != value.dtype:
+        return False
+    if kind.name != "__setitem__":
+        return True
+    parts = args[1] if isinstance(args[1], tuple) else (args[1],)
+    return all(p is Ellipsis or (isinstance(p, slice) and p == slice(None)) for p in parts)
+
+
+def _version(t: Tensor) -> int | None:
+    return None if t.is_inference() else t._version
+
+
+def _memory(t: Tensor) -> int | None:
+    try:
+        return int(t.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):  # sparse tensors have none
+        return None
