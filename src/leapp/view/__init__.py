@@ -1,7 +1,8 @@
-"""See an exported pipeline: the picture of a contract, as PNG and SVG."""
+"""See an exported pipeline: the picture of a contract, as PNG and SVG, and the page with everything known of it."""
 
 from __future__ import annotations
 
+from .page import page, write_page
 from .picture import Picture, draw, write_picture
 
-__all__ = ["Picture", "draw", "write_picture"]
+__all__ = ["Picture", "draw", "page", "write_page", "write_picture"]
