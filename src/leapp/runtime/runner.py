@@ -24,10 +24,12 @@ from leapp.graph.contract import Port, key, split_key
 from leapp.runtime.arrays import Array, allocate, is_float
 from leapp.runtime.binding import Bound, reorder
 from leapp.runtime.engines import EngineOptions, Unit, load_units
+from leapp.runtime.latency import Latency, measure
 from leapp.runtime.plan import Plan, make_plan
 from leapp.runtime.ports import PortInfo, describe
 from leapp.runtime.program import Program, Slot
-from leapp.runtime.values import from_raw, to_array
+from leapp.runtime.recording import Recorder, Replay, compare, read_recording
+from leapp.runtime.values import from_raw, is_tensor, to_array
 
 __all__ = ["NonFinite", "Runner"]
 
@@ -353,6 +355,60 @@ class Runner:
             fresh = tensor_over(np.array(value, order="C"), slot.port.dtype)
             self._program.frame.registers[slot.register] = fresh
 
+    # Runs, kept and measured.
+
+    def record(self, path: str | os.PathLike[str]) -> Recorder:
+        """A step function that keeps inputs, outputs, state and time of every step, to be used in a ``with`` block.
+
+        Args:
+            path: The ``.npz`` file written at the end of the block.
+        """
+        self._check_runnable()
+        ports = self._plan.input_ports, self._plan.output_ports
+        return Recorder(path, self, self._state, self._arrays, ports)
+
+    def replay(self, path: str | os.PathLike[str], rtol: float = 0.0, atol: float = 0.0) -> Replay:
+        """Give a recording's inputs to this bundle, from the recorded state on, until a step differs.
+
+        The state is left as the last step made it.
+
+        Args:
+            path: What ``record`` wrote.
+            rtol: How much an output may differ, relative to the recorded one.
+            atol: How much an output may differ in any case.
+        """
+        recording = read_recording(path, self._plan.input_ports, self._plan.output_ports)
+        if recording.state:
+            self.load_state(recording.state[0])
+        for index, (inputs, outputs) in enumerate(zip(recording.inputs, recording.outputs, strict=True)):
+            made = self._arrays(self(inputs), self._plan.output_ports)
+            difference = compare(index, made, outputs, rtol, atol)
+            if difference is not None:
+                return Replay(index + 1, difference)
+        return Replay(len(recording.inputs), None)
+
+    def bench(self, steps: int = 1000, rate: float | None = None) -> Latency:
+        """Time steps on random inputs and put the state back.
+
+        Args:
+            steps: How many.
+            rate: Start them at this rate in hertz, and count those that are late.
+        """
+        inputs, before = self.get_mock_input(), self._state()
+        self.warm_up()
+        result = measure(lambda: self(inputs), steps, rate)
+        self.load_state(before)
+        return result
+
+    def _arrays(self, values: Mapping[str, Any], ports: Mapping[str, Port]) -> dict[str, Array]:
+        """Copies of inputs or outputs, as arrays."""
+        found = {}
+        for name, value in values.items():
+            where = name if name in ports else self._resolve(name)
+            array = to_array(where, ports[where], value.cpu() if is_tensor(value) else value, True)
+            found[where] = np.array(array)
+        return found
+
     # Inputs, the careful way. Faces look first whether all is as expected, and come here when it is not.
 
     def _gather(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -433,6 +489,10 @@ class Runner:
 
     def _finite(self, value: Any) -> bool:
         """Whether a value has neither NaN nor infinity."""
+        raise NotImplementedError
+
+    def get_mock_input(self) -> dict[str, Any]:
+        """A random value for each input."""
         raise NotImplementedError
 
     def _zeros(self) -> dict[str, Any]:

@@ -1,0 +1,74 @@
+"""How long a step takes, and how often it would be late."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Latency", "measure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Times of a run, in microseconds.
+
+    Attributes:
+        steps: How many steps were timed.
+        p50: The median.
+        p99: One step in a hundred takes longer.
+        p999: One step in a thousand takes longer.
+        longest: The longest step.
+        jitter: The standard deviation.
+        rate: The rate in hertz the steps were started at, None when one followed the other.
+        misses: How many steps were not done one period after they were due. None without a rate.
+        noise_p50: The median of doing nothing, timed the same way: the clock.
+        noise_p999: What one in a thousand of those takes longer than: interruptions by the machine.
+    """
+
+    steps: int
+    p50: float
+    p99: float
+    p999: float
+    longest: float
+    jitter: float
+    rate: float | None
+    misses: int | None
+    noise_p50: float
+    noise_p999: float
+
+
+def measure(step: Callable[[], object], steps: int, rate: float | None) -> Latency:
+    """Time a step. With a rate the steps start when they are due, as in a control loop."""
+    times, misses = _run(step, steps, rate)
+    noise, _ = _run(lambda: None, steps, rate)
+    p50, p99, p999 = (float(v) for v in np.percentile(times, (50, 99, 99.9)))
+    return Latency(
+        steps, p50, p99, p999, float(times.max()), float(times.std()), rate, misses if rate else None,
+        float(np.percentile(noise, 50)), float(np.percentile(noise, 99.9)),
+    )  # fmt: skip
+
+
+def _run(
+    step: Callable[[], object], steps: int, rate: float | None
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], int]:
+    times = np.empty(steps)
+    misses = 0
+    clock = time.perf_counter_ns
+    period = 1e9 / rate if rate else 0.0
+    begin = clock()
+    for index in range(steps):
+        due = begin + index * period
+        while period and clock() < due:
+            # Sleeping overshoots by about as much as it takes to wake up, so the last stretch is waited for awake.
+            rest = due - clock()
+            if rest > 2e5:
+                time.sleep((rest - 1e5) / 1e9)
+        start = clock()
+        step()
+        end = clock()
+        times[index] = (end - start) / 1e3
+        misses += bool(period) and end > due + period
+    return times, misses
