@@ -8,6 +8,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from leapp.bundle import hash_file
 from leapp.runtime import merge as merging
 from leapp.runtime.engines import EngineOptions, OnnxUnit, TorchUnit, load_units
 from leapp.runtime.inference_manager import InferenceManager
@@ -195,3 +196,14 @@ def test_what_cannot_be_merged_is_left_alone(other):
 def test_large_models_are_left_alone(monkeypatch):
     monkeypatch.setattr(merging, "LARGEST", 10)
     assert merge([Part(model([DOUBLE]), "0/", {}), Part(model([DOUBLE]), "1/", {"x": "0/y"})]) is None
+
+
+def test_a_model_with_weights_beside_it_runs_and_stays_apart(tmp_path):
+    path, modules = chain(tmp_path, ["onnx", "onnx"])
+    file = tmp_path / "n1.onnx"
+    before = hash_file(file)[1]
+    onnx.save(onnx.load(file), file, save_as_external_data=True, location="n1.onnx.data", size_threshold=0)
+    path.write_text(path.read_text().replace(before, hash_file(file)[1]))
+    assert [unit.label for unit in units(path)] == ["'n0'", "'n1'"]
+    x = torch.randn(2, 8)
+    torch.testing.assert_close(InferenceManager(path)({"n0/x": x})["n1/y"], modules[1](modules[0](x)))
