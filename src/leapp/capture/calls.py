@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from leapp.capture import selecting
 from leapp.capture.fastpath import LOWERED
 
 __all__ = ["Kind", "classify", "tensors"]
@@ -50,6 +51,10 @@ _IDENTITIES = frozenset(
 REWRITTEN: set[Any] = set()
 
 
+# Calls for which the tape holds another function that gives the same values.
+_REPLAYED = {**LOWERED, "__getitem__": selecting.getitem, "__setitem__": selecting.setitem}
+
+
 class Kind:
     """How to treat calls of one function. Immutable once made."""
 
@@ -73,7 +78,7 @@ class Kind:
         #: Python functions may write to arguments that no name tells of (batch norm statistics, ``inplace=True``).
         self.hidden_writes = schema is None and (isinstance(func, FunctionType) or "_norm" in self.name)
         packet = self.name.split(".")[0] if schema is not None else self.name.strip("_")
-        self.call = LOWERED.get(self.name.split(".")[0], self.call)
+        self.call = _REPLAYED.get(self.name.split(".")[0], self.call)
         tags = set(func.tags) if schema is not None else _tags(packet)
         self.random = torch.Tag.nondeterministic_seeded in tags
         self.dynamic = torch.Tag.dynamic_output_shape in tags

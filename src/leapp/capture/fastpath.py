@@ -42,8 +42,8 @@ def _attention(
     if query is key and key is value:
         q, k, v = F.linear(query, qkv_weight, qkv_bias).chunk(3, dim=-1)
     else:
-        weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
-        q, k, v = (F.linear(t, w, b) for t, w, b in zip((query, key, value), weights, biases, strict=True))
+        parts = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
+        q, k, v = (F.linear(t, w, b) for t, w, b in parts)
 
     def heads(t: Tensor) -> Tensor:
         return t.reshape(batch, t.shape[1], num_head, embed_dim // num_head).transpose(1, 2)

@@ -18,7 +18,7 @@ __all__ = ["rebuild", "reduce"]
 
 def reduce(t: torch.Tensor) -> Any:
     """What ``copyreg`` hands to pickle while a session is open."""
-    reduced = t.__reduce_ex__(4)
+    reduced = t.__reduce_ex__(4)  # type: ignore[no-untyped-call]
     recorder = Recorder.current
     if recorder is None or not recorder.tapes or not isinstance(reduced, tuple):
         return reduced

@@ -29,7 +29,7 @@ class Program:
     outputs: list[int]
     constants: dict[int, Constant]
     copied: set[int]
-    """Inputs and constants that the calls write to."""
+    """Inputs and constants that the calls write to, and constants that are outputs."""
 
     def reads(self) -> set[int]:
         """The slots that some kept call, or an output, uses."""
@@ -62,7 +62,7 @@ def cut(tape: Tape, outputs: Sequence[int], inputs: Sequence[int] | None = None)
         inputs=declared,
         outputs=list(outputs),
         constants={s: c for s, c in tape.constants.items() if s in slots},
-        copied={s for s in sources & slots if tape.memory_of[s] in written},
+        copied={s for s in sources & slots if tape.memory_of[s] in written} | (set(tape.constants) & set(outputs)),
     )
 
 
