@@ -17,9 +17,11 @@ from leapp.bundle.text import Flow
 from leapp.errors import BundleError
 from leapp.graph.contract import DTYPES, Contract, ModelFile, Node, Pipeline, Port
 
-__all__ = ["MODELS", "PIPELINE", "SYSTEM", "contract_of", "dump_contract", "port_entry"]
+__all__ = ["MODELS", "PIPELINE", "SYSTEM", "TARGET", "contract_of", "dump_contract", "port_entry"]
 
 MODELS, PIPELINE, SYSTEM = "models", "pipeline", "system information"
+TARGET = "leapp target"
+"""Key of the system information that names the target a bundle was spelled for."""
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _MAX_ELEMENTS = 2**40
@@ -32,7 +34,7 @@ def dump_contract(contract: Contract) -> str:
     """The YAML of a contract: three mappings, each followed by a blank line."""
     sections = (
         ({MODELS: {name: _node_entry(node) for name, node in contract.nodes.items()}}, False),
-        ({PIPELINE: _pipeline_entry(contract.pipeline)}, True),
+        ({PIPELINE: _pipeline_entry(contract.pipeline, contract.system.get(TARGET))}, True),
         ({SYSTEM: contract.system}, True),
     )
     return "".join(yaml_text.dump(section, sort_keys=sort_keys) + "\n" for section, sort_keys in sections)
@@ -60,10 +62,13 @@ def _node_entry(node: Node) -> dict[str, Any]:
     }
 
 
-def _pipeline_entry(pipeline: Pipeline) -> dict[str, Any]:
+def _pipeline_entry(pipeline: Pipeline, target: Any) -> dict[str, Any]:
     entry: dict[str, Any] = {}
     for key in ("data_flow", "feedback_flow", "inputs", "outputs"):
         entry[key] = {source: Flow(targets) for source, targets in getattr(pipeline, key).items()}
+    if target == "isaac-ros":
+        # Its versions 4.4 and 4.5 know the feedback under this key only.
+        entry["feedback_connections"] = entry["feedback_flow"]
     if pipeline.initial_values is not None:
         entry["initial_values"] = pipeline.initial_values
     if pipeline.configs is not None:

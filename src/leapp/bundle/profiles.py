@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from leapp.bundle import text as yaml_text
+from leapp.bundle.layout import TARGET, dump_contract
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.reading import Bundle, read_initial_values, read_model
 from leapp.graph.contract import DTYPES, Contract, Port, key
 from leapp.semantics import TEMPORAL_AXIS
 
-__all__ = ["PROFILES", "Finding", "Profile", "check_profile", "deployment_gaps"]
+__all__ = ["PROFILES", "Finding", "Profile", "check_profile", "deployment_gaps", "spelled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Profile:
         dtypes: Port dtypes it takes as they are.
         converted: Port dtypes it takes as another.
         opsets: The lowest and highest ONNX opset it reads, ``None`` without a bound.
+        opset: The ONNX opset that an export for it is written in.
         more: Rules of its own.
     """
 
@@ -44,6 +48,7 @@ class Profile:
     dtypes: frozenset[str]
     converted: tuple[tuple[str, str], ...] = ()
     opsets: tuple[int | None, int | None] = (7, None)
+    opset: int = 20
     more: Callable[[Bundle], Iterator[Finding]] | None = None
 
 
@@ -52,6 +57,28 @@ def check_profile(bundle: Bundle, name: str) -> list[Finding]:
     profile = PROFILES[name]
     found = [*_models(bundle, profile), *_dtypes(bundle.contract, profile), *(profile.more(bundle) if profile.more else ())]
     return sorted(found, key=lambda finding: finding.level)
+
+
+def spelled(contract: Contract, name: str) -> Contract:
+    """The contract as the target ``name`` reads it best. What it means stays the same."""
+    contract = replace(contract, system={**contract.system, TARGET: name})
+    if name != "isaac-ros":
+        return contract
+    nodes = {
+        node: replace(entry, inputs=_listed(entry.inputs), outputs=_listed(entry.outputs))
+        for node, entry in contract.nodes.items()
+    }
+    return replace(contract, nodes=nodes)
+
+
+def _listed(ports: tuple[Port, ...]) -> tuple[Port, ...]:
+    """Ports whose element names are a list for each axis, empty for an axis without names."""
+    return tuple(
+        replace(port, element_names=[axis if isinstance(axis, list) else [] for axis in port.element_names])
+        if port.element_names is not None
+        else port
+        for port in ports
+    )
 
 
 def deployment_gaps(contract: Contract) -> list[str]:
@@ -140,7 +167,9 @@ def _isaac_ros(bundle: Bundle) -> Iterator[Finding]:
 def _isaac_ros_feedback(bundle: Bundle) -> Iterator[Finding]:
     if not bundle.contract.pipeline.feedback_flow:
         return
-    document: Any = yaml_text.parse(bundle.path.read_text(encoding="utf-8-sig"), bundle.path.name)
+    # A bundle that is still being written has no description on disk yet.
+    written = bundle.path.read_text(encoding="utf-8-sig") if bundle.path.exists() else dump_contract(bundle.contract)
+    document: Any = yaml_text.parse(written, bundle.path.name)
     if "feedback_connections" not in document["pipeline"]:
         yield Finding(
             "warning", "pipeline", "versions 4.4 and 4.5 read 'feedback_connections', which this bundle lacks; "
@@ -169,7 +198,7 @@ PROFILES: dict[str, Profile] = {
         frozenset({"float32", "float16", "int8", "int32", "int64", "uint8", "bool"}),
         (("float64", "float32"),),
         (9, 20),
-        _isaac_ros,
+        more=_isaac_ros,
     ),
 }
 """The known targets, by the name ``leapp check --profile`` takes."""

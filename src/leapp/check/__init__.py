@@ -6,6 +6,7 @@ The files are run by the runtime that deployers use, each in an engine of its ow
 from __future__ import annotations
 
 from leapp.check.compare import Difference, compare
-from leapp.check.replay import Verdict, check_nodes, check_pipeline
+from leapp.check.fused import check_fused
+from leapp.check.replay import Outcome, Verdict, check_nodes, check_pipeline
 
-__all__ = ["Difference", "Verdict", "check_nodes", "check_pipeline", "compare"]
+__all__ = ["Difference", "Outcome", "Verdict", "check_fused", "check_nodes", "check_pipeline", "compare"]

@@ -39,14 +39,16 @@ def compare(got: Array, want: Array, rtol: float, atol: float) -> Difference | N
     a, b = got.astype(wide), want.astype(wide)
     unequal = ~(np.isfinite(a) & np.isfinite(b)) & ~((np.isnan(a) & np.isnan(b)) | (a == b))
     if unequal.any():
+        index = tuple(int(i) for i in np.unravel_index(int(np.argmax(unequal)), unequal.shape))
+        reason = f"{_share(unequal)} are NaN or infinite on one side only (first at {list(index)})"
         counts = (*_counts("exported", a), *_counts("traced", b))
-        return Difference("has NaN or infinity where the traced value differs", counts)
+        return Difference(reason, (*_describe(got, want), *counts), index=index)
     finite = np.isfinite(a) & np.isfinite(b)
     gap = np.where(finite, np.abs(np.where(finite, a, 0) - np.where(finite, b, 0)), 0.0)
     limit = atol + rtol * np.abs(np.where(finite, b, 0))
     if not (gap > limit).any():
         return None
-    return _numeric(a, b, gap, got, want)
+    return _numeric(a, b, gap, gap > limit, got, want)
 
 
 def _exact(got: Array, want: Array) -> Difference | None:
@@ -54,17 +56,26 @@ def _exact(got: Array, want: Array) -> Difference | None:
     if not wrong.any():
         return None
     gap = np.abs(got.astype(np.float64) - want.astype(np.float64))
-    count = int(wrong.sum())
-    reason = f"{count} of {wrong.size} values differ ({100 * count / wrong.size:.1f} %); they must be equal"
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+    # Where the gap is largest, and never where there is none: truth values and huge integers may round to the same float.
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(wrong, gap + 1, 0))), wrong.shape))
+    reason = f"{_share(wrong)} differ, and they must be equal (at {list(index)}: exported {got[index]}, traced {want[index]})"
     return Difference(reason, (*_describe(got, want), *_statistics(gap)), float(gap.max()), index)
 
 
-def _numeric(a: Array, b: Array, gap: Array, got: Array, want: Array) -> Difference:
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(gap)), gap.shape))
-    largest = float(gap.max())
-    reason = f"differs by up to {largest:.6g} (at {list(index)}: exported {a[index]:.6g}, traced {b[index]:.6g})"
+def _numeric(a: Array, b: Array, gap: Array, wrong: Array, got: Array, want: Array) -> Difference:
+    worst = np.where(wrong, gap, -1.0)
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(worst)), gap.shape))
+    largest = float(worst.max())
+    reason = (
+        f"{_share(wrong)} are out of tolerance, by up to {largest:.6g} "
+        f"(at {list(index)}: exported {a[index]:.6g}, traced {b[index]:.6g})"
+    )
     return Difference(reason, (*_describe(got, want), *_statistics(gap)), largest, index)
+
+
+def _share(wrong: Array) -> str:
+    count = int(wrong.sum())
+    return f"{count} of {wrong.size} values ({100 * count / wrong.size:.1f} %)"
 
 
 def _describe(got: Array, want: Array) -> tuple[str, ...]:

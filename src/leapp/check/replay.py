@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from leapp.bundle import Bundle, RawTensor, Sample
 from leapp.check.compare import Difference, compare
-from leapp.graph.contract import Contract, Pipeline, key, split_key
+from leapp.check.engines import Array, Engine, engines
+from leapp.graph.contract import Contract, Port, key, split_key
 from leapp.runtime import Pipeline as Running
 from leapp.runtime.values import from_raw
 
-__all__ = ["Verdict", "check_nodes", "check_pipeline"]
+__all__ = ["Outcome", "Verdict", "check_nodes", "check_pipeline", "element_name"]
 
 Samples = Mapping[str, Sequence[Sample]]
+
+_RUNS = 12
+"""How often a random node may repeat a value before it counts as fixed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One output that is not what was traced."""
+    """One output that is not what was traced.
+
+    Attributes:
+        node: The node.
+        port: Its output.
+        sample: Which recorded pass, from 0.
+        difference: What is wrong.
+        element: The name of the worst element, if the port names its elements.
+        engine: The engine, if it is not the runtime's own.
+    """
 
     node: str
     port: str
     sample: int
     difference: Difference
+    element: str = ""
+    engine: str = ""
 
     def __str__(self) -> str:
-        return f"{self.node}/{self.port}, sample {self.sample}: {self.difference.reason}"
+        element = f"; the worst element is {self.element}" if self.element else ""
+        engine = f", {self.engine}" if self.engine else ""
+        return f"{self.node}/{self.port}, sample {self.sample}{engine}: {self.difference.reason}{element}"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What running one node on its samples showed.
+
+    Attributes:
+        verdicts: What differs; empty for a node that passed.
+        random: Outputs that change from run to run, as they did when traced. Only their form was compared.
+        passes: How many samples were run.
+    """
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    random: set[str] = field(default_factory=set)
+    passes: int = 0
 
 
 def check_nodes(
@@ -36,7 +69,9 @@ def check_nodes(
     atol: float,
     random: Collection[str] = (),
     coarse: Mapping[str, float] | None = None,
-) -> dict[str, list[Verdict] | Exception]:
+    *,
+    thorough: bool = False,
+) -> dict[str, Outcome | Exception]:
     """Run each node's file on each of its samples.
 
     Args:
@@ -44,74 +79,115 @@ def check_nodes(
         samples: The recorded passes of each node.
         rtol: Relative tolerance for floats.
         atol: Absolute tolerance for floats.
-        random: Nodes that draw random numbers: only shapes and dtypes are compared.
+        random: Nodes that draw random numbers. Those of their outputs that change from run to run are compared by shape
+            and dtype, the others by value.
         coarse: Nodes that compute with less than float32, and the rounding step of their type: a lower bound of the tolerance.
+        thorough: Run ONNX models at every optimisation level of ONNX Runtime too.
 
     Returns:
-        For each node what differs (an empty list if nothing does), or the error that running it raised.
+        For each node what it showed, or the error that running it raised.
     """
-    found: dict[str, list[Verdict] | Exception] = {}
+    found: dict[str, Outcome | Exception] = {}
     for name, node in bundle.contract.nodes.items():
         if node.model.model_path is None:
             continue
         try:
             step = 2 * (coarse or {}).get(name, 0.0)
             tolerance = max(rtol, step), max(atol, step)
-            found[name] = _check_node(bundle, name, samples.get(name, ()), *tolerance, name in random)
+            found[name] = _check_node(bundle, name, samples.get(name, ()), *tolerance, name in random, thorough)
         except Exception as error:  # any engine may raise anything: the caller reports it with the node's name
             found[name] = error
     return found
 
 
 def _check_node(
-    bundle: Bundle, name: str, samples: Sequence[Sample], rtol: float, atol: float, random: bool
-) -> list[Verdict]:
-    running = Running(_alone(bundle, name))
-    verdicts = []
-    for number, sample in enumerate(samples):
-        outputs = running({key(name, port): from_raw(value) for port, value in sample.inputs.items()})
-        for port, want in sample.outputs.items():
-            got = outputs[key(name, port)]
-            difference = compare(got, from_raw(want), rtol, atol)
-            if difference is not None and not (random and got.shape == want.shape and str(got.dtype) == want.dtype):
-                verdicts.append(Verdict(name, port, number, difference))
-    return verdicts
+    bundle: Bundle, name: str, samples: Sequence[Sample], rtol: float, atol: float, random: bool, thorough: bool
+) -> Outcome:
+    outcome = Outcome(passes=len(samples))
+    ports = {port.name: port for port in bundle.contract.nodes[name].outputs}
+    for label, engine in engines(bundle, name, thorough):
+        for number, sample in enumerate(samples):
+            given = {port: from_raw(value) for port, value in sample.inputs.items()}
+            outputs = engine(given)
+            varying = _varying(engine, given, outputs) if random else set()
+            outcome.random |= varying
+            for port, raw in sample.outputs.items():
+                got, want = outputs[port], from_raw(raw)
+                difference = compare(got, want, rtol, atol)
+                if difference is None or (port in varying and (got.shape, got.dtype) == (want.shape, want.dtype)):
+                    continue
+                element = element_name(ports[port], difference.index)
+                outcome.verdicts.append(Verdict(name, port, number, difference, element, label))
+    return outcome
 
 
-def _alone(bundle: Bundle, name: str) -> Bundle:
-    """A bundle with one node, all of whose ports are the graph's."""
-    node = bundle.contract.nodes[name]
-    pipeline = Pipeline(
-        inputs={name: tuple(p.name for p in node.inputs)}, outputs={name: tuple(p.name for p in node.outputs)}
-    )
-    return replace(bundle, contract=Contract(nodes={name: node}, pipeline=pipeline, system=bundle.contract.system))
+def _varying(engine: Engine, given: Mapping[str, Array], outputs: Mapping[str, Array]) -> set[str]:
+    """The outputs that another run on the same inputs changes. A sampled choice may repeat itself a few times."""
+    varying: set[str] = set()
+    for _ in range(_RUNS):
+        again = engine(given)
+        varying |= {port for port, value in outputs.items() if value.tobytes() != again[port].tobytes()}
+        if len(varying) == len(outputs):
+            break
+    return varying
+
+
+def element_name(port: Port, index: Sequence[int]) -> str:
+    """What the port's ``element_names`` call the element at ``index``; empty if they do not."""
+    names = port.element_names or []
+    first = len(index) - len(names)
+    if not index or first < 0:
+        return ""
+    found = [
+        str(axis[at])
+        for axis, at, size in zip(names, index[first:], port.shape[first:], strict=True)
+        if isinstance(axis, list) and len(axis) == size
+    ]
+    return "/".join(found)
+
+
+class Stepper(Protocol):
+    """A pipeline that can be stepped and put back to its start."""
+
+    def __call__(self, inputs: dict[str, Array], /) -> Mapping[str, Array]:
+        """One step."""
+
+    def reset(self) -> None:
+        """Back to the initial values."""
 
 
 def check_pipeline(
-    bundle: Bundle, samples: Samples, rtol: float, atol: float, random: Collection[str] = ()
+    bundle: Bundle,
+    samples: Samples,
+    rtol: float,
+    atol: float,
+    random: Collection[str] = (),
+    stepper: Callable[[Bundle], Stepper] = Running,
+    engine: str = "",
 ) -> list[Verdict]:
     """Run the whole pipeline over all recorded passes, its own outputs fed back, and compare every graph output.
 
-    A pass whose recorded feedback is the initial value again was reset by the traced program; so is the pipeline.
+    A pass whose recorded feedback is the initial value again was reset by the traced program; so is the pipeline. Outputs
+    of a pipeline with ``random`` nodes are compared by shape and dtype, which the runtime does at every step.
     """
     contract = bundle.contract
     passes = min((len(s) for s in samples.values()), default=0)
     if not passes or any(n.model.model_path is None for n in contract.nodes.values()) or not _connected(contract, samples):
         return []
-    running = Running(bundle)
+    running = stepper(bundle)
+    described = {key(n, p.name): p for n, node in contract.nodes.items() for p in node.outputs}
+    entering = [(n, p) for n, ports in contract.pipeline.inputs.items() for p in ports]
     verdicts = []
     for number in range(passes):
-        given = {
-            key(n, p): from_raw(samples[n][number].inputs[p]) for n, ports in contract.pipeline.inputs.items() for p in ports
-        }
         if number and _was_reset(contract, samples, number):
             running.reset()
-        outputs = running(given)
+        outputs = running({key(n, p): from_raw(samples[n][number].inputs[p]) for n, p in entering})
         for where, got in outputs.items():
             node, port = split_key(where)
             difference = compare(got, from_raw(samples[node][number].outputs[port]), rtol, atol)
             if difference is not None and not random:
-                verdicts.append(Verdict(node, port, number, difference))
+                element = element_name(described[where], difference.index)
+                verdicts.append(Verdict(node, port, number, difference, element, engine))
     return verdicts
 
 

@@ -24,7 +24,11 @@ from leapp.bundle import (
     write_samples,
 )
 from leapp.bundle import Sample as RawSample
-from leapp.check import Verdict, check_nodes, check_pipeline
+from leapp.bundle.fuse import fuse as write_fused
+from leapp.bundle.fuse import fused_name
+from leapp.bundle.profiles import PROFILES, Profile, check_profile, spelled
+from leapp.check import Verdict, check_fused, check_nodes, check_pipeline
+from leapp.check.blame import first_departure, why_not_run
 from leapp.errors import AnnotationError, BundleFileError, ExportError, ValidationError
 from leapp.export import ExportJob, export_node
 from leapp.graph.contract import Contract, ModelFile, Node, Port, key
@@ -67,14 +71,17 @@ def compile_session(
     report: Report,
     *,
     visualize: bool,
-    validate: bool,
+    validate: bool | str,
     rtol: float,
     atol: float,
     strict: bool,
     configs: GraphConfigs | None,
     dry_run: bool,
+    fuse: bool = False,
+    target: str | None = None,
 ) -> dict[str, Any] | bool:
     """Write the bundle of a session. See :func:`leapp.compile_graph`."""
+    profile = _profile(target)
     enforce(report, session.escapes, strict)
     nodes = sorted(session.nodes.values(), key=lambda n: n.order)
     logger.info("Discovered %d nodes", len(nodes))
@@ -83,17 +90,24 @@ def compile_session(
     names = {node.name: _file_names(node) for node in nodes}
     results: dict[str, Any] | bool = True
     with Staging(settings.directory) as staging:
-        models = {n.name: ModelFile() if dry_run else _model(n, names[n.name], staging.path, settings) for n in nodes}
+        models = {
+            n.name: ModelFile() if dry_run else _model(n, names[n.name], staging.path, settings, profile) for n in nodes
+        }
         contract = _contract(session, nodes, names, models, configs)
+        if target is not None:
+            contract = spelled(contract, target)
         _log_wiring(contract)
         if not dry_run:
             contract = _sidecars(staging.path, settings.graph, nodes, names, contract)
+        bundle = Bundle(staging.path / f"{settings.graph}.yaml", contract, None, {}, allow_outside=True)
+        if target is not None and not dry_run:
+            _check_target(bundle, target)
+        fused = write_fused(bundle, staging.path / fused_name(contract, settings.graph)) if fuse and not dry_run else None
         if visualize:
             _draw(contract, settings.graph, nodes, staging.path)
         _log_statistics(contract)
         if validate and not dry_run:
-            bundle = Bundle(staging.path / f"{settings.graph}.yaml", contract, None, {}, allow_outside=True)
-            results = _validate(bundle, session, nodes, names, rtol, atol, settings.log.path)
+            results = _validate(bundle, session, nodes, names, rtol, atol, settings.log.path, validate == "thorough", fused)
             report.validation = dict(results)
             _raise_failures(results, strict, settings.log.path)
         yaml = staging.commit(settings.graph, contract)
@@ -101,10 +115,32 @@ def compile_session(
             logger.warning("%s was not written by leapp; it is kept as %s.", old, new)
     without = [n for n, m in models.items() if m.model_path is None]
     logger.log(
-        SYSTEM, "Wrote %s: %s%s", yaml, ", ".join(m.model_path for m in models.values() if m.model_path) or "no models",
+        SYSTEM, "Wrote %s: %s%s%s", yaml, ", ".join(m.model_path for m in models.values() if m.model_path) or "no models",
+        f", all in one: {fused.name}" if fused is not None else "",
         f"; without a model: {', '.join(without)}" if without else "",
     )  # fmt: skip
     return results
+
+
+# -- the target --------------------------------------------------------------------------------------------------------
+
+
+def _profile(target: str | None) -> Profile | None:
+    if target is None:
+        return None
+    if target not in PROFILES:
+        raise AnnotationError(f"target={target!r} is unknown; the targets are {', '.join(map(repr, PROFILES))}.")
+    return PROFILES[target]
+
+
+def _check_target(bundle: Bundle, target: str) -> None:
+    findings = check_profile(bundle, target)
+    for finding in findings:
+        if finding.level == "warning":
+            logger.warning("target %s: %s: %s", target, finding.where, finding.text)
+    errors = [f"  {finding.where}: {finding.text}" for finding in findings if finding.level == "error"]
+    if errors:
+        raise ExportError(f"target='{target}' cannot take this pipeline:\n" + "\n".join(errors))
 
 
 # -- names and ports ---------------------------------------------------------------------------------------------------
@@ -144,22 +180,30 @@ def _ports(ports: dict[str, Any], names: dict[str, str]) -> tuple[Port, ...]:
 # -- models ------------------------------------------------------------------------------------------------------------
 
 
-def _model(node: NodeTrace, names: _Names, directory: Path, settings: Settings) -> ModelFile:
-    if node.backend is None or node.replay is None:
-        return _own_model(node, directory, settings)
-    logger.log(SECTION, "Compiling %s", node.name)
-    began = time.perf_counter()
-    job = ExportJob(
+def _job(node: NodeTrace, names: _Names, profile: Profile | None = None) -> ExportJob:
+    assert node.replay is not None
+    assert node.backend is not None
+    params = dict(node.backend_params)
+    if profile is not None and node.backend in ("onnx", "onnx-torchscript"):
+        params.setdefault("opset_version", profile.opset)
+    return ExportJob(
         node=node.name,
         module=node.replay,
         example=tuple(node.samples[0].inputs[n] for n in node.inputs),
         input_names=[names.inputs[n] for n in node.inputs],
         output_names=[names.outputs[n] for n in node.outputs],
         backend=node.backend,
-        params=dict(node.backend_params),
+        params=params,
     )
+
+
+def _model(node: NodeTrace, names: _Names, directory: Path, settings: Settings, profile: Profile | None) -> ModelFile:
+    if node.backend is None or node.replay is None:
+        return _own_model(node, directory, settings)
+    logger.log(SECTION, "Compiling %s", node.name)
+    began = time.perf_counter()
     with torch.no_grad():
-        result = export_node(job, directory)
+        result = export_node(_job(node, names, profile), directory)
     if result.dropped_inputs:
         raise ExportError(f"node '{node.name}': the exporter dropped the inputs {', '.join(result.dropped_inputs)}.")
     logger.info("Success: %s in %.2f s", result.path.name, time.perf_counter() - began)
@@ -275,6 +319,8 @@ def _validate(
     rtol: float,
     atol: float,
     log: Path,
+    thorough: bool,
+    fused: Path | None,
 ) -> dict[str, Any]:
     samples = _raw_samples(nodes, names)
     random = {n.name for n in nodes if n.tape is not None and n.tape.random}
@@ -282,7 +328,8 @@ def _validate(
     own = {n: node for n, node in bundle.contract.nodes.items() if n in traced}
     exported = Bundle(bundle.path, _only(bundle.contract, own), None, {}, allow_outside=True)
     coarse = {n.name: n.tape.precision for n in nodes if n.tape is not None and n.tape.precision}
-    found = check_nodes(exported, samples, rtol, atol, random, coarse)
+    found = check_nodes(exported, samples, rtol, atol, random, coarse, thorough=thorough)
+    described = {n.name: n for n in nodes}
     results: dict[str, Any] = {}
     for name in session.nodes:
         outcome = found.get(name)
@@ -290,13 +337,22 @@ def _validate(
             logger.warning("node '%s' has no model of leapp's to validate; skipped.", name)
             results[name] = True
         elif isinstance(outcome, Exception):
-            logger.error("node '%s': the written model cannot be run: %s", name, outcome)
-            results[name] = _failure(f"node '{name}': the written model cannot be run: {outcome}", outcome)
+            reason = why_not_run(exported, name, outcome)
+            logger.error("node '%s': the written model cannot be run: %s", name, reason)
+            results[name] = _failure(f"node '{name}': the written model cannot be run: {reason}", outcome)
         else:
-            results[name] = not outcome
-            _log_verdicts(outcome, rtol, atol, log)
+            results[name] = not outcome.verdicts
+            _log_verdicts(outcome.verdicts, rtol, atol, log)
+            if outcome.random:
+                ports = ", ".join(sorted(outcome.random))
+                logger.info("node '%s' draws random numbers: %s compared by shape and dtype only.", name, ports)
+            if outcome.verdicts:
+                _log_departure(described[name], names[name], outcome.verdicts[0], rtol, atol)
     if all(v is True for v in results.values()) and len(own) == len(bundle.contract.nodes):
         for verdict in _closed_loop(bundle, samples, rtol, atol, random):
+            logger.error("in closed loop, %s", verdict)
+            results[verdict.node] = False
+        for verdict in check_fused(fused, bundle, samples, 10 * rtol, 10 * atol, random) if fused is not None else ():
             logger.error("in closed loop, %s", verdict)
             results[verdict.node] = False
     _log_summary(results)
@@ -330,6 +386,17 @@ def _log_verdicts(verdicts: list[Verdict], rtol: float, atol: float, log: Path) 
             "node '%s' passes on sample 0 and fails on later ones: a value that varies was frozen as a constant. "
             "Declare it as an input, or keep it a tensor.", verdicts[0].node,
         )  # fmt: skip
+
+
+def _log_departure(node: NodeTrace, names: _Names, verdict: Verdict, rtol: float, atol: float) -> None:
+    sample = tuple(node.samples[verdict.sample].inputs[n] for n in node.inputs)
+    wanted = tuple(node.samples[verdict.sample].outputs[n] for n in node.outputs)
+    try:
+        found = first_departure(_job(node, names), sample, wanted, rtol, atol)
+    except Exception as error:  # the search is a courtesy: its failure must not hide the verdict
+        logger.info("  the first operation that departs could not be found: %s", error)
+        return
+    logger.error("  %s", found)
 
 
 def _log_summary(results: dict[str, Any]) -> None:

@@ -1,0 +1,280 @@
+"""The whole pipeline as one ONNX model.
+
+Graph inputs and states come in, graph outputs and next states go out, all under their ``node/port`` keys. The contract and
+the initial values travel in the model's metadata, so the file says by itself how to run it. Needs the ``onnx`` package,
+imported when a model is fused, and no tensor library.
+"""
+
+from __future__ import annotations
+
+import base64
+import graphlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from leapp.bundle import text as yaml_text
+from leapp.bundle.arrays import RawTensor, check_initial_values
+from leapp.bundle.files import read_regular
+from leapp.bundle.layout import contract_of, dump_contract
+from leapp.bundle.reading import Bundle, model_file, read_initial_values
+from leapp.errors import BundleError
+from leapp.graph.contract import Contract, key
+
+__all__ = ["CONTRACT", "INITIAL_VALUES", "fuse", "fused_name", "read_fused"]
+
+CONTRACT = "leapp.contract"
+"""Metadata key of the contract: the bundle's YAML as JSON."""
+INITIAL_VALUES = "leapp.initial_values"
+"""Metadata key of the initial values: JSON from state input to dtype, shape and little-endian bytes in base64."""
+
+_LIMIT = 1_800_000_000
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+def fused_name(contract: Contract, graph: str) -> str:
+    """The file name of the fused model: ``<graph>.onnx``, or ``<graph>_fused.onnx`` if a node has that file."""
+    taken = {os.path.normpath(n.model.model_path).casefold() for n in contract.nodes.values() if n.model.model_path}
+    name = f"{graph}.onnx"
+    while name.casefold() in taken:
+        name = f"{name.removesuffix('.onnx')}_fused.onnx"
+    return name
+
+
+def fuse(bundle: Bundle, path: str | os.PathLike[str]) -> Path:
+    """Write the pipeline of ``bundle`` as one ONNX model.
+
+    Args:
+        bundle: An opened bundle whose nodes are all ONNX.
+        path: The file to write. Weights beyond protobuf's limit go to ``<path>.data``.
+
+    Returns:
+        ``path``.
+
+    Raises:
+        BundleError: If a node is not ONNX, or the models cannot live in one file.
+    """
+    import onnx
+
+    contract = bundle.contract
+    backends = {name: node.model.backend for name, node in contract.nodes.items()}
+    others = [f"'{name}' ({backend or 'no model'})" for name, backend in backends.items() if backend != "onnx"]
+    if others:
+        raise BundleError(
+            f"Only ONNX nodes can be fused into one file; {', '.join(others)} cannot. Export with export_with='onnx'."
+        )
+    order = _order(contract)
+    models = {name: _prepared(bundle, name) for name in order}
+    opsets = _agree(models)
+    graph = onnx.GraphProto(name=bundle.graph)
+    _Fusion(contract, graph).run(models)
+    model = onnx.helper.make_model(graph, producer_name="leapp", opset_imports=opsets)
+    model.ir_version = max((m.ir_version for m in models.values()), default=model.ir_version)
+    onnx.helper.set_model_props(model, _metadata(bundle))
+    return _write(model, Path(path))
+
+
+def read_fused(path: str | os.PathLike[str]) -> tuple[Contract, dict[str, RawTensor]]:
+    """The contract and the initial values that a fused model carries.
+
+    Raises:
+        BundleError: If the file was not written by ``fuse``.
+    """
+    import onnx
+
+    file = Path(path)
+    model = onnx.ModelProto.FromString(read_regular(file, "fused model"))
+    found = {entry.key: entry.value for entry in model.metadata_props}
+    if CONTRACT not in found:
+        raise BundleError(f"{file.name}: not a model that leapp fused, its metadata has no '{CONTRACT}'.")
+    document = json.loads(found[CONTRACT])
+    contract = contract_of(document, file.name, "")
+    values = {
+        where: RawTensor(entry["dtype"], tuple(entry["shape"]), base64.b64decode(entry["data"], validate=True))
+        for where, entry in json.loads(found.get(INITIAL_VALUES, "{}")).items()
+    }
+    check_initial_values(values, contract, file.name)
+    return contract, values
+
+
+def _metadata(bundle: Bundle) -> dict[str, str]:
+    document = yaml_text.parse(dump_contract(bundle.contract), bundle.path.name)
+    stored = read_initial_values(bundle)
+    values = {
+        where: {"dtype": v.dtype, "shape": list(v.shape), "data": base64.b64encode(bytes(v.data)).decode()}
+        for where, v in sorted(stored.items())
+    }
+    return {
+        CONTRACT: json.dumps(document, ensure_ascii=False, separators=(",", ":")),
+        INITIAL_VALUES: json.dumps(values, ensure_ascii=False, separators=(",", ":")),
+    }
+
+
+def _order(contract: Contract) -> list[str]:
+    waits: dict[str, list[str]] = {name: [] for name in contract.nodes}
+    ports = {key(name, p.name): name for name, node in contract.nodes.items() for p in (*node.inputs, *node.outputs)}
+    for source, targets in contract.pipeline.data_flow.items():
+        for target in targets:
+            waits[ports[target]].append(ports[source])
+    try:
+        return list(graphlib.TopologicalSorter(waits).static_order())
+    except graphlib.CycleError as error:
+        raise BundleError(f"data_flow has a cycle through {', '.join(map(repr, error.args[1]))}.") from None
+
+
+def _prepared(bundle: Bundle, name: str) -> Any:
+    """A node's model with its weights inside and without functions of its own, whose names could clash."""
+    import onnx
+    import onnx.inliner
+
+    try:
+        model = onnx.load(os.fspath(model_file(bundle, name)))
+        return onnx.inliner.inline_local_functions(model) if model.functions else model
+    except BundleError:
+        raise
+    except Exception as error:
+        raise BundleError(f"Node '{name}': the ONNX model cannot be read: {error}") from error
+
+
+def _agree(models: dict[str, Any]) -> list[Any]:
+    """One version for each operator set: the highest, to which the other models are converted."""
+    import onnx
+    import onnx.version_converter
+
+    wanted: dict[str, int] = {}
+    for model in models.values():
+        for entry in model.opset_import:
+            domain = "" if entry.domain in _DEFAULT_DOMAINS else entry.domain
+            wanted[domain] = max(wanted.get(domain, 0), entry.version)
+    for name, model in models.items():
+        for entry in model.opset_import:
+            domain = "" if entry.domain in _DEFAULT_DOMAINS else entry.domain
+            if entry.version == wanted[domain]:
+                continue
+            what = f"Node '{name}' uses opset {entry.version} of '{domain or 'ai.onnx'}', another node {wanted[domain]}"
+            if domain:
+                raise BundleError(f"{what}; one file has one version. Export both with the same.")
+            try:
+                models[name] = onnx.version_converter.convert_version(model, wanted[domain])
+            except Exception as error:
+                raise BundleError(f"{what}, and it cannot be converted. Export both with the same opset_version.") from error
+    return [onnx.helper.make_opsetid(domain, version) for domain, version in sorted(wanted.items())]
+
+
+class _Fusion:
+    """Copies models into one graph, every value under a name of its own."""
+
+    def __init__(self, contract: Contract, graph: Any) -> None:
+        self._contract = contract
+        self._graph = graph
+        pipeline = contract.pipeline
+        self._sources = {t: s for s, targets in pipeline.data_flow.items() for t in targets}
+        leaving = [key(n, p) for n, ports in pipeline.outputs.items() for p in ports]
+        self._outputs = list(dict.fromkeys([*leaving, *pipeline.feedback_flow]))
+        nodes = contract.nodes.items()
+        self._taken = {key(n, p.name) for n, node in nodes for p in (*node.inputs, *node.outputs)}
+
+    def run(self, models: Mapping[str, Any]) -> None:
+        infos: dict[str, Any] = {}
+        for name, model in models.items():
+            infos.update(self._add(name, model.graph))
+        pipeline = self._contract.pipeline
+        entering = [key(n, p) for n, ports in pipeline.inputs.items() for p in ports]
+        states = [target for targets in pipeline.feedback_flow.values() for target in targets]
+        self._graph.input.extend(infos[where] for where in (*entering, *states))
+        self._graph.output.extend(infos[where] for where in self._outputs)
+
+    def _add(self, name: str, graph: Any) -> dict[str, Any]:
+        import onnx
+
+        node = self._contract.nodes[name]
+        weights = {tensor.name for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer))}
+        # Before ONNX IR 4, weights had to be listed among the inputs too.
+        entering = [value for value in graph.input if value.name not in weights]
+        names: dict[str, str] = {}
+        for value in entering:
+            where = key(name, value.name)
+            names[value.name] = self._sources.get(where, where)
+        _check_ports(name, "input", {p.name for p in node.inputs}, names)
+        _check_ports(name, "output", {p.name for p in node.outputs}, [value.name for value in graph.output])
+        copied = []
+        for value in graph.output:
+            if value.name in names or value.name in weights:
+                # An output that is an input or a weight has no value of its own.
+                copied.append(value.name)
+            else:
+                names[value.name] = key(name, value.name)
+        infos = {key(name, value.name): _renamed(value, key(name, value.name)) for value in (*entering, *graph.output)}
+
+        def rename(value: str) -> str:
+            if not value:
+                return value  # an optional input that is not given
+            if value not in names:
+                names[value] = self._fresh(f"{name}/{value}")
+            return names[value]
+
+        _rename(graph, name, rename)
+        self._graph.node.extend(graph.node)
+        self._graph.node.extend(onnx.helper.make_node("Identity", [rename(v)], [key(name, v)]) for v in copied)
+        self._graph.initializer.extend(graph.initializer)
+        self._graph.sparse_initializer.extend(graph.sparse_initializer)
+        self._graph.value_info.extend(graph.value_info)
+        return infos
+
+    def _fresh(self, name: str) -> str:
+        candidate, number = name, 0
+        while candidate in self._taken:
+            number += 1
+            candidate = f"{name}_{number}"
+        self._taken.add(candidate)
+        return candidate
+
+
+def _check_ports(node: str, side: str, declared: set[str], found: Any) -> None:
+    if declared != set(found):
+        raise BundleError(f"Node '{node}': its model has the {side}s {sorted(found)}, the bundle says {sorted(declared)}.")
+
+
+def _renamed(value: Any, name: str) -> Any:
+    copy = type(value)()
+    copy.CopyFrom(value)
+    copy.name = name
+    return copy
+
+
+def _rename(graph: Any, prefix: str, rename: Callable[[str], str]) -> None:
+    """Give every value of a graph, and of the graphs inside it, its new name."""
+    import onnx
+
+    for node in graph.node:
+        node.name = f"{prefix}/{node.name}"
+        for side in (node.input, node.output):
+            renamed = [rename(value) for value in side]
+            del side[:]
+            side.extend(renamed)
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                _rename(attribute.g, prefix, rename)
+            for inner in attribute.graphs:
+                _rename(inner, prefix, rename)
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        value.name = rename(value.name)
+    for sparse in graph.sparse_initializer:
+        sparse.values.name = rename(sparse.values.name)
+
+
+def _write(model: Any, path: Path) -> Path:
+    import onnx
+
+    size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    data = path.with_name(path.name + ".data")
+    data.unlink(missing_ok=True)
+    if size > _LIMIT:
+        onnx.save_model(model, os.fspath(path), save_as_external_data=True, location=data.name)
+        onnx.checker.check_model(os.fspath(path))
+    else:
+        onnx.checker.check_model(model)
+        path.write_bytes(model.SerializeToString(deterministic=True))
+    return path

@@ -1,0 +1,110 @@
+"""Where a failing node goes wrong: the first recorded call whose value departs, with the user's line.
+
+Only runs after a check failed. It exports the node once more with every intermediate value as an output.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from leapp.bundle import Bundle, RawTensor, describe_model, model_file
+from leapp.check.compare import compare
+from leapp.check.engines import engines
+from leapp.export import ExportJob, export_node
+from leapp.export.locating import Prefix, spelled_call
+from leapp.graph.contract import Contract, Node, Pipeline, Port
+from leapp.runtime.values import from_raw
+
+__all__ = ["first_departure", "why_not_run"]
+
+_LACKING = re.compile(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'")
+
+
+def first_departure(
+    job: ExportJob, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], rtol: float, atol: float
+) -> str:
+    """A sentence that says which recorded call gives another value in the file than in PyTorch.
+
+    Args:
+        job: The node as it was exported.
+        inputs: The sample that fails.
+        outputs: What was recorded for it.
+        rtol: Relative tolerance for floats.
+        atol: Absolute tolerance for floats.
+    """
+    with torch.no_grad():
+        again = job.module(*(value.clone() for value in inputs))
+    if any(_departs(a, b, rtol, atol) for a, b in zip(again, outputs, strict=True)):
+        return (
+            "PyTorch gives the file's value too when the recorded calls are run on this sample: what the program computed "
+            "in this pass is not what was recorded in the first. A value that varies was frozen; keep it a tensor or "
+            "declare it as an input."
+        )
+    probe = Prefix(job.module)
+    with torch.no_grad():
+        wanted = probe(*(value.clone() for value in inputs))
+    got = _run(job, probe, inputs, wanted)
+    for position, (a, b) in enumerate(zip(got, wanted, strict=True)):
+        difference = compare(from_raw(a), from_raw(RawTensor.of(b)), rtol, atol)
+        if difference is not None:
+            call = probe.calls[probe.positions[position]]
+            return f"the first operation that departs is {spelled_call(call)}: {difference.reason}."
+    return "every operation agrees with PyTorch while its value is an output of the file; the engine fuses them otherwise."
+
+
+def _departs(got: torch.Tensor, want: torch.Tensor, rtol: float, atol: float) -> bool:
+    return compare(from_raw(RawTensor.of(got)), from_raw(RawTensor.of(want)), rtol, atol) is not None
+
+
+def _run(
+    job: ExportJob, probe: Prefix, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+) -> list[RawTensor]:
+    """The values of a probe's outputs in the engine that runs the node."""
+    names = [f"leapp_probe_{position}" for position in range(len(outputs))]
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        result = export_node(replace(job, module=probe, output_names=names), directory)
+        model = describe_model(result.path, directory, result.backend)
+        node = Node(inputs=_ports(job.input_names, inputs), outputs=_ports(names, outputs), model=model)
+        bundle = Bundle(directory / "probe.yaml", Contract(nodes={job.node: node}, pipeline=Pipeline()), None, {})
+        _, engine = next(engines(bundle, job.node, False))
+        given = {name: from_raw(RawTensor.of(value)) for name, value in zip(job.input_names, inputs, strict=True)}
+        found = engine(given)
+        return [RawTensor.of(found[name]) for name in names]
+
+
+def _ports(names: Sequence[str], values: Sequence[torch.Tensor]) -> tuple[Port, ...]:
+    return tuple(
+        Port(name=name, dtype=str(value.dtype).removeprefix("torch."), shape=tuple(value.shape))
+        for name, value in zip(names, values, strict=True)
+    )
+
+
+def why_not_run(bundle: Bundle, name: str, error: Exception) -> str:
+    """What an engine's error means, in words a user can act on."""
+    lacking = _LACKING.search(str(error))
+    if lacking is None or bundle.contract.nodes[name].model.backend != "onnx":
+        return str(error)
+    kind, at = lacking.groups()
+    dtypes = " and ".join(_types_at(bundle, name, at)) or "these types"
+    return (
+        f"ONNX Runtime has no {kind} for {dtypes} on this processor. Export the node with export_with='jit' or 'pt2', "
+        "or compute in float32 inside it."
+    )
+
+
+def _types_at(bundle: Bundle, name: str, at: str) -> list[str]:
+    import onnx
+
+    model = onnx.shape_inference.infer_shapes(onnx.load(str(model_file(bundle, name))))
+    graph = model.graph
+    types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)}
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    found = {types.get(value, 0) for node in graph.node if node.name == at for value in node.input}
+    return sorted(onnx.TensorProto.DataType.Name(code).lower() for code in found if code)

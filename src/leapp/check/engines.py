@@ -1,0 +1,76 @@
+"""One node at a time in an engine of its own, as deployers would open it.
+
+ONNX Runtime rewrites a model when it opens it, more or less freely by level; each level is a program of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from leapp.bundle import Bundle, model_file, read_model
+from leapp.bundle.onnx_files import external_files
+from leapp.graph.contract import Contract, Pipeline, key
+from leapp.runtime import Pipeline as Running
+from leapp.runtime.engines import OnnxUnit
+from leapp.runtime.plan import make_plan
+from leapp.runtime.program import run_session
+
+__all__ = ["LEVELS", "alone", "engines"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Engine = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+LEVELS = ("disable_all", "basic", "extended", "all")
+"""ONNX Runtime's levels of graph optimisation."""
+
+
+def engines(bundle: Bundle, name: str, thorough: bool) -> Iterator[tuple[str, Engine]]:
+    """The engines that run a node, each with a label: the runtime's own, then with ``thorough`` every level of ONNX Runtime.
+
+    An engine takes and returns values by port name.
+    """
+    running = Running(alone(bundle, name))
+
+    def run(given: Mapping[str, Array]) -> Mapping[str, Array]:
+        outputs = running({key(name, port): value for port, value in given.items()})
+        return {port.name: outputs[key(name, port.name)] for port in bundle.contract.nodes[name].outputs}
+
+    yield "", run
+    if thorough and bundle.contract.nodes[name].model.backend == "onnx":
+        yield from ((f"ONNX Runtime at level {level}", _onnx_engine(bundle, name, level)) for level in LEVELS)
+
+
+def alone(bundle: Bundle, name: str) -> Bundle:
+    """A bundle with one node, all of whose ports are the graph's."""
+    node = bundle.contract.nodes[name]
+    pipeline = Pipeline(
+        inputs={name: tuple(p.name for p in node.inputs)}, outputs={name: tuple(p.name for p in node.outputs)}
+    )
+    return replace(bundle, contract=Contract(nodes={name: node}, pipeline=pipeline, system=bundle.contract.system))
+
+
+def _onnx_engine(bundle: Bundle, name: str, level: str) -> Engine:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    spelled = level.upper() if level == "disable_all" else f"ENABLE_{level.upper()}"
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{spelled}")
+    model: Any = read_model(bundle, name)
+    if external_files(model, name):
+        model = str(model_file(bundle, name))
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    plan = make_plan(alone(bundle, name).contract)
+    inputs = {where: port.name for where, port in plan.input_ports.items()}
+    outputs = {where: port.name for where, port in plan.output_ports.items()}
+    unit = OnnxUnit(name, session, inputs, outputs)
+
+    def run(given: Mapping[str, Array]) -> Mapping[str, Array]:
+        return dict(zip(outputs.values(), run_session(plan, unit, [given[port] for port in inputs.values()]), strict=True))
+
+    return run

@@ -1,0 +1,52 @@
+"""A fused model in plain ONNX Runtime: opened as anybody would open it, its states carried by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from leapp.bundle import Bundle
+from leapp.bundle.fuse import read_fused
+from leapp.check.engines import Array
+from leapp.check.replay import Samples, Verdict, check_pipeline
+from leapp.graph.contract import key
+from leapp.runtime.values import from_raw
+
+__all__ = ["FusedModel", "check_fused"]
+
+
+class FusedModel:
+    """A fused model as a pipeline: graph inputs in, graph outputs out, states kept between steps.
+
+    Args:
+        path: A file that ``fuse`` wrote.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        import onnxruntime as ort
+
+        contract, initial = read_fused(path)
+        self._initial = {where: from_raw(value) for where, value in initial.items()}
+        self._feedback = {t: s for s, targets in contract.pipeline.feedback_flow.items() for t in targets}
+        self._leaving = [key(n, p) for n, ports in contract.pipeline.outputs.items() for p in ports]
+        self._session = ort.InferenceSession(os.fspath(path), providers=["CPUExecutionProvider"])
+        self._names = [value.name for value in self._session.get_outputs()]
+        self.reset()
+
+    def reset(self) -> None:
+        """Back to the initial values."""
+        self._state = dict(self._initial)
+
+    def __call__(self, inputs: dict[str, Array], /) -> dict[str, Array]:
+        """One step."""
+        outputs = dict(zip(self._names, self._session.run(None, {**inputs, **self._state}), strict=True))
+        self._state = {target: outputs[source] for target, source in self._feedback.items()}
+        return {where: outputs[where] for where in self._leaving}
+
+
+def check_fused(
+    path: Path, bundle: Bundle, samples: Samples, rtol: float, atol: float, random: Collection[str] = ()
+) -> list[Verdict]:
+    """Run a fused model over all recorded passes in closed loop. See ``check_pipeline``."""
+    return check_pipeline(bundle, samples, rtol, atol, random, lambda _: FusedModel(path), f"in {path.name}")

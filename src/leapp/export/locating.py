@@ -1,0 +1,92 @@
+"""Finds the recorded call that a backend cannot write, by exporting ever shorter beginnings of the node.
+
+Any backend and any failure can be located this way. It runs only after an export failed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leapp.capture.calls import tensors
+from leapp.capture.replay import Replay, fill
+from leapp.capture.tape import Call
+
+from .job import ExportJob, ExportResult
+
+__all__ = ["Prefix", "first_failing", "spelled_call"]
+
+
+class Prefix(torch.nn.Module):
+    """The first calls of a replay. Every value they make is an output, as it was right after its call.
+
+    Attributes:
+        calls: The calls that are run.
+        positions: For each output the position of the call that made it. Filled by running the module.
+    """
+
+    def __init__(self, replay: Any, count: int | None = None) -> None:
+        super().__init__()
+        self.replay = replay
+        self.calls: list[Call] = replay.program.calls[:count]
+        self.positions: list[int] = []
+        self.train(False)
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """All values the calls make or change, in order."""
+        program = self.replay.program
+        env: dict[int, Any] = dict(zip(program.inputs, inputs, strict=True))
+        for slot, holder, leaf in self.replay._paths:
+            env[slot] = getattr(holder, leaf)
+        for slot in program.copied & env.keys():
+            env[slot] = env[slot].clone()
+        made: list[torch.Tensor] = []
+        self.positions = []
+        for position, call in enumerate(self.calls):
+            result = call.func(*fill(call.args, env), **fill(call.kwargs, env))
+            values = list(tensors(result))
+            env.update(zip(call.outs, values, strict=True))
+            if call.writes:
+                values += [env[slot] for slot in call.reads if slot in env and all(env[slot] is not v for v in values)]
+            made += [value.clone() for value in values]
+            self.positions += [position] * len(values)
+        return tuple(made)
+
+
+def first_failing(
+    job: ExportJob, export: Callable[[ExportJob, Path], ExportResult], same: Callable[[Exception], bool]
+) -> Call | None:
+    """The call without which ``export`` does not fail as it did; ``None`` if the node is no recording or all is well."""
+    if not isinstance(job.module, Replay):
+        return None
+
+    def fails(count: int) -> bool:
+        probe = Prefix(job.module, count)
+        with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+            try:
+                made = probe(*(value.clone() for value in job.example))
+                names = [f"leapp_probe_{position}" for position in range(len(made))]
+                export(replace(job, module=probe, output_names=names), Path(folder))
+            except Exception as error:  # whatever the exporter raises: only its likeness counts
+                return same(error)
+        return False
+
+    low, high = 0, len(job.module.program.calls)
+    if not high or not fails(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fails(middle) else (middle, high)
+    return job.module.program.calls[high - 1]
+
+
+def spelled_call(call: Call) -> str:
+    """A call as messages name it: the function, the user's line and its text."""
+    name = getattr(call.func, "__name__", str(call.func))
+    text = f": {call.where.text}" if call.where.text else ""
+    return f"{name} at {call.where}{text}"
