@@ -19,10 +19,11 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from leapp.capture.arrays import Arrays
 from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
 from leapp.capture.provenance import Provenance, Published
 from leapp.capture.regions import geometry
-from leapp.capture.rewrites import REWRITES
+from leapp.capture.rewrites import CONSTRUCTORS, REWRITES
 from leapp.capture.source import where
 from leapp.capture.tape import Call, Escape, Ref, Tape, refer
 from leapp.errors import TraceError
@@ -62,6 +63,7 @@ class Recorder:
         self.random: dict[int, weakref.ref[Tensor]] = {}
         self.born: dict[int, weakref.ref[Tensor]] = {}
         self.pickled: dict[int, tuple[Tape, Ref]] = {}
+        self.arrays = Arrays(self)
         self._function = _FunctionMode(self)
         self._dispatch = _DispatchMode(self)
         self._on = _On()
@@ -130,6 +132,7 @@ class Recorder:
         else:
             self.former.clear()
             self.born.clear()
+            self.arrays.forget()
             self.autograd = self.dynamic = False
         tape.known.clear()
         tape.memories.clear()
@@ -177,6 +180,13 @@ class Recorder:
 
     def called(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool) -> Any:
         """Run one call and record it if it concerns an open node."""
+        if self.arrays.seen or kind.may_mask or kind.writes:
+            if func in CONSTRUCTORS:
+                made = self.arrays.construct(func, args, kwargs)
+                if made is not None:
+                    return made
+            else:
+                args, kwargs = self.arrays.replaced(args, kwargs)
         leaves: list[Tensor] = []
         for a in args:
             if type(a) in ATOMS:
@@ -327,6 +337,8 @@ class Recorder:
         results = list(tensors(out))
         if self.published:
             self.published.follow(kind, args, leaves, results)
+            if kind.name == "numpy" and self.source(leaves[0]) is not None:
+                out = self.arrays.to_array(leaves[0], out)
         if kind.random or (self.random and any(self._is_random(t) for t in leaves)):
             for o in results or leaves[:1]:
                 self.random[id(o)] = weakref.ref(o)
@@ -381,7 +393,8 @@ class _FunctionMode(TorchFunctionMode):
             kwargs = {}
         recorder = self.recorder
         if not recorder.tapes:
-            if kind.metadata or not (kind.random or kind.writes or recorder.published.concerns(args, kwargs)):
+            made = recorder.arrays.seen and func in CONSTRUCTORS
+            if kind.metadata or not (made or kind.random or kind.writes or recorder.published.concerns(args, kwargs)):
                 return func(*args, **kwargs)
         elif kind.metadata and not (recorder.dynamic or kind.tracks_grad):
             return func(*args, **kwargs)

@@ -18,7 +18,7 @@ from leapp.capture.tape import Call, Ref, Tape, refer
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
 
-__all__ = ["REWRITES"]
+__all__ = ["CONSTRUCTORS", "REWRITES", "assemble"]
 
 Tensor = torch.Tensor
 Handler = Callable[["Recorder", Tape, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -63,16 +63,16 @@ def _construct(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...],
     refs = {id(t): tape.find(t) or recorder.constant(tape, t) for t in leaves}
     args = (refer(data, refs), result.dtype, result.device)
     reads = tuple({r.slot for r in refs.values()})
-    tape.calls.append(Call(_assemble, args, {}, (tape.bind(result).slot,), reads, (), where()))
+    tape.calls.append(Call(assemble, args, {}, (tape.bind(result).slot,), reads, (), where()))
     return result
 
 
-def _assemble(data: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+def assemble(data: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     """What ``torch.tensor`` makes of nested lists that hold tensors, by ops that stay in the graph."""
     if isinstance(data, Tensor):
         return data.to(dtype=dtype, device=device)
     if any(True for _ in tensors(data)):
-        return torch.stack([_assemble(d, dtype, device) for d in data])
+        return torch.stack([assemble(d, dtype, device) for d in data])
     return torch.tensor(data, dtype=dtype, device=device)
 
 
@@ -87,13 +87,19 @@ def _data(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwar
     return None
 
 
+def _numpy(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return recorder.arrays.to_array(args[0], func(*args, **kwargs))
+
+
+CONSTRUCTORS = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+"""Functions that make a tensor of anything."""
+
 REWRITES: dict[Any, Handler] = {
+    "numpy": _numpy,
     "__iter__": _iterate,
     "__deepcopy__": _deepcopy,
     "data": _data,
-    torch.tensor: _construct,
-    torch.as_tensor: _construct,
-    torch.asarray: _construct,
+    **dict.fromkeys(CONSTRUCTORS, _construct),
 }
 
 REWRITTEN.update(REWRITES)

@@ -292,6 +292,29 @@ class Tape:
             new = self.bind(target)
             self.calls.append(Call(torch.clone, (ref,), {}, (new.slot,), (ref.slot,), (), where()))
 
+    def move(self, source: Tensor, target: Tensor, first: int) -> bool:
+        """Let the traced ``source`` live in the memory of ``target`` from here on.
+
+        Refused where a slot older than ``first`` shares the memory: ``target`` would not follow writes to that.
+        """
+        ref = self.find(source)
+        if ref is None:
+            return False
+        memory = self.memory_of[ref.slot]
+        cdata = source.untyped_storage()._cdata
+        root = memory.root
+        if root is None or root.slot < first or memory.more or self.memories.get(cdata) is not memory or memory.weak is None:
+            return False
+        storage = target.untyped_storage()
+        _free_weak_ref(memory.weak)
+        memory.weak = cast(int, storage._weak_ref())
+        del self.memories[cdata]
+        self.memories[storage._cdata] = memory
+        self.known.pop(id(source), None)
+        memory.root = self.known[id(target)] = Ref(ref.slot, target)
+        memory.geometry = geometry(target)
+        return True
+
     def remember(self, ref: Ref) -> Ref:
         """A slot that keeps the present value of another, whatever is written to that later."""
         kept = Ref.__new__(Ref)

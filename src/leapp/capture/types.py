@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from leapp.capture.recorder import Recorder
@@ -12,12 +13,11 @@ __all__ = ["TracedData", "TracedNpArray", "TracedTensor"]
 
 
 class _Virtual(type):
+    kinds: tuple[type, ...] = (torch.Tensor, np.ndarray)
+
     def __instancecheck__(cls, value: Any) -> bool:
         recorder = Recorder.current
-        if recorder is None or not isinstance(value, torch.Tensor):
-            return False
-        with recorder.silence():
-            return recorder.owner([value]) is not None
+        return recorder is not None and isinstance(value, cls.kinds) and recorder.arrays.traced(value) is not None
 
 
 class TracedData(metaclass=_Virtual):
@@ -27,6 +27,10 @@ class TracedData(metaclass=_Virtual):
 class TracedTensor(TracedData):
     """A torch tensor that an open node is recording."""
 
+    kinds = (torch.Tensor,)
+
 
 class TracedNpArray(TracedData):
     """A NumPy array that an open node is recording."""
+
+    kinds = (np.ndarray,)

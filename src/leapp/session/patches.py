@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from leapp.capture.arrays import arrays_in
 from leapp.capture.calls import tensors
+from leapp.capture.crossings import replacements
+from leapp.capture.hooks import Hooks, supported
 from leapp.capture.pickling import reduce
 from leapp.capture.recorder import PLAIN, Recorder
+from leapp.capture.traced import PLAIN_METHODS
 from leapp.errors import AnnotationError, AnnotationTypeError
 
 __all__ = ["FunctionPatch", "Patches", "check_patches"]
@@ -77,8 +81,9 @@ def _forget_reducer() -> None:
 class Patches:
     """The replacements of one session."""
 
-    def __init__(self, recorder: Recorder, patches: Iterable[FunctionPatch]) -> None:
+    def __init__(self, recorder: Recorder, patches: Iterable[FunctionPatch], follow_arrays: bool = True) -> None:
         self._recorder = recorder
+        self._follow_arrays = follow_arrays
         self._patches = list(patches)
         self._undo: list[Callable[[], None]] = []
 
@@ -88,6 +93,8 @@ class Patches:
             self._run_compiled_code_eagerly()
             self._keep_fast_paths()
             self._follow_pickling()
+            if self._follow_arrays:
+                self._follow_numpy()
             for patch in self._patches:
                 self._replace(patch.module, patch.function_name, self._switch(patch))
         except BaseException:
@@ -100,12 +107,12 @@ class Patches:
             self._undo.pop()()
 
     def _replace(self, module: Any, name: str, replacement: Any) -> None:
-        original = getattr(module, name)
+        original = getattr(module, name, None)
         setattr(module, name, replacement)
 
         def undo() -> None:
             if getattr(module, name, None) is replacement:
-                setattr(module, name, original)
+                delattr(module, name) if original is None else setattr(module, name, original)
 
         self._undo.append(undo)
 
@@ -115,11 +122,20 @@ class Patches:
 
         @functools.wraps(original)
         def switch(*args: Any, **kwargs: Any) -> Any:
-            with recorder.silence():
-                traced = bool(recorder.tapes) and recorder.owner(tensors((args, kwargs))) is not None
+            operands = [*tensors((args, kwargs)), *arrays_in((args, kwargs))]
+            traced = bool(recorder.tapes) and recorder.arrays.traced_by(operands) is not None
             return patch.replacement(*args, **kwargs) if traced else original(*args, **kwargs)
 
         return switch
+
+    def _follow_numpy(self) -> None:
+        """See values cross between NumPy and torch; plain arrays are watched from the first traced array on."""
+        arrays = self._recorder.arrays
+        for owner, name, replacement in replacements(arrays):
+            self._replace(owner, name, replacement)
+        hooks = Hooks(PLAIN_METHODS)
+        arrays.on_first_use = hooks.install if supported() else None
+        self._undo.append(hooks.remove)
 
     def _follow_pickling(self) -> None:
         import torch

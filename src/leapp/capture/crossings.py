@@ -1,0 +1,77 @@
+"""What a session replaces in NumPy and torch to see values cross between them: a handful of functions, nothing else.
+
+Whoever installs the replacements must put the originals back.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from leapp.capture.arrays import Arrays, arrays_in
+
+__all__ = ["replacements"]
+
+_MAKERS = "array asarray asanyarray ascontiguousarray asfortranarray".split()
+
+
+def replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
+    """Where, under which name, and what to put there."""
+    found: list[tuple[Any, str, Any]] = [(np, name, _maker(arrays, getattr(np, name))) for name in _MAKERS]
+    found.append((torch, "from_numpy", _from_numpy(arrays)))
+    found.append((torch.Tensor, "__array_wrap__", _array_wrap(arrays)))
+    found.append((torch.Tensor, "__array_function__", _array_function(arrays)))
+    return found
+
+
+def _maker(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if args and arrays.listening and not type(args[0]) is np.ndarray and arrays_in(args[0]):
+            return arrays.make(original, *args, **kwargs)
+        return original(*args, **kwargs)
+
+    return make
+
+
+def _from_numpy(arrays: Arrays) -> Callable[..., Any]:
+    original = torch.from_numpy
+
+    @functools.wraps(original)
+    def from_numpy(ndarray: Any) -> Any:
+        if arrays.listening and isinstance(ndarray, np.ndarray) and arrays.concerned([ndarray]):
+            return arrays.to_tensor(ndarray)
+        return original(ndarray)
+
+    return from_numpy
+
+
+def _array_wrap(arrays: Arrays) -> Callable[..., Any]:
+    """``np.sin(tensor)``: NumPy asks the tensor for its array, computes, and gives the result to the tensor to wrap."""
+    original = torch.Tensor.__array_wrap__
+
+    def array_wrap(self: torch.Tensor, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        if context is None or not arrays.listening or not arrays.concerned(arrays_in(list(context[1]))):
+            return original(self, array)
+        ufunc, inputs, place = context
+        return arrays.wrapped_ufunc(ufunc, tuple(inputs[: ufunc.nin]), array, place)
+
+    return array_wrap
+
+
+def _array_function(arrays: Arrays) -> Callable[..., Any]:
+    def array_function(self: torch.Tensor, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        implementation = getattr(func, "_implementation", None)
+        if implementation is None:
+            return NotImplemented
+        first = args[0] if args else None
+        own = isinstance(first, torch.Tensor) and hasattr(first, func.__name__) and func is not np.copy
+        if own or not arrays.listening or not arrays.concerned(arrays_in((args, kwargs))):
+            return implementation(*args, **kwargs)
+        return arrays.function(func, args, kwargs)
+
+    return array_function

@@ -1,0 +1,382 @@
+"""The classes of traced arrays. They see calls and hand them to the session's :class:`~leapp.capture.arrays.Arrays`.
+
+An array of these classes that nothing is recorded about behaves as NumPy's own, and so do all of them after the session.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from leapp.capture.hooks import ORIGINAL, make_type
+
+if TYPE_CHECKING:
+    from leapp.capture.arrays import Arrays
+
+__all__ = ["PLAIN_METHODS", "TracedNpArray", "TracedScalar", "listening", "set_current"]
+
+_current: Arrays | None = None
+
+
+def set_current(arrays: Arrays | None) -> None:
+    """Name the session that array calls are reported to."""
+    global _current
+    _current = arrays
+
+
+def listening() -> Arrays | None:
+    """The arrays of the open session, if it is recording."""
+    return _current if _current is not None and _current.listening else None
+
+
+def _bare(value: Any) -> Any:
+    from leapp.capture.arrays import unwrapped
+
+    return unwrapped(value)
+
+
+def _leaving(name: str) -> Callable[..., Any]:
+    """A method whose result is no array: the value leaves the graph."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        function = getattr(type(_bare(self)), name, None) or ORIGINAL[name]
+        arrays = listening()
+        if arrays is None:
+            return function(*_bare((self, *args)), **_bare(kwargs))
+        return arrays.through(function, name, self, args, kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """A method that is a function of NumPy applied to the array."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(np, name)(self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _shape_of(name: str) -> property:
+    def read(self: Any) -> Any:
+        value = ORIGINAL[name].__get__(self)  # type: ignore[attr-defined]
+        arrays = listening()
+        if arrays is not None:
+            arrays.shape_read(self, name, value)
+        return value
+
+    def write(self: Any, value: Any) -> None:
+        ORIGINAL[name].__set__(self, value)  # type: ignore[attr-defined]
+        if _current is not None:
+            _current.reshaped(self)
+
+    return property(read, write)
+
+
+def _sequence(args: tuple[Any, ...]) -> Any:
+    return args[0] if len(args) == 1 else args
+
+
+class ArrayMethods:
+    """What a traced array does otherwise than ``np.ndarray``."""
+
+    __slots__ = ()
+
+    for _name in (
+        "sum prod mean std var min max argmin argmax any all cumsum cumprod clip round take repeat squeeze swapaxes ravel "
+        "diagonal trace dot nonzero argsort searchsorted choose argpartition conj conjugate"
+    ).split():
+        vars()[_name] = _function(_name)
+    for _name in (
+        "item tolist tobytes tofile dump dumps __bool__ __int__ __float__ __complex__ __index__ __reduce__ __reduce_ex__ "
+        "__dlpack__ byteswap"
+    ).split():
+        vars()[_name] = _leaving(_name)
+    for _name in "shape size nbytes".split():
+        vars()[_name] = _shape_of(_name)
+    for _name in "lt le eq ne gt ge".split():
+        vars()[f"__{_name}__"] = ORIGINAL[f"__{_name}__"]
+    del _name
+    __hash__ = None  # type: ignore[assignment]
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        arrays = listening()
+        if arrays is None:
+            return _outside(getattr(ufunc, method)(*_bare(inputs), **_bare(kwargs)), kwargs.get("out"))
+        return arrays.ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        arrays = listening()
+        if arrays is None:
+            return _outside(func(*_bare(args), **_bare(kwargs)), kwargs.get("out"))
+        return arrays.function(func, args, kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        arrays = listening()
+        if arrays is None:
+            return ORIGINAL["__getitem__"](_bare(self), _bare(index))
+        return arrays.getitem(self, index)  # type: ignore[arg-type]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        arrays = listening()
+        if arrays is None:
+            ORIGINAL["__setitem__"](_bare(self), _bare(index), _bare(value))
+        else:
+            arrays.setitem(self, index, value)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.ndim:  # type: ignore[attr-defined]
+            raise TypeError("iteration over a 0-d array")
+        return iter([self[i] for i in range(len(self))])  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        value = len(ORIGINAL["view"](self, np.ndarray))
+        arrays = listening()
+        if arrays is not None:
+            arrays.shape_read(self, "__len__", value)  # type: ignore[arg-type]
+        return value
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())  # type: ignore[attr-defined]
+
+    def __format__(self, spec: str) -> str:
+        arrays = listening()
+        text = format(_bare(self), spec)
+        if arrays is not None:
+            arrays.escape(arrays.traced(self), "__format__", [self], text)
+        return text
+
+    def __repr__(self) -> str:
+        return repr(_bare(self))
+
+    def __str__(self) -> str:
+        return str(_bare(self))
+
+    def __copy__(self) -> Any:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.copy()
+
+    @property
+    def T(self) -> Any:  # noqa: N802
+        """The array with its axes reversed."""
+        return np.transpose(self)  # type: ignore[call-overload]
+
+    @property
+    def mT(self) -> Any:  # noqa: N802
+        """The array with its last two axes exchanged."""
+        return np.swapaxes(self, -1, -2)  # type: ignore[call-overload]
+
+    @property
+    def real(self) -> Any:
+        """The real part."""
+        return _part(self, "real", torch.real)
+
+    @real.setter
+    def real(self, value: Any) -> None:
+        _part(self, "real", torch.real)[...] = value
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary part."""
+        return _part(self, "imag", torch.imag)
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        _part(self, "imag", torch.imag)[...] = value
+
+    @property
+    def flat(self) -> Any:
+        """The elements in order, as a view where there is one."""
+        flat = np.reshape(self, -1)  # type: ignore[call-overload]
+        if np.may_share_memory(flat, self):  # type: ignore[call-overload]
+            return flat
+        return _leaving("flatten")(self).flat
+
+    def copy(self, order: Any = "C") -> Any:
+        """A copy of the array."""
+        return _both(self, "copy", (order,), {}, lambda t: t.clone())
+
+    def flatten(self, order: Any = "C") -> Any:
+        """A one-dimensional copy."""
+        if order != "C":
+            return _leaving("flatten")(self, order)
+        return _both(self, "flatten", (order,), {}, lambda t: t.reshape(-1).clone())
+
+    def astype(self, dtype: Any, order: Any = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True) -> Any:
+        """A copy in another dtype."""
+        from leapp.capture.arrays import torch_dtype
+
+        wanted = torch_dtype(dtype)
+        if not copy and np.dtype(dtype) == self.dtype:  # type: ignore[attr-defined]
+            return self
+        return _both(self, "astype", (dtype, order, casting, subok, True), {}, lambda t: t.to(wanted, copy=True))
+
+    def reshape(self, *shape: Any, order: Any = "C", copy: Any = None) -> Any:
+        """The array in another shape."""
+        return np.reshape(self, _sequence(shape), order=order)  # type: ignore[call-overload]
+
+    def transpose(self, *axes: Any) -> Any:
+        """The array with its axes exchanged."""
+        return np.transpose(self, _sequence(axes) if axes else None)  # type: ignore[call-overload]
+
+    def compress(self, condition: Any, axis: Any = None, out: Any = None) -> Any:
+        """The chosen slices along an axis."""
+        return np.compress(condition, self, axis, out)  # type: ignore[call-overload]
+
+    def fill(self, value: Any) -> None:
+        """Set every element."""
+        self[...] = value
+
+    def put(self, indices: Any, values: Any, mode: Any = "raise") -> None:
+        """Set elements of the flattened array."""
+        np.put(self, indices, values, mode)  # type: ignore[arg-type]
+
+    def sort(self, axis: int = -1, kind: Any = None, order: Any = None, **options: Any) -> None:
+        """Sort the array in place."""
+        self[...] = np.sort(self, axis, kind, order, **options)  # type: ignore[call-overload]
+
+    def partition(self, kth: Any, axis: int = -1, kind: Any = "introselect", order: Any = None) -> None:
+        """Partition the array in place."""
+        self[...] = np.partition(self, kth, axis, kind, order)  # type: ignore[call-overload]
+
+    def view(self, *args: Any, **kwargs: Any) -> Any:
+        """A view of the memory."""
+        made = ORIGINAL["view"](self, *args, **kwargs)
+        arrays = listening()
+        if arrays is not None and type(made) is TracedNpArray:
+            found = arrays.behind(made)
+            if found is None or made.dtype != self.dtype:  # type: ignore[attr-defined]
+                return _both(self, "view", args, kwargs, lambda t: t.view(_torch(made.dtype)))
+        return made
+
+
+def _torch(dtype: Any) -> Any:
+    from leapp.capture.arrays import torch_dtype
+
+    return torch_dtype(dtype)
+
+
+def _both(
+    array: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], expression: Callable[[torch.Tensor], Any]
+) -> Any:
+    """A method as NumPy and as torch have it."""
+    arrays = listening()
+    plain = ORIGINAL["view"](array, np.ndarray)
+
+    def numpy() -> Any:
+        found = _bare(array) if name in ("real", "imag") else plain
+        value = getattr(found, name)
+        return value(*args, **kwargs) if callable(value) else value
+
+    if arrays is None or not arrays.concerned([array]):
+        return numpy()
+    return arrays.perform(name, [array], numpy, lambda: expression(arrays.tensor(array)))  # type: ignore[arg-type]
+
+
+def _part(array: Any, name: str, function: Callable[..., Any]) -> Any:
+    if array.dtype.kind != "c":
+        return array if name == "real" else _both(array, "imag", (), {}, torch.zeros_like)
+    return _both(array, name, (), {}, function)
+
+
+def _outside(result: Any, out: Any) -> Any:
+    outs = out if isinstance(out, tuple) else (out,) if out is not None else ()
+    return outs[0] if len(outs) == 1 and outs[0] is not None else result
+
+
+TracedNpArray: Any = make_type("leapp.capture.traced.TracedNpArray", (ArrayMethods, np.ndarray))
+"""A NumPy array whose calls a session sees."""
+
+
+def _reflected(name: str) -> Callable[..., Any]:
+    """An operator with a tensor on the left: torch takes NumPy's numbers as numbers, so the tensor's dtype wins."""
+    inherited = ORIGINAL[f"__r{name}__"]
+    forward = getattr(operator, {"and": "and_", "or": "or_"}.get(name, name))
+
+    def method(self: Any, other: Any) -> Any:
+        arrays = listening()
+        if isinstance(other, torch.Tensor):
+            return forward(other, arrays.number(self, other) if arrays is not None else _bare(self))
+        return inherited(self, other)
+
+    return method
+
+
+_OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split()
+
+
+class TracedScalar(TracedNpArray):  # type: ignore[misc]
+    """A NumPy number that is traced: an array without axes that passes for the number."""
+
+    __slots__ = ()
+
+    for _name in _OPERATORS:
+        vars()[f"__r{_name}__"] = _reflected(_name)
+        vars()[f"__i{_name}__"] = lambda self, other: NotImplemented
+    for _name in ("__hash__", "__round__", "is_integer", "as_integer_ratio", "__floor__", "__ceil__", "__trunc__", "hex"):
+        vars()[_name] = _leaving(_name)
+    del _name
+
+    @property
+    def __class__(self) -> Any:
+        return self.dtype.type
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError(f"'numpy.{self.dtype.name}' object does not support item assignment")
+
+    def __len__(self) -> int:
+        raise TypeError(f"object of type 'numpy.{self.dtype.name}' has no len()")
+
+
+# -- methods of plain arrays that may be given traced ones ---------------------------------------------------------------
+
+
+def _seen(value: Any) -> bool:
+    """Whether an argument could hold a traced value."""
+    if isinstance(value, np.ndarray):
+        return type(value) is not np.ndarray
+    if isinstance(value, (tuple, list)):
+        return any(_seen(v) for v in value)
+    return isinstance(value, torch.Tensor)
+
+
+def _plain_getitem(self: Any, index: Any) -> Any:
+    if _seen(index):
+        arrays = listening()
+        if arrays is not None:
+            return arrays.getitem(self, index)
+    return ORIGINAL["__getitem__"](self, index)
+
+
+def _plain_setitem(self: Any, index: Any, value: Any) -> None:
+    if _seen(index) or _seen(value):
+        arrays = listening()
+        if arrays is not None:
+            arrays.setitem(self, index, value)
+            return
+    ORIGINAL["__setitem__"](self, index, value)
+
+
+def _plain_method(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _seen(args) and listening() is not None:
+            return getattr(ArrayMethods, name)(self, *args, **kwargs)
+        return ORIGINAL[name](self, *args, **kwargs)
+
+    return method
+
+
+PLAIN_METHODS: dict[str, Callable[..., Any]] = {
+    "__getitem__": _plain_getitem,
+    "__setitem__": _plain_setitem,
+    **{name: _plain_method(name) for name in "dot take put fill searchsorted choose compress repeat".split()},
+}
+"""For :class:`~leapp.capture.hooks.Hooks`."""
