@@ -109,13 +109,15 @@ class ExportManager:
         self,
         visualize: bool = True,
         verbose: bool | None = None,
-        validate: bool = True,
+        validate: bool | str = True,
         rtol: float = 1e-3,
         atol: float = 1e-5,
         strict: bool = True,
         graph_configs: GraphConfigs | None = None,
         *,
         dry_run: bool = False,
+        fuse: bool = False,
+        target: str | None = None,
     ) -> dict[str, Any] | bool:
         """See :func:`leapp.compile_graph`."""
         if self.interpreting:
@@ -124,6 +126,8 @@ class ExportManager:
             raise SessionError("compile_graph() was called but nothing was traced. Call leapp.start() first.")
         if graph_configs is not None and not isinstance(graph_configs, GraphConfigs):
             raise AnnotationTypeError(f"graph_configs is a GraphConfigs, not {type(graph_configs).__name__}.")
+        if validate not in (True, False, "thorough"):
+            raise AnnotationError(f"validate={validate!r}: choose True, False or 'thorough'.")
         unfinished = self.session.unfinished()
         if unfinished:
             raise SessionError(
@@ -137,7 +141,7 @@ class ExportManager:
             return compile_session(
                 self.session, self.settings, self.report,
                 visualize=visualize, validate=validate, rtol=rtol, atol=atol, strict=strict, configs=graph_configs,
-                dry_run=dry_run or self.settings.dry_run,
+                dry_run=dry_run or self.settings.dry_run, fuse=fuse, target=target,
             )  # fmt: skip
         except LeappError as error:
             logger.log(FATAL, "%s", error)
@@ -196,32 +200,38 @@ def stop() -> None:
 def compile_graph(
     visualize: bool = True,
     verbose: bool | None = None,
-    validate: bool = True,
+    validate: bool | str = True,
     rtol: float = 1e-3,
     atol: float = 1e-5,
     strict: bool = True,
     graph_configs: GraphConfigs | None = None,
     *,
     dry_run: bool = False,
+    fuse: bool = False,
+    target: str | None = None,
 ) -> dict[str, Any] | bool:
     """Write the bundle: a model for each node, the YAML, initial values, samples and the picture.
 
     Args:
         visualize: Draw the pipeline. A drawing error is logged and stops nothing.
         verbose: Override the console verbosity.
-        validate: Run every written file on every recorded sample, then the whole pipeline in closed loop.
+        validate: Run every written file on every recorded sample, then the whole pipeline in closed loop. ``"thorough"``
+            runs ONNX models at every optimisation level of ONNX Runtime.
         rtol: Relative tolerance of the comparison.
         atol: Absolute tolerance of the comparison.
         strict: Raise if validation fails. The bundle on disk is then left as it was.
         graph_configs: Facts about the whole graph, such as its frequency.
         dry_run: Write no models.
+        fuse: Also write the whole pipeline as one ONNX model, ``<graph>.onnx``. All nodes must be ONNX.
+        target: What the bundle is for: ``"onnxruntime"``, ``"tensorrt"``, ``"openvino"`` or ``"isaac-ros"``. It chooses the
+            ONNX opset and the spelling of the YAML, and what the target cannot take is refused before anything is written.
 
     Returns:
         A dict from node to ``True``, ``False`` or the error it raised (anything but ``True`` is false), or ``True`` if
         nothing was validated.
     """
     return ExportManager().compile_graph(
-        visualize, verbose, validate, rtol, atol, strict, graph_configs, dry_run=dry_run
+        visualize, verbose, validate, rtol, atol, strict, graph_configs, dry_run=dry_run, fuse=fuse, target=target
     )
 
 
