@@ -58,7 +58,8 @@ class Annotate:
             node_name: A node opened by ``input_tensors``.
             tensors: As for ``input_tensors``; every value must be computed from the node's inputs.
             static_outputs: Constant outputs, named in the same way.
-            **kwargs: ``export_with``, the backend (``None`` exports nothing), and ``backend_params``.
+            **kwargs: ``export_with``, the backend (``None`` exports nothing); ``backend_params``; ``graph_outputs``, ``True`` or
+                names of outputs that the graph returns even though another node consumes them or they are fed back.
 
         Returns:
             The values given: the only one, or a tuple.
@@ -155,39 +156,62 @@ class Annotate:
 
     def method(
         self,
-        *,
+        *function: Any,
         node_name: str | None = None,
         export_with: str | None = None,
         backend_params: dict[str, Any] | None = None,
         output_names: list[str] | None = None,
+        input_semantics: dict[str, dict[str, Any]] | None = None,
+        output_semantics: dict[str, dict[str, Any]] | None = None,
+        graph_outputs: bool | list[str] | None = None,
         **unknown: Any,
     ) -> Callable[[F], F]:
         """Trace a function as one node: its arguments are the inputs, what it returns the outputs.
 
+        Called with values of an open node, or inside another decorated function, it is a part of that node.
+
         Args:
+            *function: Refused; the decorator is written with parentheses.
             node_name: The node; the function's name by default.
             export_with: The backend, as for ``output_tensors``.
             backend_params: Options of the backend.
             output_names: Names for the returned values; by default they are read from the ``return`` statement.
+            input_semantics: Fields of ``TensorSemantics`` by input name, such as ``{"q": {"kind": "state/joint/position"}}``.
+            output_semantics: The same for outputs.
+            graph_outputs: As for ``output_tensors``.
             **unknown: Refused with the nearest known name.
 
         Example:
             >>> @annotate.method(export_with="onnx")
             ... def preprocess(raw): ...
         """
+        if function:
+            raise _wrong_type("write the decorator with parentheses: @annotate.method(export_with=...).")
         if unknown:
             from leapp.session.words import refuse_unknown
 
-            refuse_unknown(unknown, ("node_name", "export_with", "backend_params", "output_names"), "annotate.method()")
+            known = (
+                "node_name", "export_with", "backend_params", "output_names", "input_semantics", "output_semantics",
+                "graph_outputs",
+            )  # fmt: skip
+            refuse_unknown(unknown, known, "annotate.method()")
 
         def decorate(function: F) -> F:
+            if isinstance(function, (staticmethod, classmethod)):
+                return type(function)(decorate(function.__func__))  # type: ignore[return-value]
+            from leapp.session.method import MethodNode, node_name_of, refuse_unfit
+
+            refuse_unfit(function)
+            settings = MethodNode(
+                node_name or node_name_of(function), export_with, backend_params or {}, output_names,
+                input_semantics or {}, output_semantics or {}, graph_outputs,
+            )  # fmt: skip
+
             @functools.wraps(function)
             def call(*args: Any, **kwargs: Any) -> Any:
                 if self._session is None:
                     return function(*args, **kwargs)
-                return self._session.method(
-                    function, args, kwargs, node_name, export_with, backend_params or {}, output_names
-                )
+                return self._session.method(function, settings, args, kwargs)
 
             return call  # type: ignore[return-value]
 
@@ -218,6 +242,12 @@ def _hand_back(tensors: Any) -> Any:
 
     values = tuple(value for _, value, _ in entries(tensors))
     return values[0] if len(values) == 1 else values
+
+
+def _wrong_type(text: str) -> Exception:
+    from leapp.errors import AnnotationTypeError
+
+    return AnnotationTypeError(f"annotate.method(): {text}")
 
 
 def _refuse_nested_state(tensors: Any) -> None:

@@ -25,7 +25,7 @@ ODD = ["observation.state", "joint-pos", "class", "self", "two words", "1st", "g
 @pattern({f"odd names/{n}": (2,) for n in ODD})
 def odd_names(b: str) -> Step:
     def step(i: Values) -> Values:
-        got = A.input_tensors("odd names", {n: i[f"odd names/{n}"] for n in ODD})
+        got = A.input_tensors("odd names", {n: i[f"odd names/{n}{'_in' if b == 'onnx' and n in ODD[:-2] else ''}"] for n in ODD})
         out = {n: v * 2.0 + k for k, (n, v) in enumerate(zip(ODD[:-2], got, strict=False))}
         out["mul"] = got[7] * got[8] * got[11]
         out["add"] = got[0] + got[-1]
@@ -81,14 +81,26 @@ def nested(b: str) -> Step:
     return step
 
 
-@pattern({"same/a": (3,), "same/b": (3,)})
+@pattern({"same/a": (3,), "same/b": (3,), "other/a": (3,)})
 def same_tensor_twice(b: str) -> Step:
+    """While it is traced, all ports get one tensor; the bundle is given different ones."""
+    traced = 0
+
     def step(i: Values) -> Values:
-        raw = i["same/a"]
-        i["same/b"].copy_(raw) if False else None
-        x, y = A.input_tensors("same", {"a": i["same/a"], "b": i["same/b"]})
-        A.output_tensors("same", {"o": x * 2.0 - y}, export_with=b)
-        return {"same/o": x * 2.0 - y}
+        nonlocal traced
+        traced += 1
+        a = i["same/a"]
+        c, d = (a, a) if traced <= 2 else (i["same/b"], i["other/a"])
+        x, y = A.input_tensors("same", {"a": a, "b": c})
+        # The other node is open at the same time.
+        z = A.input_tensors("other", {"a": d})
+        o, p = x * 2.0 - y, z + 1.0
+        A.output_tensors("same", {"o": o}, export_with=b)
+        A.output_tensors("other", {"p": p}, export_with=b)
+        return {"same/o": o, "other/p": p}
+
+    if not A._session:
+        traced = 2
 
     return step
 
@@ -544,7 +556,7 @@ def methods(b: str) -> Step:
 
     @A.method(
         node_name="m_named", export_with=b, output_names=["total", "rest"], graph_outputs=["total"],
-        input_semantics={"d_u": TensorSemantics(kind=InputKindEnum.VECTOR3D, element_names=["x", "y", "z"])},
+        input_semantics={"d_u": {"kind": InputKindEnum.VECTOR3D, "element_names": ["x", "y", "z"]}},
         output_semantics={"total": {"kind": "target/joint/position", "units": "rad"}},
     )  # fmt: skip
     def named(d: Values, y: Tensor) -> tuple[Tensor, Tensor]:

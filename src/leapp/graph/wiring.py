@@ -30,18 +30,20 @@ def wire(
     *,
     wanted: Iterable[str] = (),
     states: Iterable[str] = (),
+    static: Iterable[str] = (),
 ) -> Pipeline:
     """Build the flow maps and the graph's inputs and outputs.
 
     A graph input is an input that nothing feeds. A graph output is an output that feeds nothing, or one that is
-    ``wanted``. If a graph would have none, the fed-back outputs are its outputs (``states`` only if there is nothing else):
-    a loop on the previous action returns its action.
+    ``wanted``. Nodes that are linked with each other and would return nothing (constants do not count) return what they
+    feed back (``states`` only if there is nothing else): a loop on the previous action returns its action.
 
     Args:
         nodes: The nodes in completion order.
         links: All links.
         wanted: Output keys that are graph outputs whatever they feed.
         states: Output keys that exist for feedback inside their node only.
+        static: Output keys that are constants.
 
     Raises:
         AnnotationError: If the two ends of a link differ in shape or dtype.
@@ -53,12 +55,14 @@ def wire(
         flows[link.feedback].setdefault(link.source, []).append(link.target)
     fed = {link.target for link in links}
     feeding = {link.source for link in links}
-    wanted, hidden = set(wanted), set(states)
+    wanted, hidden, constant = set(wanted), set(states), set(static)
     all_outputs = [key(n, p.name) for n, node in nodes.items() for p in node.outputs]
-    outputs = [k for k in all_outputs if k not in feeding or k in wanted]
-    if not outputs:
-        outputs = [k for k in flows[True] if k not in hidden] or list(flows[True])
-        outputs = [k for k in all_outputs if k in outputs]
+    chosen = {k for k in all_outputs if k not in feeding or k in wanted}
+    for group in _groups(nodes, links):
+        if not any(k in chosen - constant for k in all_outputs if split_key(k)[0] in group):
+            fed_back = [k for k in flows[True] if split_key(k)[0] in group]
+            chosen.update([k for k in fed_back if k not in hidden] or fed_back)
+    outputs = [k for k in all_outputs if k in chosen]
     inputs = [key(n, p.name) for n, node in nodes.items() for p in node.inputs if key(n, p.name) not in fed]
     return Pipeline(
         data_flow={k: tuple(v) for k, v in flows[False].items()},
@@ -66,6 +70,18 @@ def wire(
         inputs=_by_node(inputs),
         outputs=_by_node(outputs),
     )
+
+
+def _groups(nodes: Iterable[str], links: Iterable[Link]) -> list[set[str]]:
+    """The nodes, those that are linked with each other together."""
+    group = {n: {n} for n in nodes}
+    for link in links:
+        one, other = group[split_key(link.source)[0]], group[split_key(link.target)[0]]
+        if one is not other:
+            one |= other
+            for n in other:
+                group[n] = one
+    return list({id(g): g for g in group.values()}.values())
 
 
 def _by_node(keys: Iterable[str]) -> dict[str, tuple[str, ...]]:

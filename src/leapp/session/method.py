@@ -6,14 +6,73 @@ import ast
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from leapp.errors import AnnotationError
+from leapp.errors import AnnotationError, AnnotationTypeError
+from leapp.semantics import TensorSemantics
+from leapp.session.words import nearest
 
-__all__ = ["bind_arguments", "output_names_of"]
+__all__ = ["MethodNode", "bind_arguments", "node_name_of", "output_names_of", "refuse_unfit"]
 
 Declare = Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MethodNode:
+    """What ``annotate.method`` was told about a function."""
+
+    name: str
+    export_with: str | None = None
+    backend_params: dict[str, Any] = field(default_factory=dict)
+    output_names: list[str] | None = None
+    input_semantics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    output_semantics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    graph_outputs: Any = None
+
+    def meaning(self, port: str, value: Any, what: str) -> TensorSemantics | None:
+        """The semantics of a port, if some were given."""
+        fields = (self.input_semantics if what == "input" else self.output_semantics).get(port)
+        return None if fields is None else TensorSemantics(port, value, **fields)
+
+    def refuse_unknown_ports(self, inputs: Iterable[str], outputs: Iterable[Any]) -> None:
+        """Raise if semantics were given for a port that the function does not have."""
+        for what, given, ports in (("input", self.input_semantics, inputs), ("output", self.output_semantics, outputs)):
+            known = [str(p) for p in ports]
+            for port in given:
+                if port not in known:
+                    raise AnnotationError(
+                        f"annotate.method() of node '{self.name}': {what}_semantics names '{port}', which is no {what}."
+                        f"{nearest(port, known)}"
+                    )
+
+
+def node_name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, as a node's."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = str(getattr(function, "__name__", type(function).__name__))
+    return "lambda" if name == "<lambda>" else name
+
+
+def refuse_unfit(function: Any) -> None:
+    """Raise for what cannot be one node: coroutines and generators return before they have run."""
+    plain = function
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    kinds = {
+        "a coroutine function": inspect.iscoroutinefunction(plain), "a generator": inspect.isgeneratorfunction(plain),
+        "an async generator": inspect.isasyncgenfunction(plain), "a class": isinstance(plain, type),
+        "not callable": not callable(plain),
+    }  # fmt: skip
+    for kind, found in kinds.items():
+        if found:
+            name = getattr(plain, "__qualname__", type(plain).__name__)
+            raise AnnotationTypeError(
+                f"annotate.method(): '{name}' is {kind}. Decorate a function that computes and returns its outputs, or use "
+                "annotate.input_tensors() and annotate.output_tensors() inside it."
+            )
 
 
 def bind_arguments(
@@ -52,7 +111,7 @@ def output_names_of(function: Callable[..., Any], result: Any, names: list[str] 
     if names is not None:
         if len(names) != len(parts):
             raise AnnotationError(
-                f"annotate.method(output_names={names}): the function returned {len(parts)} values."
+                f"output_names names {len(names)} values, but the function returned {len(parts)}."
             )
         return dict(zip(names, parts, strict=True))
     found = _returned_names(function, len(parts))
@@ -80,7 +139,8 @@ def _returns(function: Callable[..., Any]) -> list[ast.expr]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     except (OSError, TypeError, SyntaxError):
         return []
-    body = next((n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))), None)
+    name = getattr(function, "__name__", None)
+    body = next((n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name), None)
     found: list[ast.expr] = []
     pending: list[ast.AST] = list(body.body) if body is not None else []
     while pending:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from leapp.capture.tape import Tape
     from leapp.semantics import TensorSemantics
 
-__all__ = ["InputPort", "NodeTrace", "OutputPort", "Sample", "Source"]
+__all__ = ["InputPort", "NodeTrace", "OutputPort", "Role", "Sample", "Source", "TrackedBuffer", "dtype_name"]
 
 Role = Literal["input", "output", "state", "buffer", "static"]
 
@@ -33,7 +33,7 @@ class Source:
     delayed: bool
 
     def __str__(self) -> str:
-        return f"{self.node}/{self.port}" + (" of the pass before" if self.delayed else "")
+        return f"'{self.node}/{self.port}'" + (" of the pass before" if self.delayed else "")
 
 
 @dataclass(slots=True)
@@ -67,38 +67,65 @@ class OutputPort:
 class Sample:
     """The values of one pass, by port name."""
 
+    passno: int = 0
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
 class TrackedBuffer:
-    """A registered buffer of a module that may turn out to be state."""
+    """A tensor that the node may write to and that may turn out to be state.
 
-    module: torch.nn.Module
-    name: str
+    It is a registered buffer of ``module``, or (``module`` is ``None``) a tensor given to ``register_buffer``. Of the latter,
+    ``left`` is what the last pass left in it, and ``carried`` and ``reset`` say whether every later pass began with that, or
+    with the value of the first pass.
+    """
+
     port: str
     tensor: torch.Tensor
+    module: torch.nn.Module | None = None
+    name: str = ""
+    fresh: bool = False
+    """Created while the node was open."""
+    left: torch.Tensor | None = None
+    carried: bool = True
+    reset: bool = True
+    same_memory: bool = True
 
 
 class NodeTrace:
     """Everything a session knows about one node."""
 
-    def __init__(self, name: str, tape: Tape | None) -> None:
+    def __init__(self, name: str, tape: Tape | None, entered: int = 0) -> None:
         self.name = name
+        self.begin(tape, entered)
+        self.retraced = False
+        self.order = -1
+        self.wanted: set[str] = set()
+        self.inlined: set[Any] = set()
+        """Decorated functions that ran as part of this node."""
+
+    def begin(self, tape: Tape | None, entered: int) -> None:
+        """Start over: nothing is declared, nothing recorded."""
         self.tape = tape
+        self.entered = entered
         self.inputs: dict[str, InputPort] = {}
         self.outputs: dict[str, OutputPort] = {}
         self.pruned: list[str] = []
         self.updates: dict[str, tuple[torch.Tensor, Where]] = {}
         self.buffers: list[TrackedBuffer] = []
         self.aliases: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.again: list[str] = []
+        """Inputs that were declared a second time with the same value."""
+        self.late: set[str] = set()
+        """States that were updated before they were declared."""
+        self.registered = 0
         self.samples: list[Sample] = []
-        self.current = Sample()
+        self.current = Sample(entered)
         self.passes = 0
         self.finished = False
+        self.settled = False
         self.in_pass = True
-        self.order = -1
         self.backend: str | None = None
         self.backend_params: dict[str, Any] = {}
         self.program: Program | None = None
@@ -119,8 +146,8 @@ class NodeTrace:
         dtype, shape = dtype_name(t), tuple(t.shape)
         if shape != port.shape or dtype != port.dtype:
             raise AnnotationError(
-                f"node '{self.name}', {what} '{port.name}' (at {where}): the first pass had {port.dtype} "
-                f"{list(port.shape)}, this pass has {dtype} {list(shape)}. Ports keep their shape and dtype."
+                f"node '{self.name}', {what} '{port.name}' (at {where}) was declared as {port.dtype} {list(port.shape)} "
+                f"(at {port.where}) and is {dtype} {list(shape)} now. Ports keep their shape and dtype."
             )
 
     def missing(self, given: dict[str, Any], ports: dict[str, Any], what: str, where: Where) -> None:

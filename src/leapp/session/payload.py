@@ -14,7 +14,7 @@ from typing import Any
 from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.semantics import TensorSemantics
 
-__all__ = ["entries", "is_leaf", "map_leaves", "refuse_nested_state", "unpack"]
+__all__ = ["Entry", "entries", "is_leaf", "leaf_names", "map_leaves", "refuse_nested_state", "unpack"]
 
 Entry = tuple[str, Any, TensorSemantics | None]
 
@@ -52,12 +52,34 @@ def entries(payload: Any) -> list[Entry]:
 def _name(name: Any) -> str:
     if not isinstance(name, str):
         raise AnnotationTypeError(f"port names are strings, not {type(name).__name__} ({name!r}).")
-    if not name or "/" in name:
-        raise AnnotationError(
-            f"'{name}' cannot be a port name: "
-            + ("it is empty." if not name else "'/' separates node and port in 'node/port'. Use '_' or '.' instead.")
-        )
+    if not name or "/" in name or not name.isprintable():
+        wrong = "'/' separates node and port in 'node/port'. Use '_' or '.' instead."
+        if "/" not in name:
+            wrong = "it holds characters that cannot be printed." if name else "it is empty."
+        raise AnnotationError(f"{name!r} cannot be a port name: {wrong}")
     return name
+
+
+def leaf_names(items: Sequence[Entry]) -> list[str]:
+    """The port names of a payload.
+
+    Raises:
+        AnnotationError: If two of them are the same once nested names are joined.
+    """
+    names: list[str] = []
+
+    def visit(name: str, leaf: Any) -> Any:
+        if name in names:
+            raise AnnotationError(f"two ports are called '{name}' once nested names are joined with '_'. Rename one of them.")
+        names.append(name)
+        return leaf
+
+    for name, value, _ in items:
+        if is_leaf(value):
+            visit(name, value)
+        else:
+            map_leaves(name, value, visit, lambda *_: None)
+    return names
 
 
 def unpack(values: Sequence[Any]) -> Any:

@@ -80,6 +80,7 @@ class Report:
 
 def examine(session: Session) -> Report:
     """Collect the findings of all nodes."""
+    session.settle()
     report = Report()
     for node in session.nodes.values():
         if node.pruned:
@@ -89,7 +90,7 @@ def examine(session: Session) -> Report:
             report.constants += _constants(node)
             if node.tape.random:
                 report.random[node.name] = [str(w) for w in node.tape.random]
-    for consumer, source, ops, at in session.glue:
+    for consumer, source, ops, at in session.sources.glue:
         report.glue.append(GlueInfo(consumer, source, tuple(f"{op} at {w}" for op, w in ops), at.file, at.line))
     return report
 

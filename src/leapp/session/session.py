@@ -5,29 +5,62 @@ It owns the recorder and the nodes. It decides what is a port, an edge, feedback
 
 from __future__ import annotations
 
+import functools
+import sys
+import threading
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 
-from leapp.capture.provenance import Published
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import Replay, cut
 from leapp.capture.source import Where, where
 from leapp.capture.tape import snapshot
-from leapp.errors import AnnotationError, AnnotationTypeError, MissingDependencyError, SessionError, TraceError
+from leapp.errors import (
+    AnnotationError,
+    AnnotationTypeError,
+    LeappError,
+    MissingDependencyError,
+    SessionError,
+    TraceError,
+)
 from leapp.semantics import TensorSemantics
+from leapp.session import buffers
 from leapp.session.constants import constant_names
 from leapp.session.log import logger
-from leapp.session.method import bind_arguments, output_names_of
-from leapp.session.node import InputPort, NodeTrace, OutputPort, Role, Sample, Source, TrackedBuffer, dtype_name
-from leapp.session.payload import entries, map_leaves, refuse_nested_state, unpack
+from leapp.session.method import MethodNode, bind_arguments, output_names_of
+from leapp.session.node import InputPort, NodeTrace, OutputPort, Role, Sample, TrackedBuffer, dtype_name
+from leapp.session.payload import Entry, entries, leaf_names, map_leaves, refuse_nested_state, unpack
+from leapp.session.sources import Sources, same_bits
 from leapp.session.words import nearest, refuse_unknown
 
 __all__ = ["Session"]
 
 Tensor = torch.Tensor
+Given = dict[str, tuple[Tensor, TensorSemantics | None]]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _one_thread_at_a_time(
+    function: Callable[Concatenate[Session, P], R],
+) -> Callable[Concatenate[Session, P], R]:
+    @functools.wraps(function)
+    def call(self: Session, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.recorder.lock:
+            return function(self, *args, **kwargs)
+
+    return call
+
+
+class _Running(threading.local):
+    """The decorated functions that run in this thread."""
+
+    depth = 0
 
 
 class Session:
@@ -36,12 +69,15 @@ class Session:
     def __init__(self, *, non_traced: Iterable[str] = (), max_cached_io: int = 5, escapes: str = "warn") -> None:
         self.recorder = Recorder()
         self.nodes: dict[str, NodeTrace] = {}
+        self.sources = Sources(self.recorder, self.nodes)
         self.non_traced = frozenset(non_traced)
         self.samples_kept = max(1, max_cached_io)
         self.escapes = escapes
+        self.clock = 0
+        """The number of the present pass."""
         self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._hook: Any = None
-        self._buffer_count: dict[str, int] = {}
+        self._running = _Running()
 
     # -- on and off ----------------------------------------------------------------------------------------------------
 
@@ -49,6 +85,7 @@ class Session:
         """Start listening."""
         Recorder.current = self.recorder
         self.recorder.listen()
+        self.recorder.arrays.begin()
         self._hook = torch.nn.modules.module.register_module_forward_pre_hook(self._module_called)
 
     def end(self) -> None:
@@ -61,10 +98,19 @@ class Session:
         for node in self.nodes.values():
             if node.tape is not None and node.tape.open:
                 self.recorder.close(node.tape)
+        self.recorder.published.clear()
+        self.recorder.arrays.end()
 
     def unfinished(self) -> list[str]:
         """Names of nodes that have inputs but no outputs yet."""
         return sorted(n.name for n in self.nodes.values() if not n.finished)
+
+    def settle(self) -> None:
+        """Decide what only all passes together can tell: which registered tensors are state."""
+        for node in self.nodes.values():
+            if node.finished and not node.settled:
+                self._settle(node)
+                node.settled = True
 
     def _module_called(self, module: torch.nn.Module, _: Any) -> None:
         if self.recorder.tapes:
@@ -86,46 +132,98 @@ class Session:
         node = self.nodes.get(name)
         if node is None:
             check_node_name(name)
-            tape = None if name in self.non_traced else self.recorder.open(name)
-            node = self.nodes[name] = NodeTrace(name, tape)
+            node = self.nodes[name] = NodeTrace(name, self._tape(name), self.clock)
             logger.info("Initialised node %s", name)
         elif node.finished and not node.in_pass:
-            node.in_pass, node.current = True, Sample()
-        self._listen()
+            if node.entered == self.clock:
+                self.clock += 1
+            node.in_pass, node.entered, node.current, node.registered = True, self.clock, Sample(self.clock), 0
+            if node.late and not node.retraced:
+                self._retrace(node)
+        elif node.finished and node.entered != self.clock:
+            # The user's code raised in the middle of the pass before; this is another one.
+            node.entered, node.current, node.registered = self.clock, Sample(self.clock), 0
+        self.recorder.listen()
         return node
 
-    def _listen(self) -> None:
-        """Listen in this thread; another thread is met at its first annotation."""
-        self.recorder.listen()
+    def _tape(self, name: str) -> Any:
+        return None if name in self.non_traced else self.recorder.open(name)
+
+    def _retrace(self, node: NodeTrace) -> None:
+        """The first pass gave a state its first value without reading one: what counts is what the second pass does."""
+        logger.warning(
+            "node '%s': the first pass updated %s without declaring it, so the node is traced again in its second pass, and the "
+            "bundle starts from the values that the first pass left.", node.name, ", ".join(f"'{n}'" for n in sorted(node.late)),
+        )  # fmt: skip
+        node.begin(self._tape(node.name), self.clock)
+        node.retraced = True
+
+    def _restart(self, node: NodeTrace) -> None:
+        """Drop what an attempt recorded that the user's code did not finish."""
+        logger.warning("node '%s' is declared anew before it was finished; what it had recorded is dropped.", node.name)
+        kept = [(node.inputs[n], node.aliases[n], node.current.inputs[n]) for n in node.again]
+        if node.tape is not None:
+            self.recorder.close(node.tape)
+        node.begin(self._tape(node.name), self.clock)
+        for port, (t, alias), value in kept:
+            node.inputs[port.name], node.aliases[port.name], node.current.inputs[port.name] = port, (t, alias), value
+            if node.tape is not None:
+                port.slot = node.tape.declare(alias).slot
+
+    @contextmanager
+    def _located(self, node: str, call: str) -> Iterator[None]:
+        """Say of a malformed payload where it was given."""
+        try:
+            yield
+        except LeappError as error:
+            raise type(error)(f"{call} for node '{node}' at {where()}: {error}") from None
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
+    @_one_thread_at_a_time
     def input_tensors(self, node_name: str, payload: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.input_tensors`."""
-        items = entries(payload)
+        with self._located(node_name, "input_tensors()"):
+            items = entries(payload)
+            leaf_names(items)
         node = self._open(node_name)
         return unpack([self._declare_entry(node, name, value, semantics) for name, value, semantics in items])
 
     def _declare_entry(self, node: NodeTrace, name: str, value: Any, semantics: TensorSemantics | None) -> Any:
         def visit(port: str, leaf: Any) -> Any:
-            return self._declare(node, port, self._tensor(leaf, node, port), "input", semantics)
+            return self._declare_leaf(node, port, leaf, "input", semantics)
 
         return map_leaves(name, value, visit, self._not_a_tensor(node, "input"))
 
+    def _declare_leaf(
+        self, node: NodeTrace, name: str, leaf: Any, role: Role, semantics: TensorSemantics | None
+    ) -> Any:
+        """Declare a tensor or an array, and return what to go on with."""
+        t = self._tensor(leaf, node, name)
+        alias = self._declare(node, name, t, role, semantics)
+        if isinstance(leaf, Tensor):
+            return alias
+        return leaf if node.finished else self.recorder.arrays.hand_back(leaf, t, alias)
+
     def _not_a_tensor(self, node: NodeTrace, what: str) -> Callable[[str, Any], None]:
         def tell(name: str, value: Any) -> None:
-            logger.warning(
-                "node '%s', %s '%s': a %s is no tensor; it stays a constant of the node.",
-                node.name, what, name, type(value).__name__,
-            )  # fmt: skip
+            if not node.passes:
+                logger.warning(
+                    "node '%s', %s '%s' (at %s): a %s is no tensor; it stays a constant of the node.",
+                    node.name, what, name, where(), type(value).__name__,
+                )  # fmt: skip
 
         return tell
 
     def _tensor(self, leaf: Any, node: NodeTrace, port: str) -> Tensor:
         if isinstance(leaf, Tensor):
             return leaf
+        t = self.recorder.arrays.port(leaf) if isinstance(leaf, (np.ndarray, np.generic)) else None
+        if t is not None:
+            return t
+        what = f"{type(leaf).__name__} of {leaf.dtype}" if isinstance(leaf, np.ndarray) else type(leaf).__name__
         raise AnnotationTypeError(
-            f"node '{node.name}', port '{port}': a {type(leaf).__name__} cannot be traced. Pass a torch tensor."
+            f"node '{node.name}', port '{port}' (at {where()}): a {what} cannot be traced. Pass a torch tensor or a numeric array."
         )
 
     def _declare(
@@ -135,150 +233,89 @@ class Session:
         at = where()
         with self.recorder.silence():
             if node.finished:
-                return self._again(node, name, t, at)
+                return self._again(node, name, t, role, at)
             existing = node.inputs.get(name)
             if existing is not None:
-                return self._declared_twice(node, existing, t, role, at)
-            source = self._source(node, t, at)
+                return self._declared_twice(node, existing, t, role, semantics, at)
+            source = self.sources.find(node, name, t, at) if role == "input" else None
+            buffers.check_name(node, name, at)
             port = InputPort(name, dtype_name(t), tuple(t.shape), role, None, at, semantics, source)
-            _check_clash(node, name, at)
             node.current.inputs[name] = snapshot(t)
             node.inputs[name] = port
-            if node.tape is None:
-                return t
-            alias = self.recorder.declare(node.tape, t)
-            port.slot = node.tape.inputs[-1]
+            alias = t
+            if node.tape is not None:
+                alias = self.recorder.declare(node.tape, t)
+                port.slot = node.tape.inputs[-1]
             node.aliases[name] = (t, alias)
             return alias
 
-    def _declared_twice(self, node: NodeTrace, port: InputPort, t: Tensor, role: Role, at: Where) -> Tensor:
-        first = node.aliases.get(port.name)
-        unchanged = (
-            first is not None
-            and (t is first[0] or t is first[1])
-            and torch.equal(_bits(node.current.inputs[port.name]), _bits(snapshot(t)))
-        )
-        if first is not None and unchanged and port.role == role:
-            return first[1]
-        if port.where == at and port.role == role:
-            # The same line again with another value: the user's code raised in between and runs the node anew.
-            self._restart(node)
-            return self._declare(node, port.name, t, role, port.semantics)
+    def _declared_twice(
+        self, node: NodeTrace, port: InputPort, t: Tensor, role: Role, semantics: TensorSemantics | None, at: Where
+    ) -> Tensor:
+        """A name that the open node knows: the same value again, a new attempt after an exception, or a mistake."""
+        alias = node.aliases.get(port.name)
+        if port.role == role and alias is not None:
+            another_attempt = node.entered != self.clock or (port.where == at and not self._in_use(node))
+            if not another_attempt and same_bits(node.current.inputs[port.name], t):
+                if role == "state":
+                    logger.warning("node '%s': state '%s' is declared twice in one pass (at %s).", node.name, port.name, at)
+                node.again.append(port.name)
+                return alias[1]
+            if another_attempt or port.where == at:
+                self._restart(node)
+                return self._declare(node, port.name, t, role, semantics)
         raise AnnotationError(
             f"node '{node.name}' already has an input '{port.name}', declared at {port.where}; declared again at {at}. "
             "Give it another name."
         )
 
-    def _restart(self, node: NodeTrace) -> None:
-        logger.warning("node '%s' is declared anew before it was finished; what it had recorded is dropped.", node.name)
-        if node.tape is not None:
-            self.recorder.close(node.tape)
-        fresh = NodeTrace(node.name, None if node.tape is None else self.recorder.open(node.name))
-        for slot in ("tape", "inputs", "updates", "buffers", "aliases", "current"):
-            setattr(node, slot, getattr(fresh, slot))
+    def _in_use(self, node: NodeTrace) -> bool:
+        """Whether the user's program still holds a value of the open node; after an exception it usually does not."""
+        if node.tape is None:
+            return False
+        ours = {id(alias) for _, alias in node.aliases.values()} | {id(b.tensor) for b in node.buffers}
+        if any(i not in ours and ref.tensor() is not None for i, ref in node.tape.known.items()):
+            return True
+        # Two references: ours, and the loop variable's; a third is the argument of getrefcount itself.
+        return any(sys.getrefcount(alias) > 3 for _, alias in node.aliases.values())
 
-    def _again(self, node: NodeTrace, name: str, t: Tensor, at: Where) -> Tensor:
+    def _again(self, node: NodeTrace, name: str, t: Tensor, role: Role, at: Where) -> Tensor:
         """An input of a later pass: checked against the first, and kept as a sample."""
         if name in node.pruned:
             return t
         port = node.input(name, at)
-        node.check(port, t, "input", at)
-        if name in node.current.inputs:
-            # The user's code raised in the middle of the pass: this is the beginning of another attempt.
-            node.current = Sample()
-        if port.role == "input":
-            self._check_source(node, port, self._source(node, t, at), at)
-        if len(node.samples) < self.samples_kept:
-            node.current.inputs[name] = snapshot(t)
-        else:
-            node.current.inputs[name] = t
-        return t
-
-    def _source(self, node: NodeTrace, t: Tensor, at: Where) -> Source | None:
-        """The published output that a declared value is, if it is one."""
-        owner = self.recorder.owner([t])
-        if owner is not None:
-            if owner is not node.tape:
-                raise TraceError(
-                    f"node '{node.name}' declares a value of node '{owner.node}' at {at}, but '{owner.node}' is not finished. "
-                    f"Call annotate.output_tensors('{owner.node}', ...) first."
-                )
-            logger.warning(
-                "node '%s' declares one of its own values as an input at %s; what led to it is cut off.", node.name, at
+        if port.role != role:
+            raise AnnotationError(
+                f"node '{node.name}': '{name}' was declared as {_called(port.role)} at {port.where} and is declared as "
+                f"{_called(role)} at {at}. Declare it in the same way in every pass."
             )
-            return None
-        found = self.recorder.source(t)
-        if found is None:
-            self._report_unpublished(node, t, at)
-            return None
-        if found.glue:
-            if not node.finished:
-                self._report_glue(node, found, at)
-            return None
-        age = node.passes - found.passno
-        if age not in (0, 1):
-            raise TraceError(
-                f"node '{node.name}' (at {at}) consumes '{found.node}/{found.port}' from {age} passes ago. "
-                "Feedback reaches one pass back; declare older values as state."
-            )
-        return Source(found.node, found.port, delayed=age == 1)
-
-    def _report_unpublished(self, node: NodeTrace, t: Tensor, at: Where) -> None:
-        former = self.recorder.former.get(id(t))
-        if former is not None and former[0]() is t:
-            logger.error(
-                "node '%s' (at %s) declares a value of node '%s' that was not published by output_tensors(); "
-                "it becomes an external input.", node.name, at, former[1],
-            )  # fmt: skip
-
-    def _report_glue(self, node: NodeTrace, found: Published, at: Where) -> None:
-        ops = ", ".join(f"{op} ({place})" for op, place in found.glue)
-        logger.warning(
-            "node '%s' (at %s) declares '%s/%s' after it was changed between the nodes by %s. These ops are in no model: "
-            "move them into a node. The input is external.", node.name, at, found.node, found.port, ops,
-        )  # fmt: skip
-        self.glue.append((node.name, f"{found.node}/{found.port}", found.glue, at))
-
-    @property
-    def glue(self) -> list[tuple[str, str, tuple[tuple[str, Where], ...], Where]]:
-        """Published outputs that were changed between nodes: consumer, source, ops, place."""
-        if not hasattr(self, "_glue"):
-            self._glue: list[tuple[str, str, tuple[tuple[str, Where], ...], Where]] = []
-        return self._glue
-
-    def _check_source(self, node: NodeTrace, port: InputPort, source: Source | None, at: Where) -> None:
-        if node.passes == 1 and port.source is None:
-            port.source = source
-        elif port.source != source:
-            raise TraceError(
-                f"node '{node.name}', input '{port.name}' (at {at}): it was fed by {port.source or 'an external value'} "
-                f"before and is fed by {source or 'an external value'} now. An input has one source; use a second port."
-            )
+        node.check(port, t, _called(role), at)
+        if role == "input":
+            self.sources.check(node, port, self.sources.find(node, name, t, at), t, at)
+        node.current.inputs[name] = snapshot(t) if len(node.samples) < self.samples_kept else t
+        # As in the first pass, the value inside the node is not the one between the nodes.
+        return t.view_as(t) if t.layout == torch.strided and type(t) is Tensor else t
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
+    def _states(self, node_name: str, call: str, payload: Any) -> list[Entry]:
+        with self._located(node_name, call):
+            if isinstance(payload, dict):
+                refuse_nested_state(payload)
+            return entries(payload)
+
+    @_one_thread_at_a_time
     def state_tensors(self, node_name: str, payload: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.state_tensors`."""
-        if isinstance(payload, dict):
-            refuse_nested_state(payload)
-        items = entries(payload)
+        items = self._states(node_name, "state_tensors()", payload)
         self._node(node_name, "state_tensors()")
         node = self._open(node_name)
-        values = []
-        for name, value, semantics in items:
-            existing = node.inputs.get(name)
-            if not node.finished and existing is not None and existing.role == "state" and name in node.aliases:
-                logger.warning("node '%s': state '%s' is declared twice in one pass.", node_name, name)
-                values.append(node.aliases[name][1])
-                continue
-            values.append(self._declare(node, name, self._tensor(value, node, name), "state", semantics))
-        return unpack(values)
+        return unpack([self._declare_leaf(node, n, v, "state", s) for n, v, s in items])
 
+    @_one_thread_at_a_time
     def update_state(self, node_name: str, payload: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.update_state`."""
-        if isinstance(payload, dict):
-            refuse_nested_state(payload)
-        items = entries(payload)
+        items = self._states(node_name, "update_state()", payload)
         node = self._node(node_name, "update_state()")
         at = where()
         for name, value, semantics in items:
@@ -294,18 +331,28 @@ class Session:
             node.check(port, t, "state", at)
             if node.tape is not None and not node.finished:
                 with self.recorder.silence():
-                    if node.tape.find(t) is None:
-                        raise TraceError(
-                            f"node '{node_name}': the update of state '{name}' at {at} is not computed from the node's "
-                            "inputs or states."
-                        )
+                    self._require_computed(node, name, t, at)
+            if port.semantics is None:
+                port.semantics = semantics
             node.updates[name] = (t, at)
         return unpack([value for _, value, _ in items])
+
+    def _require_computed(self, node: NodeTrace, name: str, t: Tensor, at: Where) -> None:
+        owner = self.recorder.owner([t])
+        if owner is None and name in node.late:
+            # The first value of a state may be a constant, such as the zeros of an empty history.
+            self.recorder.constant(node.require_traced(), t)
+        elif owner is not node.tape:
+            whose = f"belongs to node '{owner.node}'" if owner is not None else "is not computed from the node's inputs or states"
+            raise TraceError(
+                f"node '{node.name}': the update of state '{name}' at {at} {whose}. Compute it from values that "
+                "input_tensors() or state_tensors() returned."
+            )
 
     def _declare_late(
         self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where
     ) -> InputPort:
-        """A state that is updated before it was ever read: it exists, and starts from zeros."""
+        """A state that is updated before it was ever read. Should nothing read it later either, it starts from zeros."""
         if name in node.inputs or node.finished:
             raise AnnotationError(
                 f"node '{node.name}' has no state '{name}' (update_state() at {at}).{nearest(name, node.inputs)} "
@@ -314,137 +361,146 @@ class Session:
         with self.recorder.silence():
             zeros = torch.zeros_like(t)
         self._declare(node, name, zeros, "state", semantics)
+        node.late.add(name)
         return node.inputs[name]
 
+    @_one_thread_at_a_time
     def register_buffer(self, node_name: str, payload: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.register_buffer`."""
         node = self._node(node_name, "register_buffer()")
-        single = not isinstance(payload, (dict, list, tuple))
-        items = payload.items() if isinstance(payload, dict) else [(None, t) for t in ([payload] if single else payload)]
-        values = []
-        for name, value in items:
-            t = self._tensor(value, node, name or "buffer")
-            if node.tape is not None and node.tape.open:
-                with self.recorder.silence():
-                    if node.tape.find(t) is not None:
-                        raise TraceError(f"node '{node_name}': register_buffer() at {where()} got a traced value.")
-                    node.tape.adopt(t)
-            values.append(t)
-        return unpack(values)
+        at = where()
+        if node.finished and not node.in_pass:
+            raise SessionError(
+                f"register_buffer() for node '{node_name}' at {at} comes after output_tensors(): the node is finished. "
+                "Register buffers before declaring the outputs."
+            )
+        if isinstance(payload, dict):
+            items = list(payload.items())
+        else:
+            values = payload if isinstance(payload, (list, tuple)) else [payload]
+            items = [(f"buffer_{node.registered + i}", t) for i, t in enumerate(values)]
+            node.registered += len(values)
+        with self.recorder.silence():
+            return unpack([self._register(node, name, self._tensor(t, node, name), at) for name, t in items])
 
+    def _register(self, node: NodeTrace, name: str, t: Tensor, at: Where) -> Tensor:
+        if node.finished:
+            buffers.registered_again(node, name, t, at)
+            return t
+        if node.tape is None or any(b.tensor is t and b.port == name for b in node.buffers):
+            return t
+        if self.recorder.owner([t]) is not None:
+            raise TraceError(
+                f"node '{node.name}': register_buffer() for '{name}' at {at} got a traced value. Register plain tensors, before "
+                "anything traced is written to them."
+            )
+        if name in node.inputs:
+            raise AnnotationError(
+                f"node '{node.name}' already has an input '{name}', declared at {node.inputs[name].where}; register_buffer() at "
+                f"{at} needs another name."
+            )
+        born = self.recorder.born.get(id(t))
+        buffers.track(node, name, TrackedBuffer(name, t, fresh=born is not None and born() is t), at)
+        return t
+
+    @_one_thread_at_a_time
     def module(self, node_name: str, model: torch.nn.Module, buffer_names: list[str] | None) -> None:
         """See :meth:`leapp.annotations.Annotate.module`."""
         self._node(node_name, "module()")
         node = self._open(node_name)
         at = where()
-        buffers = dict(model.named_buffers())
-        unknown = [n for n in buffer_names or () if n not in buffers]
+        if not isinstance(model, torch.nn.Module):
+            raise AnnotationTypeError(
+                f"annotate.module('{node_name}') at {at}: expected an nn.Module, not a {type(model).__name__}."
+            )
+        known = dict(model.named_buffers())
+        unknown = [n for n in buffer_names or () if n not in known]
         if unknown:
             raise AnnotationError(
                 f"annotate.module('{node_name}') at {at}: the module has no buffer '{unknown[0]}'."
-                f"{nearest(unknown[0], buffers)}"
+                f"{nearest(unknown[0], known)}"
             )
-        for name in buffers if buffer_names is None else buffer_names:
-            self._track(node, model, name, buffers[name], at)
+        with self.recorder.silence():
+            for name in known if buffer_names is None else buffer_names:
+                self._track(node, model, name, known[name], at)
 
     def _track(self, node: NodeTrace, model: torch.nn.Module, name: str, t: Tensor, at: Where) -> None:
         path, _, leaf = name.rpartition(".")
         owner = model.get_submodule(path)
         port_name = name.replace(".", "_")
         if node.finished:
-            if port_name in node.inputs:
-                self._again(node, port_name, t, at)
-                self._retrack(node, port_name, owner, leaf, t)
-            return
-        if any(b.tensor is t for b in node.buffers):
-            return
-        while port_name in node.inputs:
-            port_name += "_2"
-        with self.recorder.silence():
-            node.current.inputs[port_name] = snapshot(t)
-            port = InputPort(port_name, dtype_name(t), tuple(t.shape), "buffer", None, at)
-            node.inputs[port_name] = port
-            if node.tape is not None:
-                # The buffer itself is known from here on, so the module stays as it is.
-                port.slot = node.tape.declare(t).slot
-        node.buffers.append(TrackedBuffer(owner, leaf, port_name, t))
-
-    def _retrack(self, node: NodeTrace, port: str, owner: torch.nn.Module, leaf: str, t: Tensor) -> None:
-        for buffer in node.buffers:
-            if buffer.port == port:
+            buffer = buffers.tracked(node, owner, leaf, port_name)
+            if buffer is not None:
+                node.check(node.inputs[buffer.port], t, "buffer", at)
+                node.current.inputs[buffer.port] = snapshot(t) if len(node.samples) < self.samples_kept else t
                 buffer.module, buffer.name, buffer.tensor = owner, leaf, t
+            return
+        mine = next((b for b in node.buffers if b.module is owner and b.name == leaf), None)
+        if mine is not None and mine.tensor is not t:
+            self._restart(node)
+        elif any(b.tensor is t for b in node.buffers):
+            return
+        free, number = port_name, 2
+        while free in node.inputs:
+            free, number = f"{port_name} {number}", number + 1
+        buffers.track(node, free, TrackedBuffer(free, t, owner, leaf), at)
 
     # -- outputs -------------------------------------------------------------------------------------------------------
 
+    @_one_thread_at_a_time
     def output_tensors(self, node_name: str, payload: Any, static_outputs: Any = None, **kwargs: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.output_tensors`."""
         from leapp.export import check_params, resolve_backend
 
-        refuse_unknown(kwargs, ("export_with", "backend_params", "static_outputs"), "annotate.output_tensors()")
+        known = ("export_with", "backend_params", "static_outputs", "graph_outputs")
+        with self._located(node_name, "output_tensors()"):
+            refuse_unknown(kwargs, known, "annotate.output_tensors()")
         node = self._node(node_name, "output_tensors()")
         at = where()
-        backend = resolve_backend(kwargs.get("export_with"))
-        params = dict(kwargs.get("backend_params") or {})
-        check_params(backend, params)
-        items = entries(payload)
-        ports: dict[str, tuple[Tensor, TensorSemantics | None]] = {}
-        for name, value, semantics in items:
-            self._collect(node, name, value, semantics, ports, at)
-        static: dict[str, tuple[Tensor, TensorSemantics | None]] = {}
-        for name, value, semantics in entries(static_outputs) if static_outputs is not None else ():
-            self._collect(node, name, value, semantics, static, at, taken=ports)
+        with self._located(node_name, "output_tensors()"):
+            backend = resolve_backend(kwargs.get("export_with"))
+            params = dict(kwargs.get("backend_params") or {})
+            check_params(backend, params)
+            items = entries(payload)
+            static_items = entries(static_outputs) if static_outputs is not None else []
+            leaf_names([*items, *static_items])
+        ports, static = self._collect(node, items), self._collect(node, static_items, "static output")
+        wanted = _wanted(node, kwargs.get("graph_outputs"), {**ports, **static}, at)
         if node.finished:
             self._finish_again(node, ports, static, at)
         else:
-            node.backend, node.backend_params = backend, params
+            node.backend, node.backend_params, node.wanted = backend, params, wanted
             self._finish(node, ports, static, at)
         return unpack([value for _, value, _ in items])
 
-    def _collect(
-        self,
-        node: NodeTrace,
-        name: str,
-        value: Any,
-        semantics: TensorSemantics | None,
-        into: dict[str, tuple[Tensor, TensorSemantics | None]],
-        at: Where,
-        taken: Iterable[str] = (),
-    ) -> None:
-        def visit(port: str, leaf: Any) -> Any:
-            if port in into or port in taken:
-                raise AnnotationError(
-                    f"node '{node.name}' (at {at}): two outputs are called '{port}' once nested names are joined with '_'. "
-                    "Rename one of them."
-                )
-            into[port] = (self._tensor(leaf, node, port), semantics)
-            return leaf
+    def _collect(self, node: NodeTrace, items: Iterable[Entry], what: str = "output") -> Given:
+        into: Given = {}
+        for name, value, semantics in items:
 
-        map_leaves(name, value, visit, self._not_a_tensor(node, "output"))
+            def visit(port: str, leaf: Any, semantics: TensorSemantics | None = semantics) -> Any:
+                into[port] = (self._tensor(leaf, node, port), semantics)
+                if not isinstance(leaf, Tensor):
+                    self.recorder.arrays.watched(leaf)
+                return leaf
 
-    def _finish(
-        self,
-        node: NodeTrace,
-        ports: dict[str, tuple[Tensor, TensorSemantics | None]],
-        static: dict[str, tuple[Tensor, TensorSemantics | None]],
-        at: Where,
-    ) -> None:
+            map_leaves(name, value, visit, self._not_a_tensor(node, what))
+        return into
+
+    def _finish(self, node: NodeTrace, ports: Given, static: Given, at: Where) -> None:
         with self.recorder.silence():
             tensors: dict[str, Tensor] = {}
+            node.outputs = {}
             for name, (t, semantics) in ports.items():
-                self._output(node, name, t, "output", semantics, at, tensors)
-            self._resolve_buffers(node)
-            for name, (t, place) in node.updates.items():
-                if name in node.outputs:
-                    raise AnnotationError(
-                        f"node '{node.name}': '{name}' is both a state and an output (at {at}). Rename one of them."
-                    )
-                port = node.inputs[name]
-                node.outputs[name] = OutputPort(
-                    name, port.dtype, port.shape, "state", self._slot(node, t, name, place), place, port.semantics
-                )
+                slot = self._slot(node, t, name, at)
+                node.outputs[name] = OutputPort(name, dtype_name(t), tuple(t.shape), "output", slot, at, semantics)
                 tensors[name] = t
+            node.updates.update(buffers.resolve(node, self.recorder))
+            for name in [n for n in node.inputs if n in node.updates]:
+                self._state_output(node, name, at)
+                tensors[name] = node.updates[name][0]
             for name, (t, semantics) in static.items():
-                self._static(node, name, t, semantics, at, tensors)
+                self._static(node, name, t, semantics, at)
+                tensors[name] = t
             if not node.outputs:
                 raise AnnotationError(f"node '{node.name}' (at {at}) declares no output. Name at least one tensor.")
             if node.tape is not None:
@@ -452,21 +508,19 @@ class Session:
             node.finished = True
             node.order = sum(n.finished for n in self.nodes.values()) - 1
             self._end_pass(node, tensors)
-        self._listen()
+        self.recorder.listen()
 
-    def _output(
-        self,
-        node: NodeTrace,
-        name: str,
-        t: Tensor,
-        role: Role,
-        semantics: TensorSemantics | None,
-        at: Where,
-        tensors: dict[str, Tensor],
-    ) -> None:
-        slot = self._slot(node, t, name, at)
-        node.outputs[name] = OutputPort(name, dtype_name(t), tuple(t.shape), role, slot, at, semantics)
-        tensors[name] = t
+    def _state_output(self, node: NodeTrace, name: str, at: Where) -> None:
+        t, place = node.updates[name]
+        port = node.inputs[name]
+        if name in node.outputs:
+            raise AnnotationError(
+                f"node '{node.name}': '{name}' is both a state (declared at {port.where}) and an output (at {at}). "
+                "Rename one of them."
+            )
+        node.check(port, t, "state", place)
+        slot = self._slot(node, t, name, place)
+        node.outputs[name] = OutputPort(name, port.dtype, port.shape, "state", slot, place, port.semantics)
 
     def _slot(self, node: NodeTrace, t: Tensor, name: str, at: Where) -> int | None:
         """The slot of an output value, which must be computed from the node's inputs."""
@@ -474,6 +528,8 @@ class Session:
             return None
         owner = self.recorder.owner([t])
         ref = node.tape.find(t) if owner is node.tape else None
+        if ref is None and name in node.inputs and node.inputs[name].role == "state":
+            return node.tape.constant(t).slot  # a buffer that was re-assigned to a constant
         if ref is not None:
             return ref.slot
         if node.backend is None:
@@ -486,49 +542,19 @@ class Session:
             f"graph on the way:{escapes or ' declare them with input_tensors() before the computation.'}"
         )
 
-    def _static(
-        self,
-        node: NodeTrace,
-        name: str,
-        t: Tensor,
-        semantics: TensorSemantics | None,
-        at: Where,
-        tensors: dict[str, Tensor],
-    ) -> None:
+    def _static(self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where) -> None:
         if name in node.outputs:
             raise AnnotationError(f"node '{node.name}' (at {at}) has two outputs called '{name}'. Rename one of them.")
-        if node.tape is not None and node.tape.find(t) is not None:
+        if self.recorder.owner([t]) is not None:
             raise TraceError(
-                f"node '{node.name}', static output '{name}' (at {at}) is computed from the node's inputs. "
+                f"node '{node.name}', static output '{name}' (at {at}) is computed from the inputs of a node. "
                 "Declare it among the regular outputs."
             )
         slot = None if node.tape is None else node.tape.constant(t).slot
         node.outputs[name] = OutputPort(name, dtype_name(t), tuple(t.shape), "static", slot, at, semantics)
-        tensors[name] = t
-
-    def _resolve_buffers(self, node: NodeTrace) -> None:
-        """Tracked buffers that the pass re-assigned or wrote to are state; the others are constants."""
-        tape = node.tape
-        written = {m for c in tape.calls for m in c.writes} if tape is not None else set()
-        for buffer in list(node.buffers):
-            port = node.inputs[buffer.port]
-            now = buffer.module._buffers.get(buffer.name)
-            reassigned = now is not buffer.tensor
-            changed = reassigned or (tape is not None and port.slot is not None and tape.memory_of[port.slot] in written)
-            if changed and now is not None:
-                port.role = "state"
-                node.updates[buffer.port] = (now, port.where)
-                if tape is not None and tape.find(now) is None:
-                    self.recorder.constant(tape, now)
-                continue
-            node.buffers.remove(buffer)
-            del node.inputs[buffer.port]
-            value = node.current.inputs.pop(buffer.port)
-            if tape is not None and port.slot is not None:
-                tape.make_constant(port.slot, value, buffer.tensor, port.where)
 
     def _close(self, node: NodeTrace) -> None:
-        """Cut the program out of the tape and drop the inputs that reach no output."""
+        """Stop recording, drop the inputs that reach no output, and cut the program out of the tape."""
         tape = node.require_traced()
         self.recorder.close(tape)
         if node.backend is None and any(p.slot is None for p in node.outputs.values()):
@@ -540,20 +566,24 @@ class Session:
                 f"node '{node.name}': a tensor of shape {list(changed.value.shape)} that it reads at {changed.where} was "
                 "changed in place afterwards, unseen. Clone it before it is read, or declare it as an input."
             )
-        slots = [p.slot for p in node.outputs.values() if p.slot is not None]
-        live = cut(tape, slots).reads() & set(tape.inputs)
-        if node.backend is not None:
-            self._prune(node, live)
-        node.program = cut(tape, slots, [p.slot for p in node.inputs.values() if p.slot is not None])
-        node.replay = Replay(node.program, constant_names(node.program, self.modules.values()))
+        self._cut(node)
         logger.debug(
             "Compiled graph module for %s:\n%s\ninputs: %s\noutputs: %s",
             node.name, node.program, ", ".join(node.inputs), ", ".join(node.outputs),
         )  # fmt: skip
 
+    def _cut(self, node: NodeTrace) -> None:
+        tape = node.require_traced()
+        slots = [p.slot for p in node.outputs.values() if p.slot is not None]
+        if node.backend is not None:
+            self._prune(node, cut(tape, slots).reads() & set(tape.inputs))
+        node.program = cut(tape, slots, [p.slot for p in node.inputs.values() if p.slot is not None])
+        node.replay = Replay(node.program, constant_names(node.program, self.modules.values()))
+
     def _prune(self, node: NodeTrace, live: set[int]) -> None:
         tape = node.require_traced()
         escaped = {s for e in tape.escapes for s in e.reads}
+        dropped = []
         for port in list(node.inputs.values()):
             if port.slot in live or (port.name in node.outputs and node.outputs[port.name].role == "state"):
                 continue
@@ -563,22 +593,30 @@ class Session:
                     f"node '{node.name}': input '{port.name}' reaches no output, because its value left the graph at "
                     f"{led.where} ({led.kind}): {led.where.text}\nKeep it a tensor up to the output."
                 )
-            node.pruned.append(port.name)
+            dropped.append(port.name)
             del node.inputs[port.name]
-            node.current.inputs.pop(port.name, None)
-        if node.pruned:
+            for sample in (node.current, *node.samples):
+                sample.inputs.pop(port.name, None)
+        if dropped:
+            node.pruned += dropped
             logger.warning(
                 "node '%s': no output depends on %s; left out of the model.",
-                node.name, ", ".join(f"'{n}'" for n in node.pruned),
+                node.name, ", ".join(f"'{n}'" for n in dropped),
             )  # fmt: skip
 
-    def _finish_again(
-        self,
-        node: NodeTrace,
-        ports: dict[str, tuple[Tensor, TensorSemantics | None]],
-        static: dict[str, tuple[Tensor, TensorSemantics | None]],
-        at: Where,
-    ) -> None:
+    def _settle(self, node: NodeTrace) -> None:
+        scratch = [b for b in node.buffers if b.module is None and buffers.is_scratch(node, b)]
+        for buffer in scratch:
+            node.buffers.remove(buffer)
+            buffers.freeze(node, buffer, node.samples[0].inputs[buffer.port])
+            del node.outputs[buffer.port]
+            for sample in node.samples:
+                sample.inputs.pop(buffer.port, None)
+                sample.outputs.pop(buffer.port, None)
+        if scratch and node.tape is not None:
+            self._cut(node)
+
+    def _finish_again(self, node: NodeTrace, ports: Given, static: Given, at: Where) -> None:
         if not node.in_pass:
             raise SessionError(
                 f"output_tensors('{node.name}') at {at}: the node is finished and no new inputs were declared since. "
@@ -587,21 +625,22 @@ class Session:
         with self.recorder.silence():
             tensors = {n: t for n, (t, _) in {**ports, **static}.items()}
             for buffer in node.buffers:
-                now = buffer.module._buffers.get(buffer.name)
-                if now is not None:
+                now = buffer.tensor if buffer.module is None else buffer.module._buffers.get(buffer.name)
+                if now is not None and buffer.port in node.current.inputs:
                     tensors[buffer.port] = now
             tensors.update({n: t for n, (t, _) in node.updates.items()})
             for name in tensors:
                 if name not in node.outputs:
                     raise AnnotationError(
-                        f"node '{node.name}' (at {at}): '{name}' was no output in the first pass.{nearest(name, node.outputs)}"
+                        f"node '{node.name}' (at {at}): '{name}' was no output in the first pass.{nearest(name, node.outputs)} "
+                        "Declare the same ports in every pass."
                     )
             node.missing(node.current.inputs, node.inputs, "input", at)
             node.missing(tensors, node.outputs, "output", at)
             for name, t in tensors.items():
                 node.check(node.outputs[name], t, "output", at)
             self._end_pass(node, tensors)
-        self._listen()
+        self.recorder.listen()
 
     def _end_pass(self, node: NodeTrace, tensors: dict[str, Tensor]) -> None:
         """Keep the sample, let go of the pass, and publish the outputs."""
@@ -609,34 +648,52 @@ class Session:
             node.current.outputs = {n: snapshot(tensors[n]) for n in node.outputs}
             node.current.inputs = {n: node.current.inputs[n] for n in node.inputs}
             node.samples.append(node.current)
+        buffers.left_by_pass(node)
+        published = self.recorder.published
+        published.sweep()
         for name in node.outputs:
-            static = node.outputs[name].role == "static"
-            self.recorder.published.publish(tensors[name], node.name, name, node.passes, static)
-        node.current = Sample()
+            published.publish(tensors[name], node.name, name, node.entered, node.outputs[name].role == "static")
+        node.current = Sample(node.entered)
         node.in_pass = False
         node.passes += 1
-        node.updates = {}
-        node.aliases = {}
+        node.updates, node.aliases, node.again = {}, {}, []
+
+    def abandon(self, node: NodeTrace) -> None:
+        """The user's code raised: the pass did not happen."""
+        if node.finished:
+            node.in_pass, node.current, node.updates = False, Sample(node.entered), {}
+        elif node.name in self.nodes:
+            if node.tape is not None:
+                self.recorder.close(node.tape)
+            del self.nodes[node.name]
+        self.recorder.listen()
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 
+    @_one_thread_at_a_time
     def mirror_leapp_tags(self, source: Any, target: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.mirror_leapp_tags`."""
         if isinstance(source, dict) and isinstance(target, dict) and source.keys() == target.keys():
             return {k: self.mirror_leapp_tags(source[k], target[k]) for k in source}
         if isinstance(source, (list, tuple)) and isinstance(target, (list, tuple)) and len(source) == len(target):
-            return type(target)(self.mirror_leapp_tags(s, t) for s, t in zip(source, target, strict=True))
+            items = [self.mirror_leapp_tags(s, t) for s, t in zip(source, target, strict=True)]
+            return type(target)(*items) if hasattr(target, "_fields") else type(target)(items)
         at = where()
         if not isinstance(source, Tensor) or not isinstance(target, Tensor):
-            raise AnnotationTypeError(f"mirror_leapp_tags() at {at}: source and target have different structures.")
+            raise AnnotationTypeError(
+                f"mirror_leapp_tags() at {at}: source and target differ in structure ({type(source).__name__}, "
+                f"{type(target).__name__}). Pass tensors, or containers of the same form."
+            )
         with self.recorder.silence():
             if source.shape != target.shape or source.dtype != target.dtype or source.device != target.device:
                 raise AnnotationError(
                     f"mirror_leapp_tags() at {at}: source is {dtype_name(source)} {list(source.shape)}, target is "
                     f"{dtype_name(target)} {list(target.shape)}. They must be equal."
                 )
-            if not torch.equal(_bits(source), _bits(target)):
-                raise AnnotationError(f"mirror_leapp_tags() at {at}: source and target hold different values.")
+            if not same_bits(source, target):
+                raise AnnotationError(
+                    f"mirror_leapp_tags() at {at}: source and target hold different values. It is for copies only."
+                )
             self._mirror(source, target, at)
         return target
 
@@ -650,44 +707,101 @@ class Session:
         else:
             logger.error("mirror_leapp_tags() at %s: the source is not a traced value.", at)
 
-    def method(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        node_name: str | None,
-        export_with: str | None,
-        backend_params: dict[str, Any],
-        output_names: list[str] | None,
-    ) -> Any:
-        """Run a decorated function as a node."""
-        name = str(node_name or getattr(function, "__name__", type(function).__name__))
-        if name == "<lambda>":
-            name = "lambda"
-        node = self._open(name)
+    def method(self, function: Callable[..., Any], settings: MethodNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a decorated function as a node, or as a part of the node that calls it."""
+        caller = self._caller(function, args, kwargs)
+        if caller is not None:
+            caller.inlined.add(function)
+            logger.info("'%s' is called inside node '%s' at %s and is a part of it.", settings.name, caller.name, where())
+        if caller is not None or self._running.depth:
+            return function(*args, **kwargs)
+        with self.recorder.lock:
+            node = self._open(settings.name)
+            before = dict(node.inputs)
 
-        def declare(port: str, value: Any) -> Any:
-            return self._declare_entry(node, port, value, None)
+            def declare(port: str, value: Any) -> Any:
+                def visit(name: str, leaf: Any) -> Any:
+                    return self._declare_leaf(node, name, leaf, "input", settings.meaning(name, leaf, "input"))
 
-        args, kwargs = bind_arguments(function, args, kwargs, declare)
-        result = function(*args, **kwargs)
+                return map_leaves(port, value, visit, self._not_a_tensor(node, "input"))
+
+            try:
+                args, kwargs = bind_arguments(function, args, kwargs, declare)
+            except BaseException:
+                if not before:
+                    self.abandon(node)
+                raise
+        self._running.depth += 1
+        try:
+            result = function(*args, **kwargs)
+        except BaseException:
+            self.abandon(node)
+            raise
+        finally:
+            self._running.depth -= 1
         if result is None:
-            raise AnnotationTypeError(f"node '{name}': the decorated function returned None; a node needs outputs.")
-        outputs = output_names_of(function, result, output_names)
-        self.output_tensors(name, outputs, export_with=export_with, backend_params=backend_params)
+            raise AnnotationTypeError(
+                f"node '{settings.name}' (at {where()}): the decorated function returned None; a node needs outputs."
+            )
+        with self._located(settings.name, "annotate.method()"):
+            outputs = output_names_of(function, result, settings.output_names)
+        self._publish_result(settings, outputs)
         return result
+
+    def _caller(self, function: Callable[..., Any], args: Any, kwargs: Any) -> NodeTrace | None:
+        """The open node whose values a decorated function is given: the function is then a part of that node."""
+        from leapp.capture.calls import tensors
+
+        if self._running.depth:
+            return None
+        with self.recorder.silence():
+            for t in tensors((args, kwargs)):
+                owner = next((tape for tape in self.recorder.tapes if tape.find(t) is not None), None)
+                if owner is not None:
+                    return self.nodes[owner.node]
+        return next((n for n in self.nodes.values() if n.finished and n.in_pass and function in n.inlined), None)
+
+    def _publish_result(self, settings: MethodNode, outputs: dict[str, Any]) -> None:
+        described: list[TensorSemantics] = []
+
+        def visit(name: str, leaf: Any) -> Any:
+            described.append(settings.meaning(name, leaf, "output") or TensorSemantics(name, leaf))
+            return leaf
+
+        for name, value in outputs.items():
+            map_leaves(name, value, visit, lambda *_: None)
+        payload: Any = described if settings.output_semantics and described else outputs
+        settings.refuse_unknown_ports(self.nodes[settings.name].inputs, [d.name for d in described])
+        self.output_tensors(
+            settings.name, payload, export_with=settings.export_with, backend_params=settings.backend_params,
+            graph_outputs=settings.graph_outputs,
+        )  # fmt: skip
 
     def warp_op(self, node_name: str) -> None:
         """Warp kernels cannot be traced."""
         raise MissingDependencyError(
-            f"annotate.warp_op('{node_name}'): Warp kernels need a CUDA device and a native runtime; neither is supported."
+            f"annotate.warp_op('{node_name}') at {where()}: Warp kernels need a CUDA device and a native runtime; neither is "
+            "supported."
         )
 
 
-def _bits(t: Tensor) -> Tensor:
-    """A tensor compared bit for bit: NaN equals itself."""
-    t = t.detach().contiguous()
-    return t.view(torch.uint8) if t.dim() and t.dtype.is_floating_point else torch.nan_to_num(t)
+def _called(role: Role) -> str:
+    return "an input" if role == "input" else f"a {role}"
+
+
+def _wanted(node: NodeTrace, given: Any, ports: Given, at: Where) -> set[str]:
+    """The outputs that the user asked to be graph outputs."""
+    if given is None or given is False:
+        return set()
+    if given is True:
+        return set(ports)
+    names = [given] if isinstance(given, str) else list(given)
+    for name in names:
+        if name not in ports:
+            raise AnnotationError(
+                f"node '{node.name}' (at {at}): graph_outputs names '{name}', which is no output.{nearest(str(name), ports)}"
+            )
+    return set(names)
 
 
 def _leads_to(tape: Any, slot: int, escaped: set[int]) -> Any:
@@ -699,16 +813,12 @@ def _leads_to(tape: Any, slot: int, escaped: set[int]) -> Any:
     return next((e for e in tape.escapes if not reached.isdisjoint(e.reads)), None) if reached & escaped else None
 
 
-def _check_clash(node: NodeTrace, name: str, at: Where) -> None:
-    if any(b.port == name for b in node.buffers):
-        raise AnnotationError(f"node '{node.name}' (at {at}): '{name}' is already the name of a tracked module buffer.")
-
-
 def check_node_name(name: Any) -> None:
     """Refuse node names that cannot be file names inside the bundle."""
     if not isinstance(name, str):
-        raise AnnotationTypeError(f"node names are strings, not {type(name).__name__} ({name!r}).")
-    if not name or name in (".", "..") or any(c in name for c in "/\\\0\n") or name.startswith("."):
+        raise AnnotationTypeError(f"node names are strings, not {type(name).__name__} ({name!r}), at {where()}.")
+    if not name or name.startswith(".") or any(c in name for c in '/\\:*?"<>|') or not name.isprintable() or len(name) > 200:
         raise AnnotationError(
-            f"'{name}' cannot be a node name: it names a file in the bundle. Use letters, digits, '_', '-' and spaces."
+            f"{name!r} (at {where()}) cannot be a node name: it names a file in the bundle. Use letters, digits, '_', '-', '.' and "
+            "spaces, and do not begin with a dot."
         )

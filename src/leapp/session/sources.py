@@ -1,0 +1,137 @@
+"""Where a declared value comes from: an output of another node, the pass before, or outside the graph.
+
+Passes are counted by one clock for all nodes. It moves on when a node that already ran in the present pass is entered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from leapp.capture.provenance import Glue, Published
+from leapp.capture.recorder import Recorder
+from leapp.capture.regions import geometry
+from leapp.capture.source import Where
+from leapp.capture.tape import Tape
+from leapp.errors import TraceError
+from leapp.session.log import logger
+from leapp.session.node import InputPort, NodeTrace, Source
+
+__all__ = ["Sources", "same_bits"]
+
+Tensor = torch.Tensor
+
+
+class Sources:
+    """Finds and checks the edges of a session."""
+
+    def __init__(self, recorder: Recorder, nodes: Mapping[str, NodeTrace]) -> None:
+        self._recorder = recorder
+        self._nodes = nodes
+        self.glue: list[tuple[str, str, Glue, Where]] = []
+        """Published outputs that were changed between nodes: consumer, source, ops, place."""
+
+    def find(self, node: NodeTrace, port: str, t: Tensor, at: Where) -> Source | None:
+        """The published output that a declared value is, if it is one."""
+        self._refuse_unfinished(node, port, t, at)
+        found = self._recorder.source(t)
+        if found is None:
+            self._report_unpublished(node, port, t, at)
+            return None
+        if found.glue:
+            if not node.finished:
+                self._report_glue(node, port, found, at)
+            return None
+        if found.static:
+            return self._static(node, port, found)
+        return self._edge(node, port, found, at)
+
+    def _refuse_unfinished(self, node: NodeTrace, port: str, t: Tensor, at: Where) -> None:
+        owner = self._recorder.owner([t])
+        if owner is None or _is_untouched_input(owner, t):
+            return
+        if owner is not node.tape:
+            raise TraceError(
+                f"node '{node.name}', input '{port}' (at {at}) is a value of node '{owner.node}', which is not finished. "
+                f"Call annotate.output_tensors('{owner.node}', ...) first."
+            )
+        logger.warning(
+            "node '%s', input '%s' (at %s) is a value of the node itself; what led to it is cut off.", node.name, port, at
+        )
+
+    def _static(self, node: NodeTrace, port: str, found: Published) -> Source | None:
+        """A constant is the same in every pass: what counts is whether it was there when the node first ran."""
+        source = Source(found.node, found.port, delayed=False)
+        if not node.finished:
+            return source
+        declared = node.inputs.get(port)
+        return source if declared is not None and declared.source == source else None
+
+    def _edge(self, node: NodeTrace, port: str, found: Published, at: Where) -> Source:
+        age = max(0, node.entered - found.passno)
+        producer = self._nodes.get(found.node)
+        again = producer is not None and producer.entered > found.passno
+        if age > 1 or (age == 1 and again and not node.passes and not node.retraced):
+            raise TraceError(
+                f"node '{node.name}', input '{port}' (at {at}) is '{found.node}/{found.port}' of an earlier run: node "
+                f"'{found.node}' has been entered {age} more time(s) since. An input takes the value of the same pass or of the "
+                "pass before. Give each call of a function that runs several times in a pass a node_name of its own; keep older "
+                "values as state."
+            )
+        return Source(found.node, found.port, delayed=age == 1)
+
+    def check(self, node: NodeTrace, port: InputPort, source: Source | None, t: Tensor, at: Where) -> None:
+        """An input has one source. The second pass may show that it is feedback; a reset brings the first value back."""
+        if node.passes == 1 and port.source is None:
+            port.source = source
+        elif port.source != source and not (
+            source is None and port.source is not None and port.source.delayed and _is_first_value(node, port, t)
+        ):
+            raise TraceError(
+                f"node '{node.name}', input '{port.name}' (at {at}) was fed by {port.source or 'a value from outside'} before "
+                f"and is fed by {source or 'a value from outside'} now. An input has one source: declare a second port, or reset "
+                "to the value of the first pass."
+            )
+
+    def _report_unpublished(self, node: NodeTrace, port: str, t: Tensor, at: Where) -> None:
+        former = self._recorder.former.get(id(t))
+        if former is not None and former[0]() is t:
+            logger.error(
+                "node '%s', input '%s' (at %s) is a value of node '%s' that output_tensors() did not publish; it becomes an "
+                "input of the graph.", node.name, port, at, former[1],
+            )  # fmt: skip
+
+    def _report_glue(self, node: NodeTrace, port: str, found: Published, at: Where) -> None:
+        ops = ", ".join(f"{op} ({place})" for op, place in found.glue)
+        logger.warning(
+            "node '%s', input '%s' (at %s) is '%s/%s' after it was changed between the nodes by %s. These ops are in no model: "
+            "move them into a node. The input is an input of the graph.", node.name, port, at, found.node, found.port, ops,
+        )  # fmt: skip
+        self.glue.append((node.name, f"{found.node}/{found.port}", found.glue, at))
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors hold the same value, bit for bit: NaN equals itself."""
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
+
+
+def _bits(t: Tensor) -> Tensor:
+    t = t.detach().contiguous()
+    return t.reshape(-1).view(torch.uint8) if not t.is_quantized and t.layout == torch.strided else t
+
+
+def _is_first_value(node: NodeTrace, port: InputPort, t: Tensor) -> bool:
+    return bool(node.samples) and same_bits(node.samples[0].inputs[port.name], t)
+
+
+def _is_untouched_input(tape: Tape, t: Tensor) -> bool:
+    """Whether ``t`` is just what was declared as an input: the same memory, which no recorded call wrote to."""
+    memory: Any = tape.memories.get(t.untyped_storage()._cdata) if t.layout == torch.strided else None
+    if memory is None:
+        return False
+    mine, inputs = geometry(t), set(tape.inputs)
+    return any(shape == mine and ref.slot in inputs for ref, shape in memory.roots()) and not any(
+        memory in call.writes for call in tape.calls
+    )
