@@ -35,8 +35,9 @@ from leapp.graph.contract import Contract, ModelFile, Node, Port, key
 from leapp.graph.ports import port as describe_port
 from leapp.graph.wiring import Link, wire
 from leapp.semantics import GraphConfigs, OutputKindEnum
+from leapp.session.details import page_details
 from leapp.session.log import SECTION, SYSTEM, Log, logger
-from leapp.session.node import InputPort, NodeTrace, OutputPort
+from leapp.session.node import InputPort, NodeTrace, OutputPort, Sample
 from leapp.session.report import Report, enforce
 from leapp.session.session import Session
 
@@ -103,13 +104,13 @@ def compile_session(
         if target is not None and not dry_run:
             _check_target(bundle, target)
         fused = write_fused(bundle, staging.path / fused_name(contract, settings.graph)) if fuse and not dry_run else None
-        if visualize:
-            _draw(contract, settings.graph, nodes, staging.path)
         _log_statistics(contract)
         if validate and not dry_run:
             results = _validate(bundle, session, nodes, names, rtol, atol, settings.log.path, validate == "thorough", fused)
             report.validation = dict(results)
             _raise_failures(results, strict, settings.log.path)
+        if visualize:
+            _draw(contract, settings.graph, nodes, names, report, staging.path)
         yaml = staging.commit(settings.graph, contract)
         for old, new in staging.kept.items():
             logger.warning("%s was not written by leapp; it is kept as %s.", old, new)
@@ -254,7 +255,10 @@ def _contract(
         )
         for n in nodes
     }
-    links, states, wanted = [], [], []
+    links: list[Link] = []
+    states: list[str] = []
+    wanted: list[str] = []
+    static: list[str] = []
     for node in nodes:
         own = names[node.name]
         for output in node.outputs.values():
@@ -262,21 +266,40 @@ def _contract(
             if output.role == "state":
                 states.append(where)
                 links.append(Link(where, key(node.name, own.inputs[output.name]), feedback=True))
-            kind = output.semantics.kind if output.semantics is not None else None
-            if str(getattr(kind, "value", kind)) in _COMMANDS and output.role == "output":
+            if output.name in node.wanted or (output.role != "state" and _is_command(output)):
                 wanted.append(where)
+            if output.role == "static":
+                static.append(where)
         for port in node.inputs.values():
             if port.source is not None:
                 source = names[port.source.node].outputs[port.source.port]
                 where = key(port.source.node, source)
                 links.append(Link(where, key(node.name, own.inputs[port.name]), feedback=port.source.delayed))
-    pipeline = wire(described, links, wanted=wanted, states=states)
+    pipeline = wire(described, links, wanted=wanted, states=states, static=static)
     if configs is not None:
         from msgspec.structs import replace
 
         pipeline = replace(pipeline, configs=configs.to_dict())
     system = system_information(str(torch.__version__), torch.version.cuda)
     return Contract(nodes=described, pipeline=pipeline, system=system)
+
+
+def _is_command(output: OutputPort) -> bool:
+    kind = output.semantics.kind if output.semantics is not None else None
+    text = str(getattr(kind, "value", kind))
+    return text in _COMMANDS or text.startswith("target/")
+
+
+def _in_step(nodes: list[NodeTrace]) -> dict[str, list[Sample]]:
+    """The samples of consecutive passes in which every node ran, from the first such pass on."""
+    if not nodes or not all(n.samples for n in nodes):
+        return {n.name: [] for n in nodes}
+    first = max(n.samples[0].passno for n in nodes)
+    by_pass = [{s.passno: s for s in n.samples} for n in nodes]
+    passes = 0
+    while all(first + passes in samples for samples in by_pass):
+        passes += 1
+    return {n.name: [s[first + i] for i in range(passes)] for n, s in zip(nodes, by_pass, strict=True)}
 
 
 def _sidecars(
@@ -290,19 +313,24 @@ def _sidecars(
     targets = {t for ts in contract.pipeline.feedback_flow.values() for t in ts}
     if not targets:
         return contract
-    first = {key(n, p): v for n, passes in samples.items() for p, v in passes[0].inputs.items()}
+    start = {n.name: (_in_step(nodes)[n.name] or n.samples)[0] for n in nodes}
+    first = {
+        key(n.name, names[n.name].inputs[p]): RawTensor.of(v) for n in nodes for p, v in start[n.name].inputs.items()
+    }
     name = write_initial_values(directory, graph, {t: first[t] for t in targets}, contract)
     return replace(contract, pipeline=replace(contract.pipeline, initial_values=name))
 
 
-def _raw_samples(nodes: list[NodeTrace], names: dict[str, _Names]) -> dict[str, list[RawSample]]:
+def _raw_samples(
+    nodes: list[NodeTrace], names: dict[str, _Names], chosen: dict[str, list[Sample]] | None = None
+) -> dict[str, list[RawSample]]:
     return {
         n.name: [
             RawSample(
                 {names[n.name].inputs[p]: RawTensor.of(t) for p, t in s.inputs.items()},
                 {names[n.name].outputs[p]: RawTensor.of(t) for p, t in s.outputs.items()},
             )
-            for s in n.samples
+            for s in (n.samples if chosen is None else chosen[n.name])
         ]
         for n in nodes
     }
@@ -349,6 +377,7 @@ def _validate(
             if outcome.verdicts:
                 _log_departure(described[name], names[name], outcome.verdicts[0], rtol, atol)
     if all(v is True for v in results.values()) and len(own) == len(bundle.contract.nodes):
+        samples = _raw_samples(nodes, names, _in_step(nodes))
         for verdict in _closed_loop(bundle, samples, rtol, atol, random):
             logger.error("in closed loop, %s", verdict)
             results[verdict.node] = False
@@ -426,13 +455,16 @@ def _raise_failures(results: dict[str, Any] | bool, strict: bool, log: Path) -> 
 # -- the picture and the log -------------------------------------------------------------------------------------------
 
 
-def _draw(contract: Contract, graph: str, nodes: list[NodeTrace], directory: Path) -> None:
+def _draw(
+    contract: Contract, graph: str, nodes: list[NodeTrace], names: dict[str, _Names], report: Report, directory: Path
+) -> None:
     static = [key(n.name, p.name) for n in nodes for p in n.outputs.values() if p.role == "static"]
     counts = {n.name: sum(p.numel() for p in n.replay.parameters()) for n in nodes if n.replay is not None}
     try:
-        from leapp.view import write_picture
+        from leapp.view import write_page, write_picture
 
         write_picture(contract, graph, directory, static_outputs=static, parameter_counts=counts)
+        write_page(contract, graph, directory, samples=_raw_samples(nodes, names), details=page_details(nodes, report))
     except Exception as error:  # a picture is never worth losing an export
         logger.error("the picture could not be drawn: %s", error)
 
