@@ -283,7 +283,7 @@ class Recorder:
         ref = tape.constant(t)
         constant = tape.constants[ref.slot]
         born = self.random.get(id(t))
-        constant.random = born is not None and born() is t
+        constant.random = born is not None and born() is t and not isinstance(t, torch.nn.Parameter)
         if source is not None:
             constant.undeclared = f"{source.node}/{source.port}"
         return ref
