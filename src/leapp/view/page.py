@@ -88,9 +88,9 @@ def page(
             * ``validation``: for an output ``node/port`` its ``largest`` and ``mean`` difference, the ``count`` of values
               compared, how many were ``exact``, and ``bins``, the number of differences for each power of ten
             * ``nodes``: for each node ``parameters`` (a number), ``seconds``, ``passed`` (true, false or a text),
-              ``pruned`` and ``random`` (texts), ``ops`` (``op``, ``file``, ``line``, ``text``), ``constants``
-              (``name``, ``shape``, ``dtype``, ``bytes``, ``file``, ``line``) and ``escapes`` (``kind``, ``file``, ``line``,
-              ``text``, ``value``, ``varies``)
+              ``pruned`` and ``random`` (texts), ``op_count``, ``ops`` (``op``, ``file``, ``line``, ``text``; not
+              necessarily all), ``constants`` (``name``, ``shape``, ``dtype``, ``bytes``, ``file``, ``line``) and
+              ``escapes`` (``kind``, ``file``, ``line``, ``text``, ``value``, ``varies``)
 
     Raises:
         BundleError: If the wiring names a port that no node has.
@@ -191,7 +191,7 @@ def _node(
         "inputs": ports("in", node.inputs),
         "outputs": ports("out", node.outputs),
     }
-    known = ("parameters", "seconds", "passed", "pruned", "random", "ops", "constants", "escapes")
+    known = ("parameters", "seconds", "passed", "pruned", "random", "op_count", "ops", "constants", "escapes")
     return facts | {k: told[k] for k in known if k in told}
 
 

@@ -257,9 +257,9 @@ function source(node) {
   if (!rows.length) return null;
   const limit = 300;
   const body = rows.slice(0, limit).map(r => h('tr', {}, h('td', {class: 'mono', title: `${r.file}:${r.line}`}, h('small', {}, place(r)), r.text || ''), h('td', {class: 'mono'}, r.ops.join('\n'))));
-  return [h('h3', {}, `Traced source · ${number(node.ops.length)} ops`),
+  return [h('h3', {}, `Traced source · ${number(node.op_count ?? node.ops.length)} ops`),
     h('table', {class: 'source'}, h('colgroup', {}, h('col', {}), h('col', {})), h('tr', {}, h('th', {}, 'your line'), h('th', {}, 'recorded')), body),
-    rows.length > limit && h('p', {class: 'soft'}, `… and ${rows.length - limit} lines more.`)];
+    (rows.length > limit || node.op_count > node.ops.length) && h('p', {class: 'soft'}, '… and more, not shown.')];
 }
 const escapes = (items, named) => items.map(e => h('div', {class: 'card'},
   h('div', {class: 'row'}, h('b', {}, e.kind), h('span', {class: 'soft'}, named ? `${named(e)} · ` : '', place(e))),

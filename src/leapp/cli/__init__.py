@@ -1,0 +1,57 @@
+"""The command line, ``leapp``: look at bundles, prove them, run them.
+
+It reads bundles and runs them; it knows nothing of tracing and exporting. Each command imports what it needs when it runs,
+so that looking at a bundle stays quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: The arguments, ``sys.argv[1:]`` by default.
+
+    Returns:
+        0 if all is well; 1 if the answer is no (something differs, fails or is missing); 2 if the question could not be
+        answered (wrong usage, unreadable files); 130 after Ctrl-C.
+    """
+    from leapp.cli.parser import parse
+
+    try:
+        arguments = parse(argv)
+    except SystemExit as leave:
+        return leave.code if isinstance(leave.code, int) else 2
+    try:
+        return _answer(arguments)
+    except KeyboardInterrupt:
+        print("leapp: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader left. Python would complain once more when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _answer(arguments: object) -> int:
+    from leapp.cli.output import Answer, report, write
+    from leapp.errors import LeappError
+
+    try:
+        answer: Answer = arguments.command(arguments)  # type: ignore[attr-defined]
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if getattr(arguments, "traceback", False):
+            raise
+        expected = isinstance(error, (LeappError, OSError))
+        return report(error, expected=expected, as_json=getattr(arguments, "json", False))
+    write(answer, as_json=getattr(arguments, "json", False))
+    return answer.code

@@ -1,0 +1,106 @@
+"""``leapp completion``: a shell's completion script, made from the parser so that it cannot fall behind."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from collections.abc import Iterator
+
+from leapp.cli.output import Answer, Text
+from leapp.cli.parser import build
+
+__all__ = ["completion"]
+
+_Options = list[tuple[str, str, list[str]]]
+"""For each option its flag, its help and its choices."""
+
+
+def completion(arguments: Namespace) -> Answer:
+    """The completion script of a shell."""
+    script = "\n".join({"bash": _bash, "zsh": _zsh, "fish": _fish}[arguments.shell](_commands()))
+    return Answer({"shell": arguments.shell, "script": script}, [Text(script)])
+
+
+def _commands() -> dict[str, tuple[str, _Options, list[str]]]:
+    """For each command its help, its options and the choices of its first argument."""
+    sub = next(action for action in build()._actions if isinstance(action, argparse._SubParsersAction))
+    helps = {action.dest: action.help or "" for action in sub._choices_actions}
+    found = {}
+    for name, parser in sub.choices.items():
+        shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+        options = [
+            (action.option_strings[-1], (action.help or "").replace("%(default)s", str(action.default)), _choices(action))
+            for action in shown
+            if action.option_strings
+        ]
+        words = next((_choices(action) for action in shown if not action.option_strings), [])
+        found[name] = (helps[name], options, words)
+    return found
+
+
+def _choices(action: argparse.Action) -> list[str]:
+    return [str(choice) for choice in action.choices or ()]
+
+
+def _bash(commands: dict[str, tuple[str, _Options, list[str]]]) -> Iterator[str]:
+    yield "_leapp() {"
+    yield "  local current=${COMP_WORDS[COMP_CWORD]} words="
+    yield "  if [ $COMP_CWORD -eq 1 ]; then"
+    yield f"    words='{' '.join(commands)} --help --version'"
+    yield "  else"
+    yield "    case ${COMP_WORDS[1]}:${COMP_WORDS[COMP_CWORD-1]} in"
+    for name, (_, options, _) in commands.items():
+        for flag, _, choices in options:
+            if choices:
+                yield f"      {name}:{flag}) words='{' '.join(choices)}' ;;"
+    for name, (_, options, words) in commands.items():
+        flags = [flag for flag, _, _ in options]
+        yield f"      {name}:*) case $current in -*) words='{' '.join(flags)}' ;; *) words='{' '.join(words)}' ;; esac ;;"
+    yield "    esac"
+    yield "  fi"
+    yield '  COMPREPLY=($(compgen -W "$words" -- "$current"))'
+    yield "}"
+    yield "complete -o default -F _leapp leapp"
+
+
+def _zsh(commands: dict[str, tuple[str, _Options, list[str]]]) -> Iterator[str]:
+    yield "#compdef leapp"
+    yield "_leapp() {"
+    yield "  local -a commands options"
+    yield "  if (( CURRENT == 2 )); then"
+    described = " ".join(_quoted(f"{name}:{text}") for name, (text, _, _) in commands.items())
+    yield f"    commands=({described})"
+    yield "    _describe command commands"
+    yield "    return"
+    yield "  fi"
+    yield "  case $words[2]:$words[CURRENT-1] in"
+    for name, (_, options, _) in commands.items():
+        for flag, _, choices in options:
+            if choices:
+                yield f"    {name}:{flag}) compadd -- {' '.join(choices)}; return ;;"
+    yield "  esac"
+    yield "  case $words[2] in"
+    for name, (_, options, words) in commands.items():
+        listed = " ".join(_quoted(f"{flag}:{text.replace(':', ';')}") for flag, text, _ in options)
+        more = f"compadd -- {' '.join(words)}; " if words else ""
+        yield f"    {name}) options=({listed}); [[ $PREFIX == -* ]] && _describe option options; {more};;"
+    yield "  esac"
+    yield "  _files"
+    yield "}"
+    # Works both from a file in $fpath and from eval.
+    yield 'if [ "$funcstack[1]" = "_leapp" ]; then _leapp "$@"; else compdef _leapp leapp; fi'
+
+
+def _fish(commands: dict[str, tuple[str, _Options, list[str]]]) -> Iterator[str]:
+    for name, (text, options, words) in commands.items():
+        yield f"complete -c leapp -n __fish_use_subcommand -f -a {name} -d {_quoted(text)}"
+        inside = f"-n '__fish_seen_subcommand_from {name}'"
+        for flag, help_text, choices in options:
+            values = f" -x -a {_quoted(' '.join(choices))}" if choices else ""
+            yield f"complete -c leapp {inside} -l {flag.lstrip('-')} -d {_quoted(help_text)}{values}"
+        if words:
+            yield f"complete -c leapp {inside} -f -a {_quoted(' '.join(words))}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"

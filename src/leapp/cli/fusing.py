@@ -1,0 +1,19 @@
+"""``leapp fuse``: the whole pipeline as one ONNX model."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from leapp.bundle import open_bundle
+from leapp.bundle.fuse import fuse as write_fused
+from leapp.cli.output import Answer, Text, progress
+
+__all__ = ["fuse"]
+
+
+def fuse(arguments: Namespace) -> Answer:
+    """Write the pipeline of a bundle as one ONNX model."""
+    bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
+    with progress("fusing"):
+        path = write_fused(bundle, arguments.output)
+    return Answer({"graph": bundle.graph, "output": str(path)}, [Text(f"wrote {path}")])

@@ -1,0 +1,237 @@
+"""``leapp inspect``, ``check``, ``view`` and ``schema``: what a bundle says, without running it."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from leapp.bundle import Bundle, open_bundle
+from leapp.cli.output import Answer, Cell, Table, Text, progress
+from leapp.graph.contract import Contract, Port, key, split_key
+from leapp.semantics import TEMPORAL_AXIS
+
+__all__ = ["check", "describe", "inspect", "schema", "view"]
+
+
+def inspect(arguments: Namespace) -> Answer:
+    """What to feed a bundle, in which order, units and rate, and what is missing."""
+    from leapp.bundle.profiles import deployment_gaps
+
+    bundle = open_bundle(arguments.bundle, allow_outside=True)
+    contract = bundle.contract
+    data = describe(bundle) | {"missing": deployment_gaps(contract)}
+    frequency = data["frequency"]
+    rate = f"{frequency:g} Hz, one step every {1000 / frequency:g} ms" if frequency else "not said"
+    seal = f"sealed, digest {bundle.digest}" if bundle.digest else "not sealed: changed files go unnoticed"
+    gaps = data["missing"]
+    parts: list[Table | Text] = [
+        Text(f"{bundle.graph}  ({bundle.path})", "bold"),
+        Text(f"rate: {rate}"),
+        Text(f"seal: {seal}", "" if bundle.digest else "yellow"),
+        _port_table("You give, each step, in this order", data["inputs"]),
+        _port_table("You receive", data["outputs"]),
+        *_optional("Order of elements", ("port", "names"), _element_rows(data)),
+        *_optional(
+            "Kept between steps",
+            ("state", "value", "from the last step's", "starts as"),
+            [(s["key"], _form(s), s["source"], s["initial"]) for s in data["state"]],
+        ),
+        Table("Nodes", ("node", "backend", "file", "size", "opset", "takes", "gives"), [_node_row(n) for n in data["nodes"]]),
+        *_optional("Wiring", ("from", "to"), [(s, ", ".join(t)) for s, t in contract.pipeline.data_flow.items()]),
+        *_optional("Settings", ("key", "value"), [(k, str(v)) for k, v in data["configs"].items() if k != "frequency"]),
+    ]
+    if gaps:
+        parts.append(Table("Missing for deployment", ("what",), [((gap, "yellow"),) for gap in gaps]))
+    else:
+        parts += [Text(""), Text("Nothing is missing for deployment.", "green")]
+    return Answer(data, parts)
+
+
+def describe(bundle: Bundle) -> dict[str, Any]:
+    """What a bundle says, as plain data."""
+    contract = bundle.contract
+    pipeline = contract.pipeline
+    configs = dict(pipeline.configs or {})
+    return {
+        "graph": bundle.graph,
+        "path": str(bundle.path),
+        "digest": bundle.digest,
+        "frequency": configs.get("frequency"),
+        "configs": configs,
+        "inputs": [_port(n, _find(contract, n, p, "inputs")) for n, ports in pipeline.inputs.items() for p in ports],
+        "outputs": [_port(n, _find(contract, n, p, "outputs")) for n, ports in pipeline.outputs.items() for p in ports],
+        "state": list(_states(bundle)),
+        "nodes": [_node(bundle, name) for name in contract.nodes],
+        "wiring": {
+            "data_flow": {k: list(v) for k, v in pipeline.data_flow.items()},
+            "feedback_flow": {k: list(v) for k, v in pipeline.feedback_flow.items()},
+        },
+        "system": contract.system,
+    }
+
+
+def _find(contract: Contract, node: str, name: str, side: str) -> Port:
+    from leapp.errors import BundleError
+
+    for port in getattr(contract.nodes.get(node), side, ()):
+        if port.name == name:
+            found: Port = port
+            return found
+    raise BundleError(f"The pipeline names '{key(node, name)}', which is none of the {side} of a node.")
+
+
+def _port(node: str, port: Port) -> dict[str, Any]:
+    facts: dict[str, Any] = {"key": key(node, port.name), "shape": list(port.shape), "dtype": port.dtype, "kind": port.kind}
+    extra = dict(port.extra)
+    facts["units"] = extra.pop("units", extra.pop("unit", None))
+    return facts | {"element_names": port.element_names, "temporal_period_ms": port.temporal_period_ms, "extra": extra}
+
+
+def _states(bundle: Bundle) -> Iterator[dict[str, Any]]:
+    from leapp.bundle import read_initial_values
+
+    start = read_initial_values(bundle)
+    for source, targets in bundle.contract.pipeline.feedback_flow.items():
+        for target in targets:
+            value = start.get(target)
+            words = "zeros" if value is None or not any(bytes(value.data)) else "stored values"
+            yield _port(split_key(target)[0], _find(bundle.contract, *split_key(target), "inputs")) | {
+                "source": source,
+                "initial": words,
+            }
+
+
+def _node(bundle: Bundle, name: str) -> dict[str, Any]:
+    node = bundle.contract.nodes[name]
+    path = bundle.directory / node.model.model_path if node.model.model_path else None
+    return {
+        "name": name,
+        "backend": node.model.backend,
+        "file": node.model.model_path,
+        "bytes": os.path.getsize(path) if path is not None and path.exists() else None,
+        "sha256": node.model.sha256sum,
+        "opset": node.model.extra.get("opset_version"),
+        "inputs": [port.name for port in node.inputs],
+        "outputs": [port.name for port in node.outputs],
+    }
+
+
+def _node_row(node: dict[str, Any]) -> list[Cell]:
+    size = "" if node["bytes"] is None else _size(node["bytes"])
+    backend = node["backend"] or ("none", "yellow")
+    return [
+        (node["name"], "bold"), backend, node["file"] or "", size, str(node["opset"] or ""),
+        ", ".join(node["inputs"]), ", ".join(node["outputs"]),
+    ]  # fmt: skip
+
+
+def _size(count: int) -> str:
+    return f"{count} B" if count < 1024 else f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
+
+
+def _form(port: dict[str, Any]) -> str:
+    return f"{port['dtype']} {port['shape']}"
+
+
+def _port_table(title: str, ports: list[dict[str, Any]]) -> Table:
+    rows: list[list[Cell]] = []
+    for number, port in enumerate(ports, 1):
+        more = [f"{k} {v}" for k, v in port["extra"].items()]
+        if port["temporal_period_ms"] is not None:
+            more.insert(0, f"{port['temporal_period_ms']} ms between entries")
+        units = ", ".join(map(str, port["units"])) if isinstance(port["units"], list) else str(port["units"] or "")
+        rows.append([str(number), (port["key"], "bold"), _form(port), (port["kind"] or "", "cyan"), units, "; ".join(more)])
+    return Table(title, ("#", "port", "value", "kind", "units", "more"), rows)
+
+
+def _element_rows(data: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    for port in (*data["inputs"], *data["outputs"]):
+        axes = port["element_names"] or []
+        if axes and all(isinstance(axis, str) and axis != TEMPORAL_AXIS for axis in axes):
+            axes = [axes]
+        words = [
+            ", ".join(map(str, axis)) if isinstance(axis, list) and axis else "time" if axis == TEMPORAL_AXIS else "unnamed"
+            for axis in axes
+        ]
+        if words:
+            rows.append((port["key"], " × ".join(words)))
+    return rows
+
+
+def _optional(title: str, columns: tuple[str, ...], rows: list[Any]) -> list[Table]:
+    return [Table(title, columns, rows)] if rows else []
+
+
+def check(arguments: Namespace) -> Answer:
+    """Whether a target can take a bundle."""
+    from leapp.bundle.profiles import PROFILES, check_profile
+
+    bundle = open_bundle(arguments.bundle, allow_outside=True)
+    findings = check_profile(bundle, arguments.profile)
+    errors = sum(finding.level == "error" for finding in findings)
+    data = {
+        "graph": bundle.graph,
+        "profile": arguments.profile,
+        "ok": not errors,
+        "findings": [{"level": f.level, "where": f.where, "text": f.text} for f in findings],
+    }
+    style = {"error": "red", "warning": "yellow"}
+    rows = [[(f.level, style[f.level]), (f.where, "bold"), f.text] for f in findings]
+    verdict = "can take this bundle." if not errors else f"cannot take this bundle: {errors} error{'s' * (errors > 1)}."
+    parts: list[Table | Text] = [
+        Text(PROFILES[arguments.profile].about),
+        *_optional("Findings", ("level", "where", "what"), rows),
+        Text(f"{arguments.profile} {verdict}", "red" if errors else "green"),
+    ]
+    return Answer(data, parts, 1 if errors else 0)
+
+
+def schema(arguments: Namespace) -> Answer:
+    """The JSON Schema of a bundle's description. It is JSON with or without ``--json``."""
+    import json
+
+    from leapp.bundle import schema as made
+
+    document = made()
+    return Answer(document, [Text(json.dumps(document, indent=2))])
+
+
+def view(arguments: Namespace) -> Answer:
+    """Write the page of a bundle and open it."""
+    bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
+    own = bundle.directory / f"{bundle.graph}.html"
+    if own.name in bundle.files and arguments.output is None and not arguments.verify:
+        # Written and sealed at export: it knows more than the bundle tells, and another one would break the seal.
+        path = own
+    else:
+        path = _write_page(bundle, arguments.output, arguments.verify)
+    opened = not arguments.no_open and _open(path)
+    return Answer({"page": str(path), "opened": opened}, [Text(str(path))])
+
+
+def _write_page(bundle: Bundle, output: str | None, verify: bool) -> Path:
+    import tempfile
+
+    from leapp.bundle import read_samples
+    from leapp.view import write_page
+
+    samples = read_samples(bundle)
+    details: dict[str, Any] = {"digest": bundle.digest}
+    if verify:
+        from leapp.cli.proving import measure
+
+        with progress("replaying samples", len(bundle.contract.nodes)) as advance:
+            details |= measure(bundle, samples, advance)
+    directory = Path(output) if output is not None else Path(tempfile.mkdtemp(prefix="leapp-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    return write_page(bundle.contract, bundle.graph, directory, samples=samples, details=details)
+
+
+def _open(path: Path) -> bool:
+    import webbrowser
+
+    return webbrowser.open(path.resolve().as_uri())

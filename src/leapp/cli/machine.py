@@ -1,0 +1,116 @@
+"""``leapp doctor``: versions, engines and known problems of this machine."""
+
+from __future__ import annotations
+
+import platform
+import re
+from argparse import Namespace
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from leapp import __version__
+from leapp.cli.output import Answer, Cell, Table, Text
+
+__all__ = ["doctor"]
+
+_PACKAGES = {
+    "numpy": "1.26", "msgspec": "0.19", "pyyaml": "6", "onnxruntime": "1.20", "onnx": "1.19", "onnxscript": "0.5",
+    "pillow": "10", "rich": "13", "safetensors": "0.5", "torch": "2.6",
+}  # fmt: skip
+"""What leapp uses and the oldest version it is made for."""
+
+_OPTIONAL = frozenset({"torch"})
+
+
+def doctor(arguments: Namespace) -> Answer:
+    """Look at this machine."""
+    versions = {name: _version(name) for name in _PACKAGES}
+    providers, failure = _providers()
+    problems = [*_problems(versions, failure)]
+    data = {
+        "leapp": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": versions,
+        "providers": providers,
+        "problems": [{"level": level, "text": text} for level, text in problems],
+    }
+    rows: list[list[Cell]] = [["leapp", __version__, ""], ["python", platform.python_version(), ""]]
+    rows += [[name, found or ("missing", "yellow"), f"at least {_PACKAGES[name]}"] for name, found in versions.items()]
+    style = {"error": "red", "note": "yellow"}
+    parts: list[Table | Text] = [
+        Table(platform.platform(), ("what", "version", "needed"), rows),
+        Table("ONNX Runtime providers", ("provider",), [[name] for name in providers]),
+    ]
+    if problems:
+        parts.append(Table("Problems", ("level", "what"), [[(level, style[level]), text] for level, text in problems]))
+    else:
+        parts.append(Text("No known problems.", "green"))
+    return Answer(data, parts, 1 if any(level == "error" for level, _ in problems) else 0)
+
+
+def _version(name: str) -> str | None:
+    names = (name, "onnxruntime-gpu", "onnxruntime-openvino") if name == "onnxruntime" else (name,)
+    for candidate in names:
+        try:
+            return version(candidate)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _providers() -> tuple[list[str], str | None]:
+    try:
+        import onnxruntime
+    except Exception as error:  # a broken build raises whatever it likes
+        return [], " ".join(str(error).split())
+    return list(onnxruntime.get_available_providers()), None
+
+
+def _problems(versions: dict[str, str | None], failure: str | None) -> Iterator[tuple[str, str]]:
+    for name, found in versions.items():
+        if found is None and name not in _OPTIONAL:
+            yield "error", f"{name} is not installed: pip install {name}."
+        elif found is not None and _numbers(found) < _numbers(_PACKAGES[name]):
+            yield "error", f"{name} {found} is older than {_PACKAGES[name]}: pip install -U {name}."
+    if failure is not None and versions["onnxruntime"] is not None:
+        yield "error", f"onnxruntime cannot be imported: {failure}."
+    if versions["torch"] is None:
+        yield "note", "torch is not installed: ONNX bundles run; exporting, TorchScript and .pt2 nodes need it."
+    builds = [name for name in ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino") if _installed(name)]
+    if len(builds) > 1:
+        yield "error", f"{' and '.join(builds)} overwrite each other's files: uninstall all of them and install one."
+    if find_spec("ml_dtypes") is None:
+        yield "note", "ml_dtypes is not installed: bfloat16 and 8-bit float ports cannot be fed."
+    if _plain_font():
+        yield "note", "no DejaVu, Noto, Liberation or Arial font was found: pictures use a plain one without bold."
+
+
+def _installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text.split("+")[0])[:3])
+
+
+def _plain_font() -> bool:
+    try:
+        from PIL import ImageFont
+    except ImportError:
+        return False
+    from leapp.view.text import TYPEFACES
+
+    def found(name: str) -> bool:
+        try:
+            ImageFont.truetype(name, 12)
+        except OSError:
+            return False
+        return True
+
+    return not any(found(regular) for regular, _ in TYPEFACES)

@@ -1,0 +1,149 @@
+"""The commands and their options. Everything here is cheap: commands are imported when they run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+__all__ = ["build", "parse"]
+
+_TARGETS = ("isaac-ros", "tensorrt", "onnxruntime", "openvino")
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The parsed arguments. Leaves with ``SystemExit`` on ``--help``, ``--version`` and wrong usage."""
+    return build().parse_args(argv)
+
+
+def build() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = _Parser(
+        prog="leapp",
+        description="Look at exported policy pipelines, prove them, run them.",
+        epilog="BUNDLE is the directory of a bundle or its .yaml file. Exit codes: 0 yes, 1 no, 2 could not be answered.",
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and leave")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    one = _command(commands, "inspect", "looking", "what to feed a bundle, what it returns, what it lacks")
+    one.add_argument("bundle")
+
+    one = _command(commands, "verify", "proving", "check every file and replay the recorded samples on this machine")
+    one.add_argument("bundle")
+    _outside(one)
+    one.add_argument("--thorough", action="store_true", help="run ONNX models at every level of graph optimisation")
+    one.add_argument("--digest", help="also require this digest")
+    _tolerances(one)
+
+    one = _command(commands, "run", "running", "run a bundle and show its outputs")
+    one.add_argument("bundle")
+    _outside(one)
+    one.add_argument("--input", metavar="FILE.npz", help="values by node/port; one value, or one for each step")
+    one.add_argument("--steps", type=_count, help="how many steps (default: as many as the input has)")
+    one.add_argument("--output", metavar="FILE.npz", help="write the outputs of all steps")
+    one.add_argument("--record", metavar="FILE.npz", help="write everything, for leapp replay")
+    _engine(one)
+
+    one = _command(commands, "bench", "running", "time the steps of a bundle")
+    one.add_argument("bundle")
+    _outside(one)
+    one.add_argument("--rate", type=_rate, metavar="HZ", help="start steps at this rate and count those that are late")
+    one.add_argument("--steps", type=_count, help="how many steps (default: 1000, or 5 seconds at the rate)")
+    _engine(one)
+
+    one = _command(commands, "replay", "running", "give a recording to a bundle and compare what it returns")
+    one.add_argument("bundle")
+    _outside(one)
+    one.add_argument("recording", metavar="RECORDING")
+    _tolerances(one)
+    _engine(one)
+
+    one = _command(commands, "view", "looking", "write the page of a bundle and open it")
+    one.add_argument("bundle")
+    _outside(one)
+    one.add_argument("--output", metavar="DIRECTORY", help="where to write it (default: the bundle's own page, if it has one)")
+    one.add_argument("--verify", action="store_true", help="replay the samples and show how close the files come")
+    one.add_argument("--no-open", action="store_true", help="only write it")
+
+    one = _command(commands, "diff", "comparing", "what changed between two bundles")
+    one.add_argument("bundle", metavar="A")
+    one.add_argument("other", metavar="B")
+    _outside(one)
+
+    one = _command(commands, "fuse", "fusing", "write the whole pipeline as one ONNX model")
+    one.add_argument("bundle")
+    _outside(one)
+    one.add_argument("-o", "--output", required=True, metavar="FILE.onnx", help="the file to write")
+
+    one = _command(commands, "check", "looking", "whether a target can take a bundle")
+    one.add_argument("bundle")
+    one.add_argument("--profile", required=True, choices=_TARGETS, help="the target")
+
+    _command(commands, "schema", "looking", "the JSON Schema of a bundle's description")
+    _command(commands, "doctor", "machine", "versions, engines and known problems of this machine")
+    one = _command(commands, "completion", "completion", "a shell's completion script")
+    one.add_argument("shell", choices=("bash", "zsh", "fish"))
+    return parser
+
+
+def _command(commands: Any, name: str, module: str, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(command=_late(module, name))
+    parser.add_argument("--json", action="store_true", help="answer as JSON")
+    parser.add_argument("--traceback", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _late(module: str, name: str) -> Callable[[argparse.Namespace], Any]:
+    return lambda arguments: getattr(import_module(f"leapp.cli.{module}"), name)(arguments)
+
+
+def _outside(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--allow-outside", action="store_true", help="accept models outside the bundle's directory")
+
+
+def _tolerances(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rtol", type=float, default=1e-3, help="relative tolerance (default: %(default)s)")
+    parser.add_argument("--atol", type=float, default=1e-5, help="absolute tolerance (default: %(default)s)")
+
+
+def _engine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=_count, default=1, help="threads of one ONNX session (default: 1)")
+    parser.add_argument("--provider", action="append", metavar="NAME", help="ONNX Runtime provider, in order of preference")
+    parser.add_argument("--no-code", action="store_true", help="refuse TorchScript and .pt2 models, which are programs")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def _rate(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate in hertz")
+    return number
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong on one line, like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with the message."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+class _Version(argparse.Action):
+    """Prints the version; only then is it worth importing."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from leapp import __version__
+
+        print(f"leapp {__version__}")
+        parser.exit()

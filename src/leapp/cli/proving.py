@@ -1,0 +1,119 @@
+"""``leapp verify``: every file checked, every sample replayed on this machine's engines."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from leapp.bundle import Bundle, Sample, check_files, open_bundle, read_samples
+from leapp.check import check_pipeline
+from leapp.check.figures import NodeFigures, measure_node
+from leapp.cli.output import Answer, Cell, Table, Text, progress
+from leapp.errors import BundleError, BundleFileError
+from leapp.graph.contract import key
+
+__all__ = ["measure", "verify"]
+
+_RTOL, _ATOL = 1e-3, 1e-5
+
+
+def verify(arguments: Namespace) -> Answer:
+    """Check a bundle. What cannot be opened at all is an error; what can and is not right is a no."""
+    if not Path(arguments.bundle).exists():
+        raise BundleFileError(f"{arguments.bundle} does not exist.")
+    steps: list[dict[str, Any]] = []
+    try:
+        bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside, expect_digest=arguments.digest)
+        steps.append(_step("description", True, "follows the schema" + (", digest fits" if bundle.digest else "")))
+        check_files(bundle)
+        words = f"{len(bundle.files)} files unchanged" if bundle.digest else "models unchanged; the bundle carries no seal"
+        steps.append(_step("files", True, words))
+        samples = read_samples(bundle)
+    except BundleError as error:
+        steps.append(_step("files" if steps else "description", False, str(error)))
+        return _answer(arguments, steps, [])
+    if not samples:
+        steps.append(_step("samples", True, "the bundle carries none, so no values were compared"))
+        return _answer(arguments, steps, [])
+    outputs = _replay(bundle, samples, arguments, steps)
+    return _answer(arguments, steps, outputs)
+
+
+def _step(name: str, ok: bool, text: str) -> dict[str, Any]:
+    return {"step": name, "ok": ok, "text": text}
+
+
+def _replay(
+    bundle: Bundle, samples: Mapping[str, Sequence[Sample]], arguments: Namespace, steps: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    outputs: list[dict[str, Any]] = []
+    random: set[str] = set()
+    nodes = [name for name, node in bundle.contract.nodes.items() if node.model.model_path is not None]
+    with progress("replaying samples", len(nodes) + 1) as advance:
+        for name in nodes:
+            try:
+                found = measure_node(
+                    bundle, name, samples.get(name, ()), arguments.rtol, arguments.atol, thorough=arguments.thorough
+                )
+            except Exception as error:  # any engine may raise anything; it belongs to this node
+                steps.append(_step(f"node {name}", False, f"cannot be run: {' '.join(str(error).split())}"))
+            else:
+                steps.append(_node_step(name, found, len(samples.get(name, ())), arguments.thorough))
+                random |= {name} if found.random else set()
+                outputs += [{"key": key(name, port), **figures.as_dict()} for port, figures in found.outputs.items()]
+            advance()
+        if all(step["ok"] for step in steps) and len(nodes) == len(bundle.contract.nodes):
+            steps.append(_closed_loop(bundle, samples, arguments, random))
+        advance()
+    for name in bundle.contract.nodes:
+        if name not in nodes:
+            steps.append(_step(f"node {name}", True, "has no model; nothing was run"))
+    return outputs
+
+
+def _node_step(name: str, found: NodeFigures, count: int, thorough: bool) -> dict[str, Any]:
+    where = " at every optimisation level" if thorough else ""
+    if found.verdicts:
+        return _step(f"node {name}", False, str(found.verdicts[0]))
+    if found.random:
+        return _step(f"node {name}", True, f"draws random numbers; {count} samples ran{where}, values were not compared")
+    return _step(f"node {name}", True, f"{count} samples reproduced{where}")
+
+
+def _closed_loop(
+    bundle: Bundle, samples: Mapping[str, Sequence[Sample]], arguments: Namespace, random: set[str]
+) -> dict[str, Any]:
+    # Feedback multiplies rounding differences.
+    verdicts = check_pipeline(bundle, samples, 10 * arguments.rtol, 10 * arguments.atol, random)
+    if verdicts:
+        return _step("closed loop", False, str(verdicts[0]))
+    return _step("closed loop", True, f"{min(map(len, samples.values()))} passes with feedback reproduced")
+
+
+def _answer(arguments: Namespace, steps: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> Answer:
+    ok = all(step["ok"] for step in steps)
+    rows: list[list[Cell]] = [
+        [("ok", "green") if step["ok"] else ("NO", "bold red"), step["step"], step["text"]] for step in steps
+    ]
+    figures = [[o["key"], f"{o['largest']:.3g}", f"{o['mean']:.3g}", f"{o['exact']} of {o['count']}"] for o in outputs]
+    parts = [Table(f"{arguments.bundle}", ("", "what", "result"), rows)]
+    if figures:
+        parts.append(Table("Differences from the traced values", ("output", "largest", "mean", "equal"), figures))
+    data = {"ok": ok, "steps": steps, "outputs": outputs}
+    end = Text("Verified." if ok else "Not verified.", "green" if ok else "bold red")
+    return Answer(data, [*parts, Text(""), end], 0 if ok else 1)
+
+
+def measure(bundle: Bundle, samples: Mapping[str, Sequence[Sample]], advance: Callable[[], None]) -> dict[str, Any]:
+    """Figures of every node, as the page takes them."""
+    validation: dict[str, Any] = {}
+    nodes: dict[str, Any] = {}
+    for name, node in bundle.contract.nodes.items():
+        if node.model.model_path is not None and samples.get(name):
+            found = measure_node(bundle, name, samples[name], _RTOL, _ATOL)
+            validation |= {key(name, port): figures.as_dict() for port, figures in found.outputs.items()}
+            nodes[name] = {"passed": not found.verdicts}
+        advance()
+    return {"validation": validation, "nodes": nodes}

@@ -1,0 +1,174 @@
+"""``leapp run``, ``bench`` and ``replay``: a bundle at work."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from leapp.bundle import Bundle, open_bundle, read_samples
+from leapp.cli.output import Answer, Cell, Table, Text, announce, progress
+from leapp.errors import InputError
+from leapp.graph.contract import Port, split_key
+from leapp.runtime import Pipeline
+from leapp.runtime.arrays import Array, form, numpy_dtype, random_array
+from leapp.runtime.values import from_raw
+
+__all__ = ["bench", "replay", "run"]
+
+
+def _load(arguments: Namespace) -> tuple[Bundle, Pipeline, float]:
+    began = time.perf_counter()
+    bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
+    with progress("opening engines"):
+        pipeline = Pipeline(
+            bundle, threads=arguments.threads, providers=arguments.provider, allow_code=not arguments.no_code
+        )
+    return bundle, pipeline, time.perf_counter() - began
+
+
+def run(arguments: Namespace) -> Answer:
+    """Run a bundle and show what it returns."""
+    bundle, pipeline, _ = _load(arguments)
+    series, steps, origin = _inputs(bundle, arguments.input, arguments.steps)
+    made: dict[str, list[Array]] = {where: [] for where in pipeline.outputs}
+    recorder = pipeline.record(arguments.record) if arguments.record else nullcontext(pipeline)
+    with recorder as step, progress("running", steps) as advance:
+        for number in range(steps):
+            given = {where: values[number % len(values)] for where, values in series.items()}
+            for where, value in step(given).items():
+                made[where].append(value)
+            advance()
+    stacked = {where: np.stack(values) for where, values in made.items()}
+    if arguments.output:
+        np.savez(arguments.output, allow_pickle=False, **stacked)
+    data = {
+        "graph": bundle.graph,
+        "steps": steps,
+        "inputs": origin,
+        "outputs": {where: _summary(values) for where, values in stacked.items()},
+        "output": arguments.output,
+        "record": arguments.record,
+    }
+    rows: list[list[Cell]] = []
+    for where, values in stacked.items():
+        figures = [f"{figure:.4g}" if figure is not None else "" for figure in _summary(values).values()]
+        rows.append([(where, "bold"), form(values.dtype, values.shape[1:]), *figures, _few(values[-1])])
+    written = [Text(f"wrote {path}") for path in (arguments.output, arguments.record) if path]
+    table = Table(f"{steps} steps on {origin}", ("output", "value", "min", "mean", "max", "last step"), rows)
+    return Answer(data, [table, *written])
+
+
+def _inputs(bundle: Bundle, path: str | None, steps: int | None) -> tuple[dict[str, list[Array]], int, str]:
+    """The values of every graph input, step by step, how many steps, and where they come from."""
+    contract = bundle.contract
+    ports = {
+        f"{n}/{p.name}": p
+        for n, names in contract.pipeline.inputs.items()
+        for p in contract.nodes[n].inputs
+        if p.name in names
+    }
+    if path is not None:
+        series = _read_series(path, ports)
+        longest = max((len(values) for values in series.values()), default=1)
+        return series, steps or longest, path
+    samples = read_samples(bundle)
+    if ports and all(samples.get(split_key(where)[0]) for where in ports):
+        recorded = {}
+        for where in ports:
+            node, name = split_key(where)
+            recorded[where] = [from_raw(sample.inputs[name]) for sample in samples[node]]
+        return recorded, steps or min(len(values) for values in recorded.values()), "the recorded samples"
+    count = steps or 1
+    drawn = {where: [random_array(port) for _ in range(count)] for where, port in ports.items()}
+    return drawn, count, "random values" if ports else "no inputs"
+
+
+def _read_series(path: str, ports: Mapping[str, Port]) -> dict[str, list[Array]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not hasattr(file, "files"):
+                raise InputError(f"{path} holds a single array. Write a .npz file with one array for each node/port.")
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{path} is not an .npz file of arrays: {error}") from error
+    for where in ports:
+        if where not in arrays:
+            held = ", ".join(arrays) or "nothing"
+            raise InputError(f"{path} has no '{where}'. It must hold {', '.join(ports)}; it holds {held}.")
+    unknown = [name for name in arrays if name not in ports]
+    if unknown:
+        raise InputError(f"{path} holds '{unknown[0]}', which is no graph input. Those are {', '.join(ports)}.")
+    series = {where: _steps(path, where, ports[where], array) for where, array in arrays.items()}
+    lengths = {len(values) for values in series.values() if len(values) > 1}
+    if len(lengths) > 1:
+        found = ", ".join(f"{where} {len(values)}" for where, values in series.items())
+        raise InputError(f"{path} holds different numbers of steps: {found}.")
+    return series
+
+
+def _steps(path: str, where: str, port: Port, array: Array) -> list[Array]:
+    dtype = numpy_dtype(port.dtype)
+    if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
+        array = array.view(dtype)
+    if array.shape == port.shape:
+        return [array]
+    if array.shape[1:] == port.shape and len(array):
+        return list(array)
+    wanted = f"{list(port.shape)} or {['steps', *port.shape]}".replace("'", "")
+    raise InputError(f"{path}: '{where}' has the shape {list(array.shape)}; expected {wanted}.")
+
+
+def _summary(values: Array) -> dict[str, Any]:
+    if not values.size or values.dtype.kind == "c":
+        return {"min": None, "mean": None, "max": None}
+    wide = values.astype(np.float64)
+    return {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
+
+
+def _few(value: Array, limit: int = 6) -> str:
+    flat = value.reshape(-1)
+    texts = [f"{v:.4g}" if v.dtype.kind in "fc" else str(v) for v in flat[:limit]]
+    return ", ".join(texts) + (", …" if flat.size > limit else "")
+
+
+def bench(arguments: Namespace) -> Answer:
+    """Time the steps of a bundle."""
+    bundle, pipeline, opened = _load(arguments)
+    steps = arguments.steps or (max(1, round(5 * arguments.rate)) if arguments.rate else 1000)
+    announce(f"timing {steps} steps ...")
+    latency = pipeline.bench(steps, arguments.rate)
+    frequency = pipeline.frequency
+    data = {"graph": bundle.graph, "opened_s": opened, "frequency": frequency, **asdict(latency)}
+    figures = {"median": "p50", "99 %": "p99", "99.9 %": "p999", "longest": "longest", "jitter": "jitter"}
+    rows = [[name, f"{getattr(latency, attribute):.1f} µs"] for name, attribute in figures.items()]
+    rows.append(["this machine, doing nothing", f"{latency.noise_p50:.1f} µs, 99.9 % {latency.noise_p999:.1f} µs"])
+    rows.append(["opened in", f"{opened:.2f} s"])
+    parts: list[Table | Text] = [Table(f"{bundle.graph}: {steps} steps", ("what", "time"), rows)]
+    rate = arguments.rate or frequency
+    if rate:
+        share = latency.p50 * rate / 1e4
+        parts.append(Text(f"At {rate:g} Hz a step may take {1e6 / rate:.0f} µs; the median takes {share:.2f} % of it."))
+    late = bool(latency.misses)
+    if latency.misses is not None:
+        words = f"{latency.misses} of {steps} steps were late." if late else "No step was late."
+        parts.append(Text(words, "red" if late else "green"))
+    return Answer(data, parts, 1 if late else 0)
+
+
+def replay(arguments: Namespace) -> Answer:
+    """Give a recording to a bundle and compare what it returns."""
+    bundle, pipeline, _ = _load(arguments)
+    with progress("replaying"):
+        result = pipeline.replay(arguments.recording, arguments.rtol, arguments.atol)
+    found = result.difference
+    data = {"graph": bundle.graph, "steps": result.steps, "same": found is None, "difference": found and asdict(found)}
+    if found is None:
+        return Answer(data, [Text(f"{result.steps} steps, every output as recorded.", "green")])
+    words = f"Step {found.step}: '{found.key}' differs from the recording by up to {found.largest:.6g}."
+    return Answer(data, [Text(words, "red")], 1)

@@ -1,0 +1,95 @@
+"""What a session knows beyond the contract, as plain data for the page.
+
+Nothing here changes from one export of the same program to the next: no times, no addresses, no paths above the working
+directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from leapp.graph.contract import key
+from leapp.session.node import NodeTrace
+from leapp.session.report import Report
+
+__all__ = ["page_details"]
+
+_MOST = 500
+"""How many ops and constants of a node are listed; a page is for reading."""
+
+
+def page_details(
+    nodes: Sequence[NodeTrace], report: Report, figures: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """The ``details`` of :func:`leapp.view.page`.
+
+    Args:
+        nodes: The traced nodes.
+        report: What the session found.
+        figures: For an output ``node/port`` how far the written model is from the traced values.
+    """
+    return {
+        "static_outputs": [key(n.name, p.name) for n in nodes for p in n.outputs.values() if p.role == "static"],
+        "glue": [
+            {"node": g.node, "source": g.source, "ops": [_shorten(op) for op in g.ops], **_place(g)} for g in report.glue
+        ],
+        "validation": dict(figures or {}),
+        "nodes": {node.name: _node(node, report) for node in nodes},
+    }
+
+
+def _node(node: NodeTrace, report: Report) -> dict[str, Any]:
+    name = node.name
+    facts: dict[str, Any] = {
+        "pruned": report.pruned.get(name, []),
+        "random": [_shorten(text) for text in report.random.get(name, [])],
+        "escapes": [
+            {"kind": e.kind, "text": e.source, "value": e.value, "varies": e.varies, **_place(e)}
+            for e in report.escapes
+            if e.node == name
+        ],
+        "constants": [
+            {"name": c.name, "shape": list(c.shape), "dtype": c.dtype, "bytes": c.bytes, **_place(c)}
+            for c in report.constants
+            if c.node == name
+        ][:_MOST],
+    }
+    if node.replay is not None:
+        facts["parameters"] = sum(p.numel() for p in node.replay.parameters())
+    if node.program is not None:
+        calls = node.program.calls
+        facts["op_count"] = len(calls)
+        facts["ops"] = [{"op": _op(c.func), "text": c.where.text, **_place(c.where)} for c in calls[:_MOST]]
+    if name in report.validation:
+        passed = report.validation[name]
+        facts["passed"] = passed if isinstance(passed, bool) else str(passed)
+    return facts
+
+
+def _place(at: Any) -> dict[str, Any]:
+    return {"file": _relative(at.file), "line": at.line}
+
+
+def _relative(file: str) -> str:
+    """A path below the working directory, or the file's name: a bundle travels, and its maker's directories do not matter."""
+    relative = os.path.relpath(file) if os.path.isabs(file) else file
+    return os.path.basename(file) if relative.startswith(os.pardir) else relative
+
+
+def _shorten(text: str) -> str:
+    """A finding that ends in ``file:line``, with the file as ``_relative`` spells it."""
+    head, separator, path = text.rpartition(" at ")
+    file, colon, line = path.rpartition(":")
+    return f"{head}{separator}{_relative(file)}:{line}" if colon and line.isdigit() else text
+
+
+def _op(func: Any) -> str:
+    """How a recorded call is written: ``torch.tanh``, ``Tensor.__getitem__``, ``aten.mul.Tensor``."""
+    owner = getattr(func, "__objclass__", None)
+    name = getattr(func, "__name__", None) or str(func)
+    if owner is not None:
+        return f"{owner.__name__.removesuffix('Base').lstrip('_')}.{name}"
+    module = (getattr(func, "__module__", None) or "").split(".")[0]
+    return f"{module}.{name}" if module else name
