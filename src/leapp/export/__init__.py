@@ -23,17 +23,26 @@ def export_node(job: ExportJob, directory: Path) -> ExportResult:
     """
     backend = resolve_backend(job.backend)
     check_params(backend, job.params)
+    import warnings
+
     from .failures import explained
 
-    with explained(job, backend):
-        if backend in ("jit", "jit-trace"):
-            from .torchscript import export_torchscript
+    with explained(job, backend, _write), warnings.catch_warnings():
+        # Exporters warn about their own workings: deprecations of what they call, modules they did not find.
+        warnings.simplefilter("ignore")
+        return _write(job, directory)
 
-            return export_torchscript(job, directory)
-        if backend == "pt2":
-            from .program import export_program
 
-            return export_program(job, directory)
-        from .onnxmodel import export_onnx
+def _write(job: ExportJob, directory: Path) -> ExportResult:
+    backend = resolve_backend(job.backend)
+    if backend in ("jit", "jit-trace"):
+        from .torchscript import export_torchscript
 
-        return export_onnx(job, directory)
+        return export_torchscript(job, directory)
+    if backend == "pt2":
+        from .program import export_program
+
+        return export_program(job, directory)
+    from .onnxmodel import export_onnx
+
+    return export_onnx(job, directory)

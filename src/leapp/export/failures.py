@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from leapp.errors import ExportError
 
-from .job import ExportJob
+from .job import ExportJob, ExportResult
 
 __all__ = ["MissingOperatorsError", "explained"]
 
@@ -24,18 +25,39 @@ class MissingOperatorsError(Exception):
 
 
 @contextmanager
-def explained(job: ExportJob, backend: str | None) -> Iterator[None]:
-    """Raise ``ExportError`` in place of any exception of the block."""
+def explained(job: ExportJob, backend: str | None, export: Callable[[ExportJob, Path], ExportResult]) -> Iterator[None]:
+    """Raise ``ExportError`` in place of any exception of the block.
+
+    Args:
+        job: The node.
+        backend: The canonical name of its backend.
+        export: What the block runs, to be tried on parts of the node in search of the line that fails.
+    """
     try:
         yield
     except ExportError as error:
         raise _mixed(error, f"{job.node}: {error}") from error.__cause__
     except MissingOperatorsError as error:
-        raise ExportError(f"{job.node}: {backend} has no translation of {error}. Export this node with {_OTHERS}.") from error
+        line = _line(job, export, lambda other: isinstance(other, MissingOperatorsError))
+        what = f"{backend} has no translation of {error}{line}"
+        raise ExportError(f"{job.node}: {what}. Export this node with {_OTHERS}.") from error
     except Exception as error:
-        raise _mixed(
-            error, f"{job.node}: the {backend} export failed: {_first_cause(error)}{_advice(error, backend)}"
-        ) from error
+        cause = _first_cause(error)
+        line = _line(job, export, lambda other: _first_cause(other) == cause)
+        raise _mixed(error, f"{job.node}: the {backend} export failed{line}: {cause}{_advice(error, backend)}") from error
+
+
+def _line(
+    job: ExportJob, export: Callable[[ExportJob, Path], ExportResult], same: Callable[[Exception], bool]
+) -> str:
+    """Where the user's code asks for what fails, as part of a sentence; empty if that cannot be told."""
+    from .locating import first_failing, spelled_call
+
+    try:
+        call = first_failing(job, export, same)
+    except Exception:  # the search must not hide the error it explains
+        return ""
+    return f" (first at {spelled_call(call)})" if call is not None else ""
 
 
 def _first_cause(error: BaseException) -> str:
