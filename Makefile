@@ -21,9 +21,11 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-cache
 
 test: lint
+	@sh scripts/chromium.sh
 	$(BIN)/pytest -n 2 --dist worksteal
 
 soak: $(READY)
+	@sh scripts/chromium.sh
 	LEAPP_SOAK=1 $(BIN)/pytest -n 2 --dist worksteal
 
 clean:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from leapp import __version__
+from leapp.bundle import system_information
 from leapp.cli.output import Answer, Cell, Table, Text
 
 __all__ = ["doctor"]
@@ -25,18 +25,19 @@ _OPTIONAL = frozenset({"torch"})
 
 def doctor(arguments: Namespace) -> Answer:
     """Look at this machine."""
+    own = system_information()["leapp version"]
     versions = {name: _version(name) for name in _PACKAGES}
     providers, failure = _providers()
     problems = [*_problems(versions, failure)]
     data = {
-        "leapp": __version__,
+        "leapp": own,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": versions,
         "providers": providers,
         "problems": [{"level": level, "text": text} for level, text in problems],
     }
-    rows: list[list[Cell]] = [["leapp", __version__, ""], ["python", platform.python_version(), ""]]
+    rows: list[list[Cell]] = [["leapp", own, ""], ["python", platform.python_version(), ""]]
     rows += [[name, found or ("missing", "yellow"), f"at least {_PACKAGES[name]}"] for name, found in versions.items()]
     style = {"error": "red", "note": "yellow"}
     parts: list[Table | Text] = [

@@ -143,7 +143,7 @@ class _Version(argparse.Action):
     """Prints the version; only then is it worth importing."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from leapp import __version__
+        from leapp.bundle import system_information
 
-        print(f"leapp {__version__}")
+        print(f"leapp {system_information()['leapp version']}")
         parser.exit()

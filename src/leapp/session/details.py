@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from leapp.graph.contract import key
 from leapp.session.node import NodeTrace
 from leapp.session.report import Report
@@ -87,9 +89,11 @@ def _shorten(text: str) -> str:
 
 def _op(func: Any) -> str:
     """How a recorded call is written: ``torch.tanh``, ``Tensor.__getitem__``, ``aten.mul.Tensor``."""
+    if isinstance(func, torch._ops.OpOverload):
+        return str(func)
     owner = getattr(func, "__objclass__", None)
     name = getattr(func, "__name__", None) or str(func)
     if owner is not None:
         return f"{owner.__name__.removesuffix('Base').lstrip('_')}.{name}"
     module = (getattr(func, "__module__", None) or "").split(".")[0]
-    return f"{module}.{name}" if module else name
+    return f"{module}.{name}" if module not in ("", "leapp") else name
