@@ -1,6 +1,6 @@
-"""Indexing with a tensor that holds one number.
+"""Indexing with a tensor that holds one number, or one truth value.
 
-Torch reads the number out and selects with it, which in an exporter is a value that left the graph. These functions index
+Torch reads it out and selects with it, which in an exporter is a value that left the graph. These functions index
 with the tensor itself.
 """
 
@@ -49,6 +49,9 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
     """``x[index] = value``."""
+    if isinstance(index, Tensor) and index.dim() == 0 and index.dtype == torch.bool:
+        x.copy_(torch.where(index, value, x).reshape(x.shape))
+        return
     parts = index if isinstance(index, tuple) else (index,)
     numbers = [i for i, p in enumerate(parts) if _is_number(p)]
     if len(numbers) != 1 or any(isinstance(p, (Tensor, list)) for i, p in enumerate(parts) if i not in numbers):
