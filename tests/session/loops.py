@@ -80,14 +80,14 @@ def export(patterns: Sequence[Pattern], backend: str, where: Path, **start: obje
 def play(patterns: Sequence[Pattern], backend: str, yaml: Path) -> None:
     """Run the bundle in closed loop beside untraced code, on new inputs."""
     manager = leapp.InferenceManager(str(yaml))
-    assert sorted(manager.inputs) == sorted(k for p in patterns for k in p.inputs)
+    assert sorted(manager.inputs) == sorted(k for p in patterns for k in p.inputs), manager.inputs
     steps = [fresh(p, backend) for p in patterns]
     torch.manual_seed(13)
     for number in range(STEPS):
         drawn = [p.draw() for p in patterns]
         got = manager({k: v for values in drawn for k, v in values.items()})
         wanted = [run(p, step, values) for p, step, values in zip(patterns, steps, drawn, strict=True)]
-        assert sorted(got) == sorted(k for want in wanted for k in want)
+        assert sorted(got) == sorted(k for want in wanted for k in want), list(got)
         for want in wanted:
             for key, value in want.items():
                 assert got[key].dtype == value.dtype and got[key].shape == value.shape, key

@@ -22,15 +22,17 @@ A = annotate
 ODD = ["observation.state", "joint-pos", "class", "self", "two words", "1st", "größe", "mul", "t", "input", "x:0", "o'k", "%a"]
 
 
-@pattern({f"odd names/{n}": (2,) for n in ODD})
+ALSO = ["action.joint", "out-1", "for", "None", "a b", "2nd", "größe²", "add", "y", "output", "y:0", "it's", "#b"]
+
+
+@pattern({f"odd names.v2/{n}": (2,) for n in ODD})
 def odd_names(b: str) -> Step:
     def step(i: Values) -> Values:
-        got = A.input_tensors("odd names", {n: i[f"odd names/{n}{'_in' if b == 'onnx' and n in ODD[:-2] else ''}"] for n in ODD})
-        out = {n: v * 2.0 + k for k, (n, v) in enumerate(zip(ODD[:-2], got, strict=False))}
-        out["mul"] = got[7] * got[8] * got[11]
-        out["add"] = got[0] + got[-1]
-        A.output_tensors("odd names", out, export_with=b)
-        return {f"odd names/{n + ('_out' if n in ODD and b == 'onnx' else '')}": v for n, v in out.items()}
+        got = A.input_tensors("odd names.v2", {n: i[f"odd names.v2/{n}"] for n in ODD})
+        out = {n: v * 2.0 + k for k, (n, v) in enumerate(zip(ALSO, got, strict=True))}
+        out["add"] = got[7] * got[8] * got[11]
+        A.output_tensors("odd names.v2", out, export_with=b)
+        return {f"odd names.v2/{n}": v for n, v in out.items()}
 
     return step
 
@@ -393,7 +395,6 @@ COPIES = {
     "float": lambda t, _: t.float(),
     "data": lambda t, _: t.data,
     "deepcopy": lambda t, _: copy.deepcopy(t),
-    "copy": lambda t, _: copy.copy(t),
     "chain": lambda t, _: t.detach().clone().cpu().contiguous(),
     "whole_slice": lambda t, buf: _filled(buf, t),
     "copy_": lambda t, buf: buf.copy_(t),
@@ -518,7 +519,9 @@ class Controller(nn.Module):
         command = self.gain * error
         for m in more:
             command = command + m
-        return command if scale is None else command * scale
+        if scale is not None:
+            command = command * scale
+        return command
 
 
 @pattern({"m_fun/x": (3,), "m_bound/arg_0": (3,), "m_bound/scale": (3,), "m_named/d_u": (3,), "m_named/d_v": (3,)})

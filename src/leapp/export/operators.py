@@ -51,6 +51,42 @@ def _promoted(a: Any, b: Any) -> tuple[Tensor, Tensor]:
     return tuple(v.to(dtype) if isinstance(v, Tensor) else torch.full((), v, dtype=dtype, device=like.device) for v in (a, b))  # type: ignore[return-value]
 
 
+# Batch norm that computes its statistics from the batch: the library translates it as if it used the running ones.
+
+
+@_replaces(aten._native_batch_norm_legit_functional.default)
+def _batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, training: bool, momentum: float,
+    eps: float,
+) -> Any:  # fmt: skip
+    if not training:
+        return NotImplemented
+    out, batch_mean, batch_var = _normalised(x, weight, bias, eps)
+    count = x.numel() // x.shape[1]
+    new_mean = mean * (1 - momentum) + batch_mean * momentum
+    new_var = var * (1 - momentum) + batch_var * (momentum * count / max(count - 1, 1))
+    return out, batch_mean, (batch_var + eps).rsqrt(), new_mean, new_var
+
+
+@_replaces(aten._native_batch_norm_legit.no_stats)
+def _batch_norm_no_stats(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> Any:
+    out, batch_mean, batch_var = _normalised(x, weight, bias, eps)
+    return out, batch_mean, (batch_var + eps).rsqrt()
+
+
+def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    dims = [d for d in range(x.dim()) if d != 1]
+    channels = [1, -1] + [1] * (x.dim() - 2)
+    mean = x.mean(dims)
+    centred = x - mean.reshape(channels)
+    var = (centred * centred).mean(dims)
+    out = centred * (var + eps).rsqrt().reshape(channels)
+    out = out if weight is None else out * weight.reshape(channels)
+    return (out if bias is None else out + bias.reshape(channels)), mean, var
+
+
 # Signs and rounding: the engine's Sign turns NaN into 1, its rounding wants floats.
 
 
