@@ -180,7 +180,7 @@ row("numpy_array_equal", lambda x: x * (2 if np.array_equal(x.numpy()[0], x.nump
 row("numpy_list_index", lambda x: x * GAINS[np.argmax(x.numpy()[0])], distinct(3, 4), reports=("index",))
 row("numpy_roots", lambda x: x * np.sort(np.roots(x.numpy()).real)[0].astype(np.float32), uniform(0.5, 3.0, 3), reports=("roots", "poly", "eig"))
 row("numpy_vectorize", lambda x: x + torch.from_numpy(np.vectorize(lambda v: 2.0 if v > 0 else 1.0)(x.numpy()).astype(np.float32)), N34, reports=("vectorize", "bool", "pyfunc"))
-row("numpy_frompyfunc", lambda x: x + torch.from_numpy(np.frompyfunc(lambda v: v * 2, 1, 1)(x.numpy()).astype(np.float32)), N34, reports=("frompyfunc", "pyfunc", "object", "astype"))
+row("numpy_frompyfunc", lambda x: x + torch.from_numpy(np.frompyfunc(lambda v: v * 2, 1, 1)(x.numpy()).astype(np.float32)), N34, reports=("frompyfunc", "vectorized", "object", "astype"))
 row("numpy_fromiter", lambda x: x + torch.from_numpy(np.fromiter((v * 2 for v in x.numpy().flat), np.float32).reshape(3, 4)), N34, reports=("fromiter", "float"))
 row("numpy_packbits", lambda x: x + torch.from_numpy(np.packbits(x.numpy() > 0, axis=1)), N34, reports=("packbits",))
 row("numpy_unique_len", lambda x: x * len(np.unique(x.numpy())), ints(0, 5, 3, 4), reports=("unique", "len", "shape"))

@@ -15,6 +15,7 @@ REFUSED: dict[str, dict[str, dict[str, str]]] = {
                 mvlgamma inplace_mvlgamma multigammaln igamma inplace_igamma igammac inplace_igammac zeta
                 gcd lcm inplace_gcd inplace_lcm
             """,
+            "numpy_ops": "gcd lcm i0",
         },
         "ONNX has no operator for this matrix factorisation": {
             "torch_ops": """
@@ -22,9 +23,11 @@ REFUSED: dict[str, dict[str, dict[str, str]]] = {
                 la_pinv la_pinverse la_qr la_lu_rebuilt la_lu_solve la_lstsq la_matrix_exp la_cholesky_inverse
             """,
             "idioms": "rodrigues",
+            "numpy_ops": "linalg_pinv linalg_qr_rebuilt linalg_svd_values linalg_eigvalsh linalg_eigh_rebuilt linalg_lstsq",
         },
         "ONNX cannot reinterpret the bits of a tensor": {
             "torch_ops": "shape_view_bytes shape_view_dtype frexp nextafter inplace_nextafter",
+            "numpy_ops": "frexp",
         },
         "onnxruntime has no bfloat16 arithmetic on the CPU": {
             "torch_ops": "cast_bfloat16_maths dtype_bf16_port",
