@@ -25,6 +25,7 @@ from leapp.capture.hooks import ORIGINAL, change_class, supported
 from leapp.capture.indexing import basic, is_basic, locate, runs_backwards
 from leapp.capture.numpy_table import (
     BLIND,
+    CHECKS,
     IN_PLACE,
     NUMBERS,
     SEQUENCES,
@@ -51,6 +52,7 @@ Array = np.ndarray[Any, Any]
 Tensor = torch.Tensor
 _INTERFACE = ORIGINAL["__array_interface__"].__get__  # type: ignore[attr-defined]
 _TOLERANCE = {torch.float16: 1e-2, torch.float32: 1e-4, torch.complex64: 1e-4, torch.float64: 1e-9, torch.complex128: 1e-9}
+_LOOSE = 1e-3
 # Memory of arrays up to this size is kept until the node is finished, so that views the session has not seen are known.
 _HELD = 1 << 20
 
@@ -77,6 +79,9 @@ class Arrays:
         self.on_first_use: Callable[[], None] | None = None
         #: Whether any array has been followed.
         self.seen = False
+        #: Whether plain arrays that hold traced values may be watched.
+        self.following = False
+        self._quiet = 0
 
     # -- tensors behind arrays -----------------------------------------------------------------------------------------
 
@@ -224,6 +229,8 @@ class Arrays:
     def port(self, array: Array) -> Tensor | None:
         """The value of an array at a port, or ``None`` if torch has no such dtype."""
         self._first_use()
+        if not isinstance(array, np.ndarray):
+            return self.tensors_for(array) if torch_dtype(array.dtype) is not None else None
         found = self.behind(array)
         if found is not None and not found.flips:
             return found.tensor
@@ -238,6 +245,8 @@ class Arrays:
         """The array to go on with after ``array`` was declared as an input, with ``alias`` behind it."""
         if alias is t:
             return array
+        if not isinstance(array, np.ndarray):
+            return self.wrap(silent_numpy(alias), alias, scalar=True)
         plain = bare_view(array)
         with self.recorder.silence():
             elsewhere = _INTERFACE(plain)["data"][0] != t.data_ptr()
@@ -247,7 +256,7 @@ class Arrays:
 
     def watched(self, array: Array) -> Array:
         """A published array: what happens to it is of interest, even if it is a plain one."""
-        if self.on_first_use is not None:
+        if self.following:
             self.follow(array)
         return array
 
@@ -261,7 +270,15 @@ class Arrays:
     @property
     def listening(self) -> bool:
         """Whether calls are being recorded at all."""
-        return self.recorder.installed
+        return not self._quiet and self.recorder.installed
+
+    def quietly(self, call: Callable[[], Any]) -> Any:
+        """Run NumPy's own code: what it does inside concerns nobody."""
+        self._quiet += 1
+        try:
+            return call()
+        finally:
+            self._quiet -= 1
 
     def concerned(self, operands: Iterable[Any]) -> bool:
         """Whether any operand holds a traced value, or one that a node published."""
@@ -292,14 +309,14 @@ class Arrays:
 
     def perform(
         self, name: str, operands: list[Any], numpy: Callable[[], Any], expression: Callable[[], Any],
-        loose: bool = False,
+        check: str = "values",
     ) -> Any:  # fmt: skip
         """Run a call in NumPy and record it in torch; an escape if the two do not agree."""
         tape = self.traced_by(operands)
         first = 0 if tape is None else len(tape.memory_of)
         found = self._attempt(tape, expression)
-        result = numpy()
-        wrapped = self._wrapped(result, found, tape, first, loose)
+        result = self.quietly(numpy)
+        wrapped = self._wrapped(result, found, tape, first, check)
         if wrapped is not _NO_MATCH:
             return wrapped
         self.escape(tape, name, operands, result)
@@ -338,29 +355,33 @@ class Arrays:
         call = None if source is None or len(reads) != 1 else (source, (reads[0],), {})
         tape.escapes.append(Escape(kind, where(), _frozen(value), call, tuple(r.slot for r in reads)))
 
-    def _wrapped(self, result: Any, found: Any, tape: Tape | None, first: int, loose: bool) -> Any:
+    def _wrapped(self, result: Any, found: Any, tape: Tape | None, first: int, check: str) -> Any:
         """The result of a call with the recorded values attached, or ``_NO_MATCH``."""
         if isinstance(result, (np.ndarray, np.generic)):
-            return self._wrapped_leaf(result, found, tape, first, loose)
+            return self._wrapped_leaf(result, found, tape, first, check)
         if isinstance(result, (tuple, list)):
-            return self._wrapped_sequence(result, found, tape, first, loose)
+            return self._wrapped_sequence(result, found, tape, first, check)
         return _NO_MATCH
 
-    def _wrapped_sequence(self, result: Any, found: Any, tape: Tape | None, first: int, loose: bool) -> Any:
+    def _wrapped_sequence(self, result: Any, found: Any, tape: Tape | None, first: int, check: str) -> Any:
         if not isinstance(found, (tuple, list)) or len(found) != len(result):
             found = [None] * len(result)
-        items = []
+        items, traced = [], False
         for r, f in zip(result, found, strict=True):
+            item = r
             if isinstance(r, (np.ndarray, np.generic)) and not isinstance(f, int):
-                item = self._wrapped_leaf(r, f, tape, first, loose)
-                if item is _NO_MATCH:
-                    return _NO_MATCH
-                items.append(item)
-            else:
-                items.append(r)
+                item = self._wrapped_leaf(r, f, tape, first, check)
+                if item is _NO_MATCH and self._constant(r, f, tape):
+                    item = r
+            if item is _NO_MATCH:
+                return _NO_MATCH
+            items.append(item)
+            traced = traced or item is not r
+        if not traced:
+            return _NO_MATCH
         return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
 
-    def _wrapped_leaf(self, result: Any, found: Any, tape: Tape | None, first: int, loose: bool) -> Any:
+    def _wrapped_leaf(self, result: Any, found: Any, tape: Tape | None, first: int, check: str) -> Any:
         t = _unwrap(found, self)
         dtype = torch_dtype(result.dtype)
         if isinstance(result, np.ndarray):
@@ -375,7 +396,7 @@ class Arrays:
             t = t.to(dtype)
         if not self._known(t, tape):
             return _NO_MATCH if tape is not None else result
-        if not loose and not self._agree(result, t):
+        if check != "shape" and not self._agree(result, t, check == "magnitude"):
             return _NO_MATCH
         scalar = isinstance(result, np.generic)
         plain: Array = np.array(result) if scalar else result
@@ -383,6 +404,11 @@ class Arrays:
             plain = plain.copy(order="K")
         t = self._rebind(tape, t, plain, first)
         return self.wrap(plain, t, scalar=scalar)
+
+    def _constant(self, result: Any, found: Any, tape: Tape | None) -> bool:
+        """Whether one of several results does not depend on traced values."""
+        t = _unwrap(found, self)
+        return t is not None and not self._known(t, tape) and self._agree(result, t, magnitude=False)
 
     def _known(self, t: Tensor, tape: Tape | None) -> bool:
         with self.recorder.silence():
@@ -408,10 +434,9 @@ class Arrays:
             return made
         return None
 
-    def _agree(self, result: Any, t: Tensor) -> bool:
-        with self.recorder.silence():
-            plain = t.detach().resolve_conj().resolve_neg().numpy()
-        return agree(np.asarray(result), plain, _TOLERANCE.get(t.dtype, 0.0))
+    def _agree(self, result: Any, t: Tensor, magnitude: bool) -> bool:
+        a, b = np.asarray(result), silent_numpy(t)
+        return agree(np.abs(a), np.abs(b), _LOOSE) if magnitude else agree(a, b, _TOLERANCE.get(t.dtype, 0.0))
 
     def _rebind(self, tape: Tape | None, t: Tensor, plain: Array, first: int) -> Tensor:
         """The memory of NumPy's result takes the place of torch's."""
@@ -437,12 +462,12 @@ class Arrays:
         """Run a call that changes ``target``. ``record`` writes the same to a tensor, or returns the whole new value."""
         plain = bare_view(target)
         before = plain.copy()
-        result = numpy()
+        result = self.quietly(numpy)
         after = plain.copy()
         found = self.behind(target)
         if found is None or not self.concerned([target, *operands]):
             return result
-        self.follow(target)
+        self.watched(target)
         tape = self.traced_by([target, *operands])
         ORIGINAL["__setitem__"](plain, ..., before)
         try:
@@ -491,7 +516,7 @@ class Arrays:
             return ORIGINAL["__getitem__"](plain, bare)
         if not is_basic(index):
             return self.perform(
-                "__getitem__", operands, lambda: ORIGINAL["__getitem__"](plain, bare), lambda: self._picked(array, index)
+                "__getitem__", operands, lambda: _apart(ORIGINAL["__getitem__"](plain, bare)), lambda: self._picked(array, index)
             )
         result = ORIGINAL["__getitem__"](plain, bare)
         found = self.behind(array)
@@ -577,7 +602,7 @@ class Arrays:
             return getattr(ufunc, method)(*unwrapped(inputs), **unwrapped(kwargs))
 
         if not self.concerned(operands):
-            result = numpy()
+            result = self.quietly(numpy)
             return _given(result, outs) if not as_tensor else _as_tensor(result)
         if method == "at":
             target = inputs[0]
@@ -602,7 +627,7 @@ class Arrays:
     ) -> Any:
         """A call whose results go into given arrays."""
         if len(outs) != 1 or outs[0] is None:
-            result = numpy()
+            result = self.quietly(numpy)
             for out in outs:
                 if out is not None:
                     self._freeze(name, out, operands)
@@ -696,14 +721,14 @@ class Arrays:
             return function(*unwrapped(args), **unwrapped(kwargs))
 
         if function in BLIND or not self.concerned(operands):
-            return _given(numpy(), ())
-        if function is np.full_like and arrays_in((args[1:], kwargs)):
+            return self.quietly(numpy)
+        if function is _FULL_LIKE and arrays_in((args[1:], kwargs)):
             filled = np.empty_like(unwrapped(args[0]), **{k: v for k, v in kwargs.items() if k != "fill_value"})
             np.copyto(filled, args[1] if len(args) > 1 else kwargs["fill_value"], casting="unsafe")
             return filled
-        if function is np.full_like:
-            return numpy()
-        if function in (np.size, np.shape):
+        if function is _FULL_LIKE:
+            return self.quietly(numpy)
+        if function in _SHAPES:
             return self._shape(function, args, kwargs)
         if function in IN_PLACE:
             return self._in_place(function, name, args, kwargs, numpy)
@@ -712,7 +737,7 @@ class Arrays:
             if not any(self.traced(a) is not None for a in arrays_in(result)):
                 self.escape(self.traced_by(operands), name, operands, result)
             return result
-        if function is np.piecewise:
+        if function is _PIECEWISE:
             return self._piecewise(name, args, kwargs, numpy, operands)
         given, options, outs = _without_out(function, args, kwargs)
 
@@ -727,9 +752,7 @@ class Arrays:
 
         if outs:
             return self.into(name, outs, operands, numpy, expression)
-        loose = function in (np.partition, np.argpartition)
-        result = self.perform(name, operands, numpy, expression, loose)
-        return result
+        return self.perform(name, operands, numpy, expression, CHECKS.get(function, "values"))
 
     def _piecewise(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], numpy: Callable[[], Any], operands: list[Any]
@@ -793,9 +816,9 @@ class Arrays:
         def numpy() -> Any:
             return _original(original)(bare, *args, **kwargs)
 
+        result = self.quietly(numpy)
         if not operands or not self.concerned(operands):
-            return numpy()
-        result = numpy()
+            return result
         if isinstance(bare, np.ndarray) and np.may_share_memory(result, bare):
             if isinstance(data, Tensor):
                 return self.to_array(data, result) if result is bare else self.wrap(result)
@@ -911,7 +934,9 @@ class _NoMatch:
 
 
 _NO_MATCH: Any = _NoMatch()
+# As they are before a session replaces them.
 _from_numpy = torch.from_numpy
+_FULL_LIKE, _PIECEWISE, _SHAPES = np.full_like, np.piecewise, (np.size, np.shape)
 
 
 def _original(function: Any) -> Any:
@@ -1033,6 +1058,16 @@ def _unwrap(found: Any, arrays: Arrays) -> Tensor | None:
     return found if isinstance(found, Tensor) else None
 
 
+def _apart(result: Any) -> Any:
+    """The result of an index with values in it. NumPy gives a view for single numbers; which one, the values decide, so
+    nothing can be written through it.
+    """
+    if isinstance(result, np.ndarray) and result.base is not None:
+        result = result.copy()
+        result.flags.writeable = False
+    return result
+
+
 def _given(result: Any, outs: tuple[Any, ...]) -> Any:
     """NumPy's result, with the caller's own output arrays in their places."""
     if not outs:
@@ -1100,6 +1135,8 @@ def _at(ufunc: np.ufunc, t: Tensor, index: Any, *values: Any) -> None:
     value = values[0] if isinstance(values[0], Tensor) else torch.tensor(values[0])
     value = value.to(t.dtype)
     view, place, _ = locate(t, index)
+    while place and isinstance(place[-1], slice) and place[-1] == slice(None):
+        place = place[:-1]
     if any(not isinstance(p, Tensor) for p in place):
         raise Unmapped
     view.index_put_(place, value if ufunc.__name__ == "add" else -value, accumulate=True)

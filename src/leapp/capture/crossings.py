@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from leapp.capture.arrays import Arrays, arrays_in
+from leapp.capture.numpy_table import SEQUENCES
 
-__all__ = ["replacements"]
+__all__ = ["list_replacements", "replacements"]
 
 _MAKERS = "array asarray asanyarray ascontiguousarray asfortranarray".split()
 
@@ -75,3 +76,72 @@ def _array_function(arrays: Arrays) -> Callable[..., Any]:
         return arrays.function(func, args, kwargs)
 
     return array_function
+
+
+def list_replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
+    """NumPy functions that would read a list of traced arrays without asking them."""
+    found: list[tuple[Any, str, Any]] = []
+    for module in (np, np.linalg, np.fft):
+        for name, value in vars(module).items():
+            if name.startswith("_") or (module is np and name in _MAKERS):
+                continue
+            if isinstance(value, np.ufunc):
+                found.append((module, name, _Ufunc(arrays, value)))
+            elif hasattr(value, "_implementation"):
+                found.append((module, name, _gathering(arrays, value)))
+    return found
+
+
+def _gathering(arrays: Arrays, original: Any) -> Callable[..., Any]:
+    sequences = original in SEQUENCES
+
+    @functools.wraps(original)
+    def gathering(*args: Any, **kwargs: Any) -> Any:
+        if arrays.listening and any(type(a) in (list, tuple) for a in args):
+            args = tuple(_gathered(arrays, a, sequences) for a in args)
+        return original(*args, **kwargs)
+
+    return gathering
+
+
+def _gathered(arrays: Arrays, value: Any, sequences: bool = False) -> Any:
+    """A list that holds traced values as one array, so that NumPy sees what is in it."""
+    if type(value) not in (list, tuple) or not any(type(a) is not np.ndarray for a in arrays_in(value)):
+        return value
+    if sequences:
+        return [_gathered(arrays, v) for v in value]
+    return arrays.make(np.array, value)
+
+
+class _Ufunc:
+    """A ufunc whose list arguments are gathered first."""
+
+    def __init__(self, arrays: Arrays, original: np.ufunc) -> None:
+        self._arrays, self._original = arrays, original
+        for name in ("reduce", "accumulate", "outer", "at", "reduceat"):
+            setattr(self, name, self._method(getattr(original, name)))
+
+    @property
+    def __class__(self) -> Any:
+        return np.ufunc
+
+    def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return method(*self._ready(args), **kwargs)
+
+        return call
+
+    def _ready(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self._arrays.listening and any(type(a) in (list, tuple) for a in args):
+            return tuple(_gathered(self._arrays, a) for a in args)
+        return args
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._original(*self._ready(args), **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __repr__(self) -> str:
+        return repr(self._original)

@@ -20,7 +20,7 @@ import torch
 import torch._numpy as tnp
 from torch._numpy import _binary_ufuncs_impl, _unary_ufuncs_impl
 
-__all__ = ["BLIND", "FUNCTIONS", "IN_PLACE", "SEQUENCES", "THROUGH", "UFUNCS", "Unmapped", "lookup", "reduced"]
+__all__ = ["BLIND", "CHECKS", "FUNCTIONS", "IN_PLACE", "SEQUENCES", "THROUGH", "UFUNCS", "Unmapped", "lookup", "reduced"]
 
 Tensor = torch.Tensor
 Expression = Callable[..., Any]
@@ -69,7 +69,13 @@ SEQUENCES = frozenset(
 )
 """Functions for which a list is a list of arrays, not an array."""
 
-THROUGH = frozenset(_named("apply_along_axis apply_over_axes block append kron unstack"))
+CHECKS = {
+    **dict.fromkeys(_named("partition argpartition"), "shape"),
+    **dict.fromkeys(_named("eigh svd qr", np.linalg), "magnitude"),
+}
+"""What to compare of functions whose result is not unique: the order of equals, the signs of vectors."""
+
+THROUGH = frozenset(_named("apply_along_axis apply_over_axes append unstack"))
 """Functions written in Python whose inner NumPy calls see all there is to see."""
 
 
@@ -334,8 +340,7 @@ def _quantile(a: Any, q: Any, axis: Any, keepdims: bool, method: str, percent: b
         raise Unmapped
     lanes, kept = _first_lane(tensor(a), axis)
     lanes = _floating(lanes)
-    if not isinstance(q, (int, float)):
-        lanes = lanes.to(torch.promote_types(lanes.dtype, torch.float64))
+    precision = lanes.dtype if isinstance(q, (int, float)) else torch.promote_types(lanes.dtype, torch.float64)
     q = tensor(q).to(torch.float64)
     q = q / 100 if percent else q
     ordered = torch.sort(lanes, -1).values
@@ -348,7 +353,7 @@ def _quantile(a: Any, q: Any, axis: Any, keepdims: bool, method: str, percent: b
         place = one * (count - 1)
         below = torch.floor(place).clamp(min=0).to(torch.int64)
         above = torch.minimum(below + 1, tensor(count).to(torch.int64) - 1).clamp(min=0)
-        weight = (place - below).to(ordered.dtype)
+        weight = (place - below).to(precision)
         low, high = _pick(ordered, below), _pick(ordered, above)
         step = (high - low) * weight
         mixed = torch.where(weight < 0.5, low + step, high - (high - low) * (1 - weight))
@@ -733,6 +738,61 @@ def _spread_function(root: bool) -> Expression:
 
 _expression("std")(_spread_function(True))
 _expression("var")(_spread_function(False))
+
+
+@_expression("block")
+def _block(arrays: Any) -> Tensor:
+    def depth(part: Any) -> int:
+        return 1 + max(map(depth, part)) if isinstance(part, list) else 0
+
+    def join(part: Any, axis: int) -> Tensor:
+        return torch.cat(_promoted(*(join(p, axis + 1) for p in part)), axis) if isinstance(part, list) else grown(part)
+
+    def leaves(part: Any) -> list[Tensor]:
+        return [leaf for p in part for leaf in leaves(p)] if isinstance(part, list) else [tensor(part)]
+
+    dims = max(depth(arrays), *(leaf.dim() for leaf in leaves(arrays)))
+
+    def grown(part: Any) -> Tensor:
+        t = tensor(part)
+        return t[(None,) * (dims - t.dim())]
+
+    return join(arrays, -depth(arrays))
+
+
+@_expression("cov")
+def _cov(
+    m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: None = None,
+    aweights: None = None, *, dtype: Any = None,
+) -> Tensor:  # fmt: skip
+    m = tensor(m)
+    if y is not None or fweights is not None or aweights is not None or dtype is not None or m.dim() > 2:
+        raise Unmapped
+    m = m.to(torch.promote_types(m.dtype, torch.float64))
+    rows = m if rowvar or m.dim() < 2 else m.mT
+    return torch.cov(rows, correction=ddof if ddof is not None else int(not bias))
+
+
+@_expression("corrcoef")
+def _corrcoef(x: Any, y: Any = None, rowvar: bool = True, **options: Any) -> Tensor:
+    if options:
+        raise Unmapped
+    c = _cov(x, y, rowvar)
+    if c.dim() == 0:
+        return c / c
+    scale = torch.sqrt(torch.diagonal(c))
+    return torch.clip(c / scale.unsqueeze(1) / scale.unsqueeze(0), -1, 1)
+
+
+@_expression("vander")
+def _vander(x: Any, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803
+    x = tensor(x)
+    x = x.to(_torch_dtype(np.promote_types(str(x.dtype).removeprefix("torch."), np.int64)))
+    n = x.shape[0] if N is None else N
+    powers = [torch.ones_like(x)]
+    for _ in range(n - 1):
+        powers.append(powers[-1] * x)
+    return torch.stack(powers[:n] if increasing else powers[:n][::-1], 1)
 
 
 @_expression("matrix_transpose", np, np.linalg)

@@ -12,7 +12,7 @@ from typing import Any
 
 from leapp.capture.arrays import arrays_in
 from leapp.capture.calls import tensors
-from leapp.capture.crossings import replacements
+from leapp.capture.crossings import list_replacements, replacements
 from leapp.capture.hooks import Hooks, supported
 from leapp.capture.pickling import reduce
 from leapp.capture.recorder import PLAIN, Recorder
@@ -134,8 +134,17 @@ class Patches:
         for owner, name, replacement in replacements(arrays):
             self._replace(owner, name, replacement)
         hooks = Hooks(PLAIN_METHODS)
-        arrays.on_first_use = hooks.install if supported() else None
-        self._undo.append(hooks.remove)
+
+        def first_use() -> None:
+            arrays.on_first_use = None
+            for owner, name, replacement in list_replacements(arrays):
+                self._replace(owner, name, replacement)
+            if supported():
+                hooks.install()
+                self._undo.append(hooks.remove)
+                arrays.following = True
+
+        arrays.on_first_use = first_use
 
     def _follow_pickling(self) -> None:
         import torch
