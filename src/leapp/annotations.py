@@ -58,8 +58,8 @@ class Annotate:
             node_name: A node opened by ``input_tensors``.
             tensors: As for ``input_tensors``; every value must be computed from the node's inputs.
             static_outputs: Constant outputs, named in the same way.
-            **kwargs: ``export_with``, the backend (``None`` exports nothing); ``backend_params``; ``graph_outputs``, ``True`` or
-                names of outputs that the graph returns even though another node consumes them or they are fed back.
+            **kwargs: ``export_with``, the backend (``None`` exports nothing); ``backend_params``; ``graph_outputs``, ``True``
+                or names of outputs that the graph returns even though another node consumes them or they are fed back.
 
         Returns:
             The values given: the only one, or a tuple.
@@ -198,7 +198,7 @@ class Annotate:
 
         def decorate(function: F) -> F:
             if isinstance(function, (staticmethod, classmethod)):
-                return type(function)(decorate(function.__func__))  # type: ignore[return-value]
+                return type(function)(decorate(function.__func__))
             from leapp.session.method import MethodNode, node_name_of, refuse_unfit
 
             refuse_unfit(function)

@@ -91,4 +91,5 @@ def play(patterns: Sequence[Pattern], backend: str, yaml: Path) -> None:
         for want in wanted:
             for key, value in want.items():
                 assert got[key].dtype == value.dtype and got[key].shape == value.shape, key
-                torch.testing.assert_close(got[key], value, rtol=1e-4, atol=1e-5, msg=lambda m, k=key: f"{k}, step {number}: {m}")
+                message = f"{key}, step {number}: {got[key]} instead of {value}"
+                torch.testing.assert_close(got[key], value, rtol=1e-4, atol=1e-5, equal_nan=True, msg=message)

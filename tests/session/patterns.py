@@ -445,7 +445,8 @@ def feedback_over_many_nodes(b: str) -> Step:
         new = []
         forward = i["ring_0/x"]
         for k in range(4):
-            f, own, ahead = A.input_tensors(f"ring_{k}", {"f": forward, "own": carried[k], "ahead": carried[(k + 1) % 4]} if k else {"x": forward, "own": carried[k], "ahead": carried[(k + 1) % 4]})
+            given = {"f" if k else "x": forward, "own": carried[k], "ahead": carried[(k + 1) % 4]}
+            f, own, ahead = A.input_tensors(f"ring_{k}", given)
             v = torch.tanh(f + 0.5 * own - 0.3 * ahead)
             A.output_tensors(f"ring_{k}", {"v": v}, export_with=b, graph_outputs=k == 3)
             new.append(v)

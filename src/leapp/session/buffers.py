@@ -103,9 +103,9 @@ def is_scratch(node: NodeTrace, buffer: TrackedBuffer) -> bool:
         return buffer.reset
     if not buffer.carried:
         raise TraceError(
-            f"node '{node.name}': the buffer '{buffer.port}' (registered at {node.inputs[buffer.port].where}) begins a pass with "
-            "neither what the pass before left in it nor what it held at first, so something outside the node writes to it. "
-            "Declare it with annotate.input_tensors()."
+            f"node '{node.name}': the buffer '{buffer.port}' (registered at {node.inputs[buffer.port].where}) begins a pass "
+            "with neither what the pass before left in it nor what it held at first, so something outside the node "
+            "writes to it. Declare it with annotate.input_tensors()."
         )
     return not buffer.same_memory
 

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -42,19 +42,16 @@ __all__ = ["Session"]
 
 Tensor = torch.Tensor
 Given = dict[str, tuple[Tensor, TensorSemantics | None]]
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _one_thread_at_a_time(
-    function: Callable[Concatenate[Session, P], R],
-) -> Callable[Concatenate[Session, P], R]:
+def _one_thread_at_a_time(function: F) -> F:
     @functools.wraps(function)
-    def call(self: Session, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Session, *args: Any, **kwargs: Any) -> Any:
         with self.recorder.lock:
             return function(self, *args, **kwargs)
 
-    return call
+    return call  # type: ignore[return-value]
 
 
 class _Running(threading.local):
@@ -152,8 +149,8 @@ class Session:
     def _retrace(self, node: NodeTrace) -> None:
         """The first pass gave a state its first value without reading one: what counts is what the second pass does."""
         logger.warning(
-            "node '%s': the first pass updated %s without declaring it, so the node is traced again in its second pass, and the "
-            "bundle starts from the values that the first pass left.", node.name, ", ".join(f"'{n}'" for n in sorted(node.late)),
+            "node '%s': the first pass updated %s without declaring it, so the node is traced again in its second pass, and "
+            "the bundle starts from the values that the first pass left.", node.name, ", ".join(map(repr, sorted(node.late))),
         )  # fmt: skip
         node.begin(self._tape(node.name), self.clock)
         node.retraced = True
@@ -218,12 +215,13 @@ class Session:
     def _tensor(self, leaf: Any, node: NodeTrace, port: str) -> Tensor:
         if isinstance(leaf, Tensor):
             return leaf
-        t = self.recorder.arrays.port(leaf) if isinstance(leaf, (np.ndarray, np.generic)) else None
+        t = self.recorder.arrays.port(leaf) if isinstance(leaf, np.ndarray) else None
         if t is not None:
             return t
         what = f"{type(leaf).__name__} of {leaf.dtype}" if isinstance(leaf, np.ndarray) else type(leaf).__name__
         raise AnnotationTypeError(
-            f"node '{node.name}', port '{port}' (at {where()}): a {what} cannot be traced. Pass a torch tensor or a numeric array."
+            f"node '{node.name}', port '{port}' (at {where()}): a {what} cannot be traced. Pass a torch tensor or a numeric "
+            "array."
         )
 
     def _declare(
@@ -343,7 +341,9 @@ class Session:
             # The first value of a state may be a constant, such as the zeros of an empty history.
             self.recorder.constant(node.require_traced(), t)
         elif owner is not node.tape:
-            whose = f"belongs to node '{owner.node}'" if owner is not None else "is not computed from the node's inputs or states"
+            whose = "is not computed from the node's inputs or states"
+            if owner is not None:
+                whose = f"belongs to node '{owner.node}'"
             raise TraceError(
                 f"node '{node.name}': the update of state '{name}' at {at} {whose}. Compute it from values that "
                 "input_tensors() or state_tensors() returned."
@@ -391,13 +391,13 @@ class Session:
             return t
         if self.recorder.owner([t]) is not None:
             raise TraceError(
-                f"node '{node.name}': register_buffer() for '{name}' at {at} got a traced value. Register plain tensors, before "
-                "anything traced is written to them."
+                f"node '{node.name}': register_buffer() for '{name}' at {at} got a traced value. Register plain tensors, "
+                "before anything traced is written to them."
             )
         if name in node.inputs:
             raise AnnotationError(
-                f"node '{node.name}' already has an input '{name}', declared at {node.inputs[name].where}; register_buffer() at "
-                f"{at} needs another name."
+                f"node '{node.name}' already has an input '{name}', declared at {node.inputs[name].where}; register_buffer() "
+                f"at {at} needs another name."
             )
         born = self.recorder.born.get(id(t))
         buffers.track(node, name, TrackedBuffer(name, t, fresh=born is not None and born() is t), at)
@@ -574,10 +574,11 @@ class Session:
 
     def _cut(self, node: NodeTrace) -> None:
         tape = node.require_traced()
-        slots = [p.slot for p in node.outputs.values() if p.slot is not None]
+        program = cut(tape, [p.slot for p in node.outputs.values() if p.slot is not None])
         if node.backend is not None:
-            self._prune(node, cut(tape, slots).reads() & set(tape.inputs))
-        node.program = cut(tape, slots, [p.slot for p in node.inputs.values() if p.slot is not None])
+            self._prune(node, program.reads() & set(tape.inputs))
+        program.inputs = [p.slot for p in node.inputs.values() if p.slot is not None]
+        node.program = program
         node.replay = Replay(node.program, constant_names(node.program, self.modules.values()))
 
     def _prune(self, node: NodeTrace, live: set[int]) -> None:
@@ -819,6 +820,6 @@ def check_node_name(name: Any) -> None:
         raise AnnotationTypeError(f"node names are strings, not {type(name).__name__} ({name!r}), at {where()}.")
     if not name or name.startswith(".") or any(c in name for c in '/\\:*?"<>|') or not name.isprintable() or len(name) > 200:
         raise AnnotationError(
-            f"{name!r} (at {where()}) cannot be a node name: it names a file in the bundle. Use letters, digits, '_', '-', '.' and "
-            "spaces, and do not begin with a dot."
+            f"{name!r} (at {where()}) cannot be a node name: it names a file in the bundle. Use letters, digits, '_', '-', "
+            "'.' and spaces, and do not begin with a dot."
         )

@@ -76,9 +76,9 @@ class Sources:
         if age > 1 or (age == 1 and again and not node.passes and not node.retraced):
             raise TraceError(
                 f"node '{node.name}', input '{port}' (at {at}) is '{found.node}/{found.port}' of an earlier run: node "
-                f"'{found.node}' has been entered {age} more time(s) since. An input takes the value of the same pass or of the "
-                "pass before. Give each call of a function that runs several times in a pass a node_name of its own; keep older "
-                "values as state."
+                f"'{found.node}' has been entered {age} more time(s) since. An input takes the value of the same pass or of "
+                "the pass before. Give each call of a function that runs several times in a pass a node_name of its own; keep "
+                "older values as state."
             )
         return Source(found.node, found.port, delayed=age == 1)
 
@@ -91,8 +91,8 @@ class Sources:
         ):
             raise TraceError(
                 f"node '{node.name}', input '{port.name}' (at {at}) was fed by {port.source or 'a value from outside'} before "
-                f"and is fed by {source or 'a value from outside'} now. An input has one source: declare a second port, or reset "
-                "to the value of the first pass."
+                f"and is fed by {source or 'a value from outside'} now. An input has one source: declare a second port, or "
+                "reset to the value of the first pass."
             )
 
     def _report_unpublished(self, node: NodeTrace, port: str, t: Tensor, at: Where) -> None:
