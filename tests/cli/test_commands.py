@@ -1,0 +1,290 @@
+"""What each command answers, to people, to programs and to shells."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from leapp.cli import main
+
+from .conftest import JOINTS, Policy
+
+
+def ask(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, Any]:
+    """The exit code and the JSON answer."""
+    code = main([*map(str, argv), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def read(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str]:
+    """The exit code and what a person reads in a pipe."""
+    code = main([*map(str, argv)])
+    return code, capsys.readouterr().out
+
+
+def new_inputs(steps: int) -> torch.Tensor:
+    return torch.randn(steps, 1, 3, generator=torch.Generator().manual_seed(99))
+
+
+def eager(policy: Policy, inputs: torch.Tensor) -> torch.Tensor:
+    memory, made = torch.zeros(1, 3), []
+    for q in inputs:
+        target, memory = policy.step(q, memory)
+        made.append(target)
+    return torch.stack(made)
+
+
+# -- inspect
+
+
+def test_inspect_tells_what_to_feed_in_which_order_units_and_rate(policy: Policy, capsys: pytest.CaptureFixture[str]) -> None:
+    code, data = ask(capsys, "inspect", policy.path)
+    assert code == 0
+    assert data["frequency"] == 50
+    (given,) = data["inputs"]
+    assert (given["key"], given["shape"], given["dtype"]) == ("filter/q", [1, 3], "float32")
+    assert (given["kind"], given["units"]) == ("state/joint/position", "rad")
+    assert given["element_names"][-1] == JOINTS
+    assert [p["key"] for p in data["outputs"]] == ["policy/target"]
+    assert [s["source"] for s in data["state"]] == ["filter/memory_out"]
+    assert data["missing"] == []
+    code, text = read(capsys, "inspect", policy.path)
+    for words in ("50 Hz", "20 ms", "hip, knee, ankle", "rad", "limits [-3.0, 3.0]", "Nothing is missing"):
+        assert words in text
+    assert "\x1b" not in text
+
+
+def test_inspect_tells_what_is_missing(scripted: Policy, capsys: pytest.CaptureFixture[str]) -> None:
+    _, data = ask(capsys, "inspect", scripted.path)
+    missing = " | ".join(data["missing"])
+    for words in ("no frequency", "no kind: filter/q", "no units: filter/q", "no element names: filter/q"):
+        assert words in missing
+
+
+def test_the_yaml_file_and_its_directory_name_the_same_bundle(policy: Policy, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (ask(capsys, "inspect", path)[1] for path in (policy.path, policy.path / "leg.yaml"))
+    assert first == second
+
+
+# -- verify
+
+
+@pytest.mark.parametrize("thorough", [[], ["--thorough"]])
+def test_verify_replays_samples(policy: Policy, thorough: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, data = ask(capsys, "verify", policy.path, *thorough)
+    assert (code, data["ok"]) == (0, True)
+    figures = {o["key"]: o for o in data["outputs"]}
+    assert figures["policy/target"]["count"] == 4 * 3 * (5 if thorough else 1)
+    assert figures["policy/target"]["largest"] < 1e-5
+    assert any(s["step"] == "closed loop" and "4 passes" in s["text"] for s in data["steps"])
+
+
+def test_verify_says_no_to_a_changed_file(policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = shutil.copytree(policy.path, tmp_path / "leg")
+    model = copy / "policy.onnx"
+    model.write_bytes(model.read_bytes()[:-1] + b"\x00")
+    code, text = read(capsys, "verify", copy)
+    assert code == 1
+    assert "policy" in text
+    assert "Not verified." in text
+
+
+def test_verify_says_no_to_other_weights(
+    policy: Policy, retrained: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Right files, wrong values: only the samples can tell."""
+    copy = shutil.copytree(policy.path, tmp_path / "leg")
+    shutil.copyfile(retrained.path / "policy.onnx", copy / "policy.onnx")
+    text = (copy / "leg.yaml").read_text().partition("\nintegrity:")[0] + "\nintegrity: unsealed\n"
+    for old, new in zip(*(_hashes(p.path / "leg.yaml", "policy.onnx") for p in (policy, retrained)), strict=True):
+        text = text.replace(old, new)
+    (copy / "leg.yaml").write_text(text)
+    code, data = ask(capsys, "verify", copy)
+    assert (code, data["ok"]) == (1, False)
+    assert [s["step"] for s in data["steps"] if not s["ok"]] == ["node policy"]
+
+
+def _hashes(path: Path, model: str) -> list[str]:
+    block = path.read_text().partition(f"model_path: {model}")[2]
+    return [block.partition(f"{name}: ")[2].split()[0] for name in ("md5sum", "sha256sum")]
+
+
+def test_verify_pins_a_digest(policy: Policy, capsys: pytest.CaptureFixture[str]) -> None:
+    digest = ask(capsys, "inspect", policy.path)[1]["digest"]
+    assert ask(capsys, "verify", policy.path, "--digest", digest)[0] == 0
+    assert ask(capsys, "verify", policy.path, "--digest", "0" * 64)[0] == 1
+
+
+# -- run, replay, bench
+
+
+@pytest.mark.parametrize("name", ["policy", "scripted"])
+def test_run_gives_what_eager_pytorch_gives(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exported: Policy = request.getfixturevalue(name)
+    inputs = new_inputs(6)
+    np.savez(tmp_path / "in.npz", **{"filter/q": inputs.numpy()})
+    code, data = ask(capsys, "run", exported.path, "--input", tmp_path / "in.npz", "--output", tmp_path / "out.npz")
+    assert (code, data["steps"]) == (0, 6)
+    with np.load(tmp_path / "out.npz") as out:
+        np.testing.assert_allclose(out["policy/target"], eager(exported, inputs).numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_run_without_input_uses_the_recorded_samples(policy: Policy, capsys: pytest.CaptureFixture[str]) -> None:
+    code, data = ask(capsys, "run", policy.path)
+    assert (code, data["steps"], data["inputs"]) == (0, 4, "the recorded samples")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"filter/p": np.zeros((1, 3), np.float32)}, "filter/q"),
+        ({"filter/q": np.zeros((1, 4), np.float32)}, "[steps, 1, 3]"),
+        ({"filter/q": np.zeros((1, 3))}, "float64"),
+        ({"filter/q": np.zeros((1, 3), np.float32), "x": np.zeros(1)}, "'x'"),
+    ],
+)
+def test_run_refuses_wrong_inputs_on_one_line(
+    policy: Policy, arrays: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "in.npz", **arrays)
+    assert main(["run", str(policy.path), "--input", str(tmp_path / "in.npz")]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_replay_finds_the_first_step_that_differs(
+    policy: Policy, retrained: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = tmp_path / "run.npz"
+    assert main(["run", str(policy.path), "--record", str(recording)]) == 0
+    capsys.readouterr()
+    code, data = ask(capsys, "replay", policy.path, recording)
+    assert (code, data["same"], data["steps"]) == (0, True, 4)
+    code, data = ask(capsys, "replay", retrained.path, recording)
+    assert (code, data["same"]) == (1, False)
+    assert (data["difference"]["step"], data["difference"]["key"]) == (0, "policy/target")
+    assert data["difference"]["largest"] > 0.01
+
+
+def test_bench_counts_late_steps(policy: Policy, capsys: pytest.CaptureFixture[str]) -> None:
+    code, data = ask(capsys, "bench", policy.path, "--steps", 50)
+    assert (code, data["steps"], data["misses"]) == (0, 50, None)
+    assert 0 < data["p50"] <= data["longest"]
+    # No computer does a step in a microsecond.
+    code, data = ask(capsys, "bench", policy.path, "--steps", 50, "--rate", 999_999)
+    assert code == 1
+    assert data["misses"] > 0
+
+
+# -- diff
+
+
+def test_a_bundle_does_not_differ_from_itself(policy: Policy, capsys: pytest.CaptureFixture[str]) -> None:
+    code, data = ask(capsys, "diff", policy.path, policy.path)
+    assert (code, data["same"], data["changes"]) == (0, True, [])
+    assert data["outputs"] == [{"key": "policy/target", "largest": 0.0}]
+
+
+def test_diff_tells_weights_and_the_largest_output_difference(
+    policy: Policy, retrained: Policy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, data = ask(capsys, "diff", policy.path, retrained.path)
+    assert code == 1
+    assert {c["where"].split(":")[0] for c in data["changes"] if c["what"] in ("model file", "weight")} == {"policy"}
+    assert any(c["what"] == "weight" for c in data["changes"])
+    inputs = torch.randn(4, 1, 3, generator=torch.Generator().manual_seed(7))
+    expected = (eager(policy, torch.stack(list(inputs))) - eager(retrained, torch.stack(list(inputs)))).abs().max()
+    assert data["outputs"][0]["key"] == "policy/target"
+    assert data["outputs"][0]["largest"] == pytest.approx(float(expected), rel=1e-3)
+
+
+def test_diff_tells_meaning_wiring_and_settings(
+    policy: Policy, scripted: Policy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, data = ask(capsys, "diff", policy.path, scripted.path)
+    assert code == 1
+    changes = {(c["what"], c["where"]): (c["old"], c["new"]) for c in data["changes"]}
+    assert changes["meaning", "filter/q units"] == ("rad", "-")
+    assert changes["setting", "frequency"] == (50, "-")
+    assert changes["backend", "policy"] == ("onnx", "jit")
+    assert changes["feedback", "filter/memory"] == ("-", "filter/memory")
+
+
+# -- check, fuse, view, the rest
+
+
+@pytest.mark.parametrize("profile", ["onnxruntime", "tensorrt", "openvino", "isaac-ros"])
+def test_check_says_who_can_take_a_bundle(
+    policy: Policy, scripted: Policy, profile: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(capsys, "check", "--profile", profile, policy.path)[0] == 0
+    code, data = ask(capsys, "check", "--profile", profile, scripted.path)
+    assert (code, data["ok"]) == (1, False)
+    assert {f["where"] for f in data["findings"] if f["level"] == "error"} >= {"filter", "policy"}
+
+
+def test_fuse_writes_one_model_that_runs_in_plain_onnxruntime(
+    policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import onnxruntime as ort
+
+    code, data = ask(capsys, "fuse", policy.path, "-o", tmp_path / "leg.onnx")
+    assert (code, data["output"]) == (0, str(tmp_path / "leg.onnx"))
+    session = ort.InferenceSession(tmp_path / "leg.onnx")
+    q = new_inputs(1)[0]
+    state = next(i.name for i in session.get_inputs() if i.name != "filter/q")
+    (made,) = session.run(["policy/target"], {"filter/q": q.numpy(), state: np.zeros((1, 3), np.float32)})
+    np.testing.assert_allclose(made, policy.step(q, torch.zeros(1, 3))[0].numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_view_opens_the_sealed_page_and_writes_others_elsewhere(
+    policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    code, data = ask(capsys, "view", policy.path)
+    assert (code, Path(data["page"])) == (0, policy.path / "leg.html")
+    assert opened == [(policy.path / "leg.html").as_uri()]
+    code, data = ask(capsys, "view", policy.path, "--verify", "--no-open", "--output", tmp_path)
+    assert Path(data["page"]) == tmp_path / "leg.html"
+    assert '"largest"' in (tmp_path / "leg.html").read_text()
+    assert len(opened) == 1
+    assert ask(capsys, "verify", policy.path)[0] == 0
+
+
+def test_schema_is_json_either_way(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(read(capsys, "schema")[1]) == ask(capsys, "schema")[1]
+
+
+def test_doctor_lists_versions_and_providers(capsys: pytest.CaptureFixture[str]) -> None:
+    code, data = ask(capsys, "doctor")
+    assert code == 0
+    assert data["packages"]["torch"] == torch.__version__
+    assert "CPUExecutionProvider" in data["providers"]
+
+
+def test_an_unreadable_bundle_is_an_error_on_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("inspect", "verify", "run", "bench", "view"):
+        assert main([command, str(tmp_path / "nothing")]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("leapp: ")
+        assert error.count("\n") == 1
+    (tmp_path / "bad.yaml").write_text("models: [")
+    code, data = ask(capsys, "inspect", tmp_path / "bad.yaml")
+    assert code == 2
+    assert data["error"]
+
+
+def test_wrong_usage_is_an_error_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["nothing"], ["run"], ["run", "x", "--steps", "many"], ["check", "x", "--profile", "toaster"]):
+        assert main(argv) == 2
+        assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,127 @@
+"""The command line as a process: start-up, signals, pipes, terminals, shells."""
+
+from __future__ import annotations
+
+import os
+import pty
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import leapp
+
+from .conftest import Policy
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(leapp.__file__).parents[1])}
+
+
+def run(*argv: object, **more: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "leapp", *map(str, argv)]
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, **more)
+
+
+def test_looking_at_a_bundle_is_quick(policy: Policy) -> None:
+    """Below 250 ms of processor time, the interpreter included. The best of a few: the machine is shared."""
+    spent = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert run("inspect", policy.path).returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(spent) < 0.25
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "run", "check", "view", "diff"])
+def test_no_command_imports_torch_for_an_onnx_bundle(policy: Policy, command: str, tmp_path: Path) -> None:
+    more = {"check": ["--profile", "tensorrt"], "view": ["--no-open", "--output", str(tmp_path)], "diff": [str(policy.path)]}
+    argv = [command, str(policy.path), *more.get(command, [])]
+    program = f"""
+import sys
+from leapp.cli import main
+assert main({argv!r}) == 0
+heavy = {{"torch", "onnxscript"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL, timeout=120)
+
+
+def test_ctrl_c_ends_cleanly(policy: Policy) -> None:
+    command = [sys.executable, "-m", "leapp", "bench", str(policy.path), "--rate", "10", "--steps", "1000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out, error) == (130, "", "leapp: interrupted\n")
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m leapp schema | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def on_terminal(*argv: object, **environment: str) -> str:
+    """What a command prints on a terminal."""
+    main_end, far_end = pty.openpty()
+    command = [sys.executable, "-m", "leapp", *map(str, argv)]
+    more = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120", **environment}
+    process = subprocess.Popen(command, stdout=far_end, stderr=far_end, env=more)
+    os.close(far_end)
+    text = b""
+    while True:
+        try:
+            piece = os.read(main_end, 65536)
+        except OSError:  # the far end is closed
+            break
+        if not piece:
+            break
+        text += piece
+    os.close(main_end)
+    process.wait()
+    return text.decode()
+
+
+def test_colour_only_on_terminals(policy: Policy) -> None:
+    assert "\x1b[" in on_terminal("inspect", policy.path)
+    assert "\x1b[3" not in on_terminal("inspect", policy.path, NO_COLOR="1")
+    assert "\x1b[" not in run("inspect", policy.path).stdout
+
+
+def test_the_module_and_its_help() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    for command in ("inspect", "verify", "run", "bench", "replay", "view", "diff", "fuse", "check", "schema", "doctor"):
+        assert command in done.stdout
+        assert run(command, "--help").stdout.count("--json") >= 1
+    assert run("--version").stdout.startswith("leapp ")
+
+
+def test_bash_completes_commands_options_and_choices() -> None:
+    script = run("completion", "bash").stdout
+
+    def complete(*words: str) -> set[str]:
+        quoted = " ".join(f"'{word}'" for word in words)
+        program = f"{script}\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _leapp; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        return set(subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True).stdout.split())
+
+    assert complete("leapp", "ver") == {"verify"}
+    assert complete("leapp", "verify", "--th") == {"--thorough"}
+    assert complete("leapp", "check", "--profile", "i") == {"isaac-ros"}
+    assert complete("leapp", "completion", "") == {"bash", "zsh", "fish"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_name_every_command(shell: str, tmp_path: Path) -> None:
+    script = run("completion", shell).stdout
+    for word in ("inspect", "doctor", "thorough", "isaac-ros"):
+        assert word in script
+    # A shell that is here must at least accept the script.
+    if shutil.which(shell):
+        (tmp_path / "script").write_text(script)
+        subprocess.run([shell, "-n", str(tmp_path / "script")], check=True, timeout=30)
