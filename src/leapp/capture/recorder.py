@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from leapp.capture.ages import Ages
 from leapp.capture.arrays import Arrays
 from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
 from leapp.capture.provenance import Provenance, Published
@@ -62,6 +63,7 @@ class Recorder:
         self.former: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self.random: dict[int, weakref.ref[Tensor]] = {}
         self.born: dict[int, weakref.ref[Tensor]] = {}
+        self.ages = Ages()
         self.pickled: dict[int, tuple[Tape, Ref]] = {}
         self.arrays = Arrays(self)
         self._function = _FunctionMode(self)
@@ -132,6 +134,7 @@ class Recorder:
         else:
             self.former.clear()
             self.born.clear()
+            self.ages.clear()
             self.arrays.forget()
             self.autograd = self.dynamic = False
         tape.known.clear()
@@ -221,7 +224,8 @@ class Recorder:
         for t in targets:
             if not _is_known(known, t) and not tape.owns(t):
                 self.published.written(t, kind.name)
-                tape.adopt(t)
+                tape.adopt(t, self.ages.origins(t))
+                self.ages.written(t)
         refs: dict[int, Ref] = {}
         for t in leaves:
             ref = known.get(id(t))
@@ -241,7 +245,8 @@ class Recorder:
         reads = tuple([ref.slot for ref in refs.values()])
         at = where(4)
         outs, fresh = [], bool(targets)
-        recorded_args, recorded_kwargs = refer(args, refs), refer(kwargs, refs) if kwargs else kwargs
+        recorded_args = tuple([refs[id(a)] if id(a) in refs else a if type(a) in ATOMS else refer(a, refs) for a in args])
+        recorded_kwargs = refer(kwargs, refs) if kwargs else kwargs
         for o in results:
             ref = refs.get(id(o))
             if ref is None:
@@ -283,6 +288,7 @@ class Recorder:
         ref = tape.constant(t)
         constant = tape.constants[ref.slot]
         born = self.random.get(id(t))
+        constant.origins = self.ages.origins(t)
         constant.random = born is not None and born() is t and not isinstance(t, torch.nn.Parameter)
         if source is not None:
             constant.undeclared = f"{source.node}/{source.port}"
@@ -343,6 +349,8 @@ class Recorder:
             for o in results or leaves[:1]:
                 self.random[id(o)] = weakref.ref(o)
         if self.tapes:
+            target = next(iter(_targets(kind, args, kwargs)), None) if kind.writes or kwargs else None
+            self.ages.plain_call(kind, target, leaves, results)
             for o in results:
                 self.born[id(o)] = weakref.ref(o)
         return out

@@ -1,7 +1,7 @@
 """Where in the user's code something happened.
 
-Finding the place must be cheap, because every recorded call has one: a code object and a line number are kept, and the
-file and text are looked up only when a message needs them.
+Finding the place must be cheap, because every recorded call has one: a code object and an instruction are kept, and the
+file, line and text are looked up only when a message needs them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,16 @@ _is_library: dict[str, bool] = {}
 
 
 class Where(NamedTuple):
-    """A line of the user's program."""
+    """A line of the user's program, kept as the instruction that ran there."""
 
     code: CodeType
-    line: int
+    instruction: int
+
+    @property
+    def line(self) -> int:
+        """The line number."""
+        lines = (line for start, end, line in self.code.co_lines() if line is not None and start <= self.instruction < end)
+        return next(lines, self.code.co_firstlineno)
 
     @property
     def file(self) -> str:
@@ -63,7 +69,7 @@ def where(depth: int = 1) -> Where:
         if library is None:
             library = _is_library[name] = _library(name)
         if not library:
-            return Where(code, frame.f_lineno)
+            return Where(code, frame.f_lasti)
         frame = frame.f_back
     assert first is not None
-    return Where(first.f_code, first.f_lineno)
+    return Where(first.f_code, first.f_lasti)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 
@@ -67,6 +67,8 @@ class Constant:
     origin: weakref.ref[Tensor]
     """The user's tensor, to find its name in a module and to see whether it changed later."""
     random: bool = False
+    origins: frozenset[int] = frozenset()
+    """The memories older than the node that went into it."""
     undeclared: str | None = None
     """What other node the value was computed from, if it was."""
 
@@ -96,15 +98,15 @@ class Memory:
         self.weak = weak
         self.root: Ref | None = None
         self.geometry: tuple[Any, ...] | None = None
-        self.more: list[tuple[Ref, Geometry | None]] = []
-        self.ids: list[int] = []
+        self.more: tuple[tuple[Ref, Geometry | None], ...] = ()
+        self.ids: tuple[int, ...] = ()
 
     def add(self, ref: Ref, shape: Geometry | None) -> None:
         """Let aliases be derived from one more slot."""
         if self.root is None:
             self.root, self.geometry = ref, shape
         else:
-            self.more.append((ref, shape))
+            self.more = (*self.more, (ref, shape))
 
     def roots(self) -> list[tuple[Ref, Geometry | None]]:
         """The slots with their geometries."""
@@ -115,7 +117,7 @@ class Memory:
     def clear(self) -> None:
         """Forget all slots."""
         self.root = self.geometry = None
-        self.more, self.ids = [], []
+        self.more, self.ids = (), ()
 
     def __del__(self) -> None:
         if self.weak is not None:
@@ -157,7 +159,7 @@ class Tape:
         cdata = storage._cdata
         memory = self.memories.get(cdata)
         if memory is None:
-            memory = self.memories[cdata] = Memory(True, cast(int, storage._weak_ref()))
+            memory = self.memories[cdata] = Memory(True, storage._weak_ref())  # type: ignore[arg-type]
             memory.root = ref
             try:
                 memory.geometry = (t.dtype, t.shape, t.stride(), t.storage_offset())
@@ -176,7 +178,7 @@ class Tape:
         cdata = storage._cdata
         memory = self.memories.get(cdata)
         if memory is None:
-            memory = self.memories[cdata] = Memory(True, cast(int, storage._weak_ref()))
+            memory = self.memories[cdata] = Memory(True, storage._weak_ref())  # type: ignore[arg-type]
         return memory
 
     def declare(self, t: Tensor) -> Ref:
@@ -243,7 +245,7 @@ class Tape:
         if memory is None or (memory.traced and memory.root is not None):
             memory = Memory(False, None)  # nothing traced overlaps it: it only shares the storage
         memory.traced = False
-        memory.ids.append(id(t))
+        memory.ids = (*memory.ids, id(t))
         self.memory_of.append(memory)
         version = _version(t)
         self.constant_ids[id(t)] = (ref, version)
@@ -253,7 +255,7 @@ class Tape:
         )
         return ref
 
-    def adopt(self, t: Tensor) -> None:
+    def adopt(self, t: Tensor, origins: frozenset[int] = frozenset()) -> None:
         """Before a traced value is written into plain memory: its present content becomes a value of the tape."""
         memory = self._memory(t)
         if memory is None or (memory.traced and memory.root is not None):
@@ -266,7 +268,7 @@ class Tape:
         ref = Ref(len(self.memory_of), t)
         self.memory_of.append(memory)
         memory.add(ref, geometry(root))
-        self.constants[ref.slot] = Constant(snapshot(root), where(), None, weakref.ref(t))
+        self.constants[ref.slot] = Constant(snapshot(root), where(), None, weakref.ref(t), origins=origins)
         if whole:
             self.known[id(t)] = ref
 
@@ -307,7 +309,7 @@ class Tape:
             return False
         storage = target.untyped_storage()
         _free_weak_ref(memory.weak)
-        memory.weak = cast(int, storage._weak_ref())
+        memory.weak = storage._weak_ref()  # type: ignore[assignment]
         del self.memories[cdata]
         self.memories[storage._cdata] = memory
         self.known.pop(id(source), None)

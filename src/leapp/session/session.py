@@ -36,6 +36,7 @@ from leapp.session.method import MethodNode, bind_arguments, output_names_of
 from leapp.session.node import InputPort, NodeTrace, OutputPort, Role, Sample, TrackedBuffer, dtype_name
 from leapp.session.payload import Entry, entries, leaf_names, map_leaves, refuse_nested_state, unpack
 from leapp.session.sources import Sources, same_bits
+from leapp.session.undeclared import rewritten_constants
 from leapp.session.words import nearest, refuse_unknown
 
 __all__ = ["Session"]
@@ -399,8 +400,7 @@ class Session:
                 f"node '{node.name}' already has an input '{name}', declared at {node.inputs[name].where}; register_buffer() "
                 f"at {at} needs another name."
             )
-        born = self.recorder.born.get(id(t))
-        buffers.track(node, name, TrackedBuffer(name, t, fresh=born is not None and born() is t), at)
+        buffers.track(node, name, TrackedBuffer(name, t, fresh=self.recorder.ages.is_fresh(t)), at)
         return t
 
     @_one_thread_at_a_time
@@ -556,6 +556,9 @@ class Session:
     def _close(self, node: NodeTrace) -> None:
         """Stop recording, drop the inputs that reach no output, and cut the program out of the tape."""
         tape = node.require_traced()
+        ages = self.recorder.ages
+        carried = {s: True for s, c in tape.constants.items() if ages.carried(c.origins)}
+        received = {s: False for s, c in tape.constants.items() if ages.received(c.origins)}
         self.recorder.close(tape)
         if node.backend is None and any(p.slot is None for p in node.outputs.values()):
             node.tape = None
@@ -567,6 +570,7 @@ class Session:
                 "changed in place afterwards, unseen. Clone it before it is read, or declare it as an input."
             )
         self._cut(node)
+        node.suspects = received | carried | dict.fromkeys(rewritten_constants(node), True)
         logger.debug(
             "Compiled graph module for %s:\n%s\ninputs: %s\noutputs: %s",
             node.name, node.program, ", ".join(node.inputs), ", ".join(node.outputs),
