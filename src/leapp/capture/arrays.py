@@ -26,8 +26,11 @@ from leapp.capture.indexing import basic, is_basic, locate, runs_backwards
 from leapp.capture.numpy_table import (
     BLIND,
     CHECKS,
+    DATA_SHAPED,
     IN_PLACE,
     NUMBERS,
+    NUMPY_UFUNCS,
+    SCIPY_UFUNCS,
     SEQUENCES,
     THROUGH,
     UFUNCS,
@@ -82,6 +85,7 @@ class Arrays:
         #: Whether plain arrays that hold traced values may be watched.
         self.following = False
         self._quiet = 0
+        self._alone = True
 
     # -- tensors behind arrays -----------------------------------------------------------------------------------------
 
@@ -316,6 +320,7 @@ class Arrays:
         first = 0 if tape is None else len(tape.memory_of)
         found = self._attempt(tape, expression)
         result = self.quietly(numpy)
+        self._alone = sum(self.traced(o) is not None for o in operands) < 2
         wrapped = self._wrapped(result, found, tape, first, check)
         if wrapped is not _NO_MATCH:
             return wrapped
@@ -408,7 +413,9 @@ class Arrays:
     def _constant(self, result: Any, found: Any, tape: Tape | None) -> bool:
         """Whether one of several results does not depend on traced values."""
         t = _unwrap(found, self)
-        return t is not None and not self._known(t, tape) and self._agree(result, t, magnitude=False)
+        if t is None or self._known(t, tape):
+            return False
+        return self._agree(result, t.to(torch_dtype(result.dtype)), magnitude=False)
 
     def _known(self, t: Tensor, tape: Tape | None) -> bool:
         with self.recorder.silence():
@@ -427,7 +434,8 @@ class Arrays:
                     t is not None and not found.flips and geometry(found.tensor) == geometry(t)
                     and _same_storage(found.tensor, t)
                 )  # fmt: skip
-            if not same and (found.tensor.dtype != found.root.dtype or self.traced(result) is None):
+            # Where a view begins may depend on another operand.
+            if not same and (not self._alone or found.tensor.dtype != found.root.dtype or self.traced(result) is None):
                 return None
             made = self.wrap(result)
             self.attach(made, t if t is not None and same else found.tensor, found.flips, found.root)
@@ -515,9 +523,7 @@ class Arrays:
         if not self.concerned(operands):
             return ORIGINAL["__getitem__"](plain, bare)
         if not is_basic(index):
-            return self.perform(
-                "__getitem__", operands, lambda: _apart(ORIGINAL["__getitem__"](plain, bare)), lambda: self._picked(array, index)
-            )
+            return self._chosen(array, index, ORIGINAL["__getitem__"](plain, bare), operands)
         result = ORIGINAL["__getitem__"](plain, bare)
         found = self.behind(array)
         if found is None:
@@ -529,6 +535,18 @@ class Arrays:
             return self.perform("__getitem__", operands, lambda: result, lambda: t.clone())
         made = self.wrap(result)
         self.attach(made, t, flips, found.root)
+        return made
+
+    def _chosen(self, array: Array, index: Any, result: Any, operands: list[Any]) -> Any:
+        """The result of an index with values in it.
+
+        NumPy gives a view for single numbers. Which one it is, the values decide: it can be read, but not written through.
+        """
+        view = isinstance(result, np.ndarray) and result.base is not None
+        apart = result.copy() if view else result
+        made = self.perform("__getitem__", operands, lambda: apart, lambda: self._picked(array, index))
+        if view:
+            made.flags.writeable = False
         return made
 
     def _picked(self, array: Array, index: Any) -> Tensor:
@@ -652,7 +670,7 @@ class Arrays:
         self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any], outs: tuple[Any, ...]
     ) -> Any:
         name = ufunc.__name__
-        function = UFUNCS.get(name)
+        function = UFUNCS.get(name) if ufunc in NUMPY_UFUNCS else SCIPY_UFUNCS.get(name)
         allowed = {"where", "dtype", "casting", "subok", "order"} if method == "__call__" else {
             "axis", "dtype", "keepdims", "initial", "where"
         }  # fmt: skip
@@ -722,6 +740,8 @@ class Arrays:
 
         if function in BLIND or not self.concerned(operands):
             return self.quietly(numpy)
+        if function in DATA_SHAPED:
+            return self.read_out(name, lambda *a, **k: np.copy(function(*a, **k)), args, kwargs)
         if function is _FULL_LIKE and arrays_in((args[1:], kwargs)):
             filled = np.empty_like(unwrapped(args[0]), **{k: v for k, v in kwargs.items() if k != "fill_value"})
             np.copyto(filled, args[1] if len(args) > 1 else kwargs["fill_value"], casting="unsafe")
@@ -804,6 +824,13 @@ class Arrays:
         if tape is not None:
             source = _SOURCES.get(name) if isinstance(result, (bool, int, float)) else None
             self.escape(tape, name, [array], result if source is None else _digits(result), source)
+        return result
+
+    def read_out(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that cannot be followed: it gets plain values, and they leave the graph."""
+        operands = [*arrays_in(args), *arrays_in(kwargs)]
+        result = self.quietly(lambda: function(*unwrapped(args), **unwrapped(kwargs)))
+        self.escape(self.traced_by(operands), name, operands, result)
         return result
 
     # -- making arrays, and crossings between the libraries ------------------------------------------------------------
@@ -1056,16 +1083,6 @@ def _unwrap(found: Any, arrays: Arrays) -> Tensor | None:
         return arrays.tensor(found)
     found = getattr(found, "tensor", found)
     return found if isinstance(found, Tensor) else None
-
-
-def _apart(result: Any) -> Any:
-    """The result of an index with values in it. NumPy gives a view for single numbers; which one, the values decide, so
-    nothing can be written through it.
-    """
-    if isinstance(result, np.ndarray) and result.base is not None:
-        result = result.copy()
-        result.flags.writeable = False
-    return result
 
 
 def _given(result: Any, outs: tuple[Any, ...]) -> Any:

@@ -6,6 +6,7 @@ Whoever installs the replacements must put the originals back.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,8 @@ _MAKERS = "array asarray asanyarray ascontiguousarray asfortranarray".split()
 def replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
     """Where, under which name, and what to put there."""
     found: list[tuple[Any, str, Any]] = [(np, name, _maker(arrays, getattr(np, name))) for name in _MAKERS]
+    found.append((np, "full", _full(arrays, np.full)))
+    found += [(np, "nditer", _reading(arrays, np.nditer)), (np.vectorize, "__call__", _reading(arrays, np.vectorize.__call__))]
     found.append((torch, "from_numpy", _from_numpy(arrays)))
     found.append((torch.Tensor, "__array_wrap__", _array_wrap(arrays)))
     found.append((torch.Tensor, "__array_function__", _array_function(arrays)))
@@ -30,13 +33,43 @@ def replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
 
 
 def _maker(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:
+    name = original.__name__
+
     @functools.wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
-        if args and arrays.listening and not type(args[0]) is np.ndarray and arrays_in(args[0]):
-            return arrays.make(original, *args, **kwargs)
+        if args and type(args[0]) is not np.ndarray and arrays.listening and arrays_in(args[0]):
+            if name in sys._getframe(1).f_code.co_names:
+                return arrays.make(original, *args, **kwargs)
+            # Whoever calls is compiled code: it will read the memory of what it gets.
+            return arrays.read_out(f"compiled code calling np.{name}", original, args, kwargs)
         return original(*args, **kwargs)
 
     return make
+
+
+def _reading(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Something of NumPy that reads its arguments and cannot be followed."""
+    name = f"np.{getattr(original, '__qualname__', original)}".removesuffix(".__call__")
+
+    @functools.wraps(original)
+    def read(*args: Any, **kwargs: Any) -> Any:
+        if not arrays.listening or not arrays.concerned(arrays_in((args, kwargs))):
+            return original(*args, **kwargs)
+        return arrays.read_out(name, original, args, kwargs)
+
+    return read
+
+
+def _full(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def full(shape: Any, fill_value: Any, dtype: Any = None, **options: Any) -> Any:
+        if not arrays.listening or not arrays.concerned(arrays_in(fill_value)):
+            return original(shape, fill_value, dtype, **options)
+        filled = np.empty(shape, fill_value.dtype if dtype is None else dtype, **options)
+        filled[...] = fill_value
+        return filled
+
+    return full
 
 
 def _from_numpy(arrays: Arrays) -> Callable[..., Any]:
@@ -70,7 +103,8 @@ def _array_function(arrays: Arrays) -> Callable[..., Any]:
         if implementation is None:
             return NotImplemented
         first = args[0] if args else None
-        own = isinstance(first, torch.Tensor) and hasattr(first, func.__name__) and func is not np.copy
+        # Functions that ask their argument for a method of that name run torch's own.
+        own = implementation.__module__.endswith("fromnumeric") and isinstance(first, torch.Tensor) and hasattr(first, func.__name__)
         if own or not arrays.listening or not arrays.concerned(arrays_in((args, kwargs))):
             return implementation(*args, **kwargs)
         return arrays.function(func, args, kwargs)
@@ -87,7 +121,7 @@ def list_replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
                 continue
             if isinstance(value, np.ufunc):
                 found.append((module, name, _Ufunc(arrays, value)))
-            elif hasattr(value, "_implementation"):
+            elif hasattr(value, "_implementation") and value is not np.block:
                 found.append((module, name, _gathering(arrays, value)))
     return found
 
@@ -109,7 +143,7 @@ def _gathered(arrays: Arrays, value: Any, sequences: bool = False) -> Any:
     if type(value) not in (list, tuple) or not any(type(a) is not np.ndarray for a in arrays_in(value)):
         return value
     if sequences:
-        return [_gathered(arrays, v) for v in value]
+        return type(value)(_gathered(arrays, v) for v in value)
     return arrays.make(np.array, value)
 
 

@@ -17,16 +17,19 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Hooks", "ORIGINAL", "change_class", "make_type", "supported"]
+__all__ = ["NUMBER_TYPES", "ORIGINAL", "Hooks", "change_class", "make_type", "new_number", "supported"]
 
 # Of CPython's PyObject, PyTypeObject and PyMappingMethods: the same in every release since 3.8, without free threading.
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _OB_TYPE, _TP_BASICSIZE, _TP_AS_MAPPING = 1 * _WORD, 4 * _WORD, 14 * _WORD
 _SUBSCRIPT, _ASS_SUBSCRIPT = 1 * _WORD, 2 * _WORD
+_TP_NEW = 39 * _WORD
 _DEFAULT_FLAGS = 1 << 18 | 1 << 10  # a type others may derive from; without garbage collection, like ndarray
 
 ORIGINAL: Mapping[str, Callable[..., Any]] = dict(np.ndarray.__dict__)
 """NumPy's own methods, whatever is hooked at the moment."""
+
+NUMBER_TYPES = frozenset(np.dtype(c).type for c in "?bBhHiIlLqQefdFD")
 
 
 class _Slot(ctypes.Structure):
@@ -40,8 +43,11 @@ class _Spec(ctypes.Structure):
     )  # fmt: skip
 
 
-class _Subscripted:
+class _Dispatching:
     """Its slots are CPython's dispatch to Python methods."""
+
+    def __new__(cls) -> _Dispatching:
+        return super().__new__(cls)
 
     def __getitem__(self, index: Any) -> None: ...
 
@@ -57,9 +63,19 @@ def supported() -> bool:
     return (
         sys.implementation.name == "cpython"
         and not sysconfig.get_config_var("Py_GIL_DISABLED")
-        and all(_word(id(t) + _TP_BASICSIZE).value == t.__basicsize__ for t in (np.ndarray, _Subscripted))
+        and all(_word(id(t) + _TP_BASICSIZE).value == t.__basicsize__ for t in (np.ndarray, np.float32, _Dispatching))
         and _word(id(np.ndarray) + _OB_TYPE).value == id(type)
     )
+
+
+# A type's own __new__ refuses to work while its slot is replaced, so the function in the slot is called itself.
+_New = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
+_NEW = {t: _New(_word(id(t) + _TP_NEW).value or 0) for t in NUMBER_TYPES} if supported() else {}
+
+
+def new_number(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What NumPy's own constructor of a number type gives."""
+    return _NEW[kind](kind, args, id(kwargs) if kwargs else None)
 
 
 _specs: list[Any] = []
@@ -85,30 +101,51 @@ def change_class(array: np.ndarray[Any, Any], to: type) -> None:
 
 
 class Hooks:
-    """Methods of ``np.ndarray`` replaced while a session follows arrays."""
+    """Methods of ``np.ndarray``, and the constructors of NumPy's numbers, replaced while a session follows arrays.
 
-    def __init__(self, methods: Mapping[str, Callable[..., Any]]) -> None:
+    Args:
+        methods: The methods by name.
+        make: Called as ``make(type, *args, **kwargs)`` in place of the number types.
+    """
+
+    def __init__(self, methods: Mapping[str, Callable[..., Any]], make: Callable[..., Any]) -> None:
         self._methods = methods
-        self._slots: list[tuple[int, int | None]] = []
+        self._make = make
+        self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        """Replace the methods, and make subscription ask for them."""
-        if self._slots:
+        """Replace everything, and make CPython ask for it."""
+        if self._undo:
             return
-        mapping, python = (_word(id(t) + _TP_AS_MAPPING).value or 0 for t in (np.ndarray, _Subscripted))
-        self._set(self._methods)
+        mapping, python = (_word(id(t) + _TP_AS_MAPPING).value or 0 for t in (np.ndarray, _Dispatching))
+        self._attributes(np.ndarray, self._methods)
         for slot in (_SUBSCRIPT, _ASS_SUBSCRIPT):
-            self._slots.append((mapping + slot, _word(mapping + slot).value))
-            _word(mapping + slot).value = _word(python + slot).value
+            self._slot(mapping + slot, python + slot)
+        for number in NUMBER_TYPES:
+            self._attributes(number, {"__new__": staticmethod(self._make)})
+            self._slot(id(number) + _TP_NEW, id(_Dispatching) + _TP_NEW)
 
     def remove(self) -> None:
         """Put NumPy's own back."""
-        while self._slots:
-            address, original = self._slots.pop()
-            _word(address).value = original
-        self._set({name: ORIGINAL[name] for name in self._methods})
+        while self._undo:
+            self._undo.pop()()
 
-    @staticmethod
-    def _set(methods: Mapping[str, Callable[..., Any]]) -> None:
-        gc.get_referents(np.ndarray.__dict__)[0].update(methods)
-        ctypes.pythonapi.PyType_Modified(ctypes.py_object(np.ndarray))
+    def _slot(self, address: int, source: int) -> None:
+        original = _word(address).value
+        _word(address).value = _word(source).value
+        self._undo.append(lambda: setattr(_word(address), "value", original))
+
+    def _attributes(self, owner: type, attributes: Mapping[str, Any]) -> None:
+        own = gc.get_referents(owner.__dict__)[0]
+        before = {name: own.get(name) for name in attributes}
+        _update(owner, own, attributes)
+        self._undo.append(lambda: _update(owner, own, before))
+
+
+def _update(owner: type, own: dict[str, Any], attributes: Mapping[str, Any]) -> None:
+    for name, value in attributes.items():
+        if value is None:
+            own.pop(name, None)
+        else:
+            own[name] = value
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))

@@ -20,7 +20,7 @@ import torch
 import torch._numpy as tnp
 from torch._numpy import _binary_ufuncs_impl, _unary_ufuncs_impl
 
-__all__ = ["BLIND", "CHECKS", "FUNCTIONS", "IN_PLACE", "SEQUENCES", "THROUGH", "UFUNCS", "Unmapped", "lookup", "reduced"]
+__all__ = ["BLIND", "CHECKS", "DATA_SHAPED", "FUNCTIONS", "IN_PLACE", "NUMBERS", "NUMPY_UFUNCS", "SCIPY_UFUNCS", "SEQUENCES", "THROUGH", "UFUNCS", "Unmapped", "accumulated", "lookup", "reduced"]
 
 Tensor = torch.Tensor
 Expression = Callable[..., Any]
@@ -59,6 +59,9 @@ BLIND = frozenset(
     )
 )
 """Functions that do not look at values."""
+
+DATA_SHAPED = frozenset(_named("trim_zeros"))
+"""Functions that return part of their argument, as its values decide."""
 
 SEQUENCES = frozenset(
     _named(
@@ -182,6 +185,14 @@ UFUNCS: dict[str, Expression] = {
     "vecmat": lambda x, y: torch.matmul(torch.conj_physical(x).unsqueeze(-2), y).squeeze(-2),
 }
 UFUNCS.update({alias: UFUNCS[name] for alias, name in _ALIASES.items()})
+
+NUMPY_UFUNCS = frozenset(v for v in vars(np).values() if isinstance(v, np.ufunc))
+SCIPY_UFUNCS: dict[str, Expression] = {
+    "expit": torch.special.expit, "logit": torch.special.logit, "log_expit": torch.nn.functional.logsigmoid,
+    "erf": torch.special.erf, "erfc": torch.special.erfc, "erfinv": torch.special.erfinv, "ndtr": torch.special.ndtr,
+    "gammaln": torch.special.gammaln, "xlogy": torch.special.xlogy, "entr": torch.special.entr, "sinc": torch.special.sinc,
+}  # fmt: skip
+"""Ufuncs of ``scipy.special`` that observation code uses, by name."""
 
 _ACCUMULATE: dict[str, Expression] = {
     "add": torch.cumsum,
@@ -355,8 +366,8 @@ def _quantile(a: Any, q: Any, axis: Any, keepdims: bool, method: str, percent: b
         above = torch.minimum(below + 1, tensor(count).to(torch.int64) - 1).clamp(min=0)
         weight = (place - below).to(precision)
         low, high = _pick(ordered, below), _pick(ordered, above)
-        step = (high - low) * weight
-        mixed = torch.where(weight < 0.5, low + step, high - (high - low) * (1 - weight))
+        step = (high - low).to(precision)
+        mixed = torch.where(weight < 0.5, low + step * weight, high - step * (1 - weight))
         mixed = mixed if nan is None or skip_nan else torch.where(nan, torch.nan, mixed)
         results.append(mixed.reshape(kept) if keepdims else mixed)
     return torch.stack(results).reshape([*q.shape, *results[0].shape])

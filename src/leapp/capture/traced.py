@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from leapp.capture.hooks import ORIGINAL, make_type
+from leapp.capture.hooks import ORIGINAL, make_type, new_number
 
 if TYPE_CHECKING:
     from leapp.capture.arrays import Arrays
 
-__all__ = ["PLAIN_METHODS", "TracedNpArray", "TracedScalar", "listening", "set_current"]
+__all__ = ["PLAIN_METHODS", "TracedNpArray", "TracedScalar", "listening", "make_number", "set_current"]
 
 _current: Arrays | None = None
 
@@ -195,10 +195,7 @@ class ArrayMethods:
     @property
     def flat(self) -> Any:
         """The elements in order, as a view where there is one."""
-        flat = np.reshape(self, -1)  # type: ignore[call-overload]
-        if np.may_share_memory(flat, self):  # type: ignore[call-overload]
-            return flat
-        return _leaving("flatten")(self).flat
+        return _Flat(self)
 
     def copy(self, order: Any = "C") -> Any:
         """A copy of the array."""
@@ -251,11 +248,53 @@ class ArrayMethods:
         """A view of the memory."""
         made = ORIGINAL["view"](self, *args, **kwargs)
         arrays = listening()
-        if arrays is not None and type(made) is TracedNpArray:
-            found = arrays.behind(made)
-            if found is None or made.dtype != self.dtype:  # type: ignore[attr-defined]
-                return _both(self, "view", args, kwargs, lambda t: t.view(_torch(made.dtype)))
+        if arrays is None or arrays.traced(self) is None:
+            return made
+        if made.dtype != self.dtype:  # type: ignore[attr-defined]
+            return _both(self, "view", args, kwargs, lambda t: t.view(_torch(made.dtype)))
+        if type(made) is np.ndarray:
+            return arrays.wrap(made)
+        if type(made) is not TracedNpArray:
+            arrays.escape(arrays.traced(self), f"view as {type(made).__name__}", [self], made)
         return made
+
+
+class _Flat:
+    """The elements of an array in order, as ``np.flatiter`` gives them."""
+
+    def __init__(self, array: Any) -> None:
+        self.base, self.index = array, 0
+
+    @property
+    def coords(self) -> tuple[int, ...]:
+        """Where the next element stands."""
+        return tuple(int(i) for i in np.unravel_index(self.index % max(len(self), 1), _bare(self.base).shape))
+
+    def copy(self) -> Any:
+        """The elements as an array of their own."""
+        return self.base.flatten()
+
+    __array__ = copy
+
+    def __len__(self) -> int:
+        return int(self.base.size)
+
+    def __iter__(self) -> _Flat:
+        return self
+
+    def __next__(self) -> Any:
+        if self.index >= len(self):
+            raise StopIteration
+        place, self.index = self.coords, self.index + 1
+        return self.base[place]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.copy()[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        changed = self.copy()
+        changed[index] = value
+        self.base[...] = changed.reshape(_bare(self.base).shape)
 
 
 def _torch(dtype: Any) -> Any:
@@ -296,16 +335,17 @@ TracedNpArray: Any = make_type("leapp.capture.traced.TracedNpArray", (ArrayMetho
 """A NumPy array whose calls a session sees."""
 
 
-def _reflected(name: str) -> Callable[..., Any]:
-    """An operator with a tensor on the left: torch takes NumPy's numbers as numbers, so the tensor's dtype wins."""
-    inherited = ORIGINAL[f"__r{name}__"]
+def _beside_tensor(name: str, reflected: bool) -> Callable[..., Any]:
+    """An operator with a tensor on the other side: torch takes NumPy's numbers as numbers, so the tensor's dtype wins."""
+    inherited = ORIGINAL[f"__r{name}__" if reflected else f"__{name}__"]
     forward = getattr(operator, {"and": "and_", "or": "or_"}.get(name, name))
 
     def method(self: Any, other: Any) -> Any:
+        if not isinstance(other, torch.Tensor):
+            return inherited(self, other)
         arrays = listening()
-        if isinstance(other, torch.Tensor):
-            return forward(other, arrays.number(self, other) if arrays is not None else _bare(self))
-        return inherited(self, other)
+        number = arrays.number(self, other) if arrays is not None else _bare(self)
+        return forward(other, number) if reflected else forward(number, other)
 
     return method
 
@@ -319,7 +359,8 @@ class TracedScalar(TracedNpArray):  # type: ignore[misc]
     __slots__ = ()
 
     for _name in _OPERATORS:
-        vars()[f"__r{_name}__"] = _reflected(_name)
+        vars()[f"__r{_name}__"] = _beside_tensor(_name, reflected=True)
+        vars()[f"__{_name}__"] = _beside_tensor(_name, reflected=False)
         vars()[f"__i{_name}__"] = lambda self, other: NotImplemented
     for _name in ("__hash__", "__round__", "is_integer", "as_integer_ratio", "__floor__", "__ceil__", "__trunc__", "hex"):
         vars()[_name] = _leaving(_name)
@@ -363,6 +404,16 @@ def _plain_setitem(self: Any, index: Any, value: Any) -> None:
             arrays.setitem(self, index, value)
             return
     ORIGINAL["__setitem__"](self, index, value)
+
+
+def make_number(kind: Any, *args: Any, **kwargs: Any) -> Any:
+    """A number type of NumPy called on a traced value."""
+    if args and _seen(args[0]):
+        arrays = listening()
+        if arrays is not None and arrays.concerned([args[0]] if isinstance(args[0], np.ndarray) else args[0]):
+            made = np.array(args[0]).astype(np.dtype(kind))
+            return made if made.ndim else made[()]
+    return new_number(kind, args, kwargs)
 
 
 def _plain_method(name: str) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from leapp.capture.crossings import list_replacements, replacements
 from leapp.capture.hooks import Hooks, supported
 from leapp.capture.pickling import reduce
 from leapp.capture.recorder import PLAIN, Recorder
-from leapp.capture.traced import PLAIN_METHODS
+from leapp.capture.traced import PLAIN_METHODS, make_number
 from leapp.errors import AnnotationError, AnnotationTypeError
 
 __all__ = ["FunctionPatch", "Patches", "check_patches"]
@@ -133,7 +133,7 @@ class Patches:
         arrays = self._recorder.arrays
         for owner, name, replacement in replacements(arrays):
             self._replace(owner, name, replacement)
-        hooks = Hooks(PLAIN_METHODS)
+        hooks = Hooks(PLAIN_METHODS, make_number)
 
         def first_use() -> None:
             arrays.on_first_use = None
