@@ -109,7 +109,7 @@ def in_place(r: random.Random, pool: list[Tensor]) -> Step:
         [
             write(lambda v: v[i].add_(v[j])),
             write(lambda v: v[i].mul_(c)),
-            write(lambda v: v[i].copy_(v[j])),
+            write(lambda v: v[i].copy_(v[j] * 0.9)),
             write(lambda v: v[i].zero_()),
             write(lambda v: v[i].clamp_(-1, 1)),
             write(lambda v: v[i].masked_fill_(v[j] > 0, c)),

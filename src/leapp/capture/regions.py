@@ -121,6 +121,9 @@ def _by_slices(
     steps = [stride[d] for d in order]
     if any(s < 0 for s in steps) or len(set(steps)) != len(steps):
         return None
+    if len(steps) == 1:  # such as a diagonal
+        line = flat[offset : offset + (size[order[0]] - 1) * steps[0] + 1 : steps[0]]
+        return line.view([n if d == order[0] else 1 for d, n in enumerate(size)]).expand(size)
     if not steps or steps[-1] != 1:
         steps.append(1)
     if any(a % b for a, b in pairwise(steps)) or total % steps[0]:
