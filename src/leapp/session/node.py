@@ -120,6 +120,8 @@ class NodeTrace:
         self.late: set[str] = set()
         """States that were updated before they were declared."""
         self.registered = 0
+        self.suspects: dict[int, bool] = {}
+        """Constants made of tensors that are older than the node and that the first pass changed; whether that is certain."""
         self.samples: list[Sample] = []
         self.current = Sample(entered)
         self.passes = 0

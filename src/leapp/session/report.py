@@ -10,12 +10,18 @@ import torch
 from leapp.capture.replay import Replay, cut, fill
 from leapp.errors import TraceError
 from leapp.session.log import logger
+from leapp.session.undeclared import undeclared_state
 
 if TYPE_CHECKING:
     from leapp.session.node import NodeTrace
     from leapp.session.session import Session
 
 __all__ = ["ConstantInfo", "EscapeInfo", "GlueInfo", "Report", "examine"]
+
+
+_UNDECLARED = (
+    "undeclared state: a tensor that the node reads and changes (declare it with state_tensors, register_buffer or module)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ def enforce(report: Report, policy: str, strict: bool) -> None:
         shown = "\n".join(f"  {e}" for e in varying)
         raise TraceError(
             f"{len(varying)} frozen value(s) differ between the recorded passes, so the models would be wrong:\n{shown}\n"
-            "Keep these values as tensors."
+            "Keep these values as tensors, and declare what the node keeps for its next call."
         )
 
 
@@ -131,6 +137,9 @@ def _escapes(node: NodeTrace) -> list[EscapeInfo]:
         if kind:
             w = constant.where
             found.append(EscapeInfo(node.name, kind, w.file, w.line, w.text, _short(constant.value)))
+    for constant, proven in undeclared_state(node):
+        w = constant.where
+        found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, _short(constant.value), proven))
     unique: dict[tuple[Any, ...], EscapeInfo] = {}
     for info in found:
         unique.setdefault((info.kind, info.file, info.line, info.varies), info)

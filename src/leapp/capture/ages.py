@@ -1,0 +1,93 @@
+"""Which plain memory is older than the open nodes, and what of it a pass carries over to the next.
+
+A node may read and change tensors that were there before it: a history kept as an attribute, a counter. Their content goes
+from one call to the next, so it is state, declared or not. While a node is open this module follows plain memory through
+plain ops: what it was made from, and whether it was changed in a way that keeps something of what it held.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from leapp.capture.calls import Kind
+
+__all__ = ["Ages"]
+
+Tensor = torch.Tensor
+_NONE: frozenset[int] = frozenset()
+_FILLS = frozenset({"fill_", "zero_"})
+_COPIES = frozenset({"copy_", "__setitem__"})
+
+
+class Ages:
+    """Memory is known by the address of its storage; an old one stands for itself."""
+
+    def __init__(self) -> None:
+        self._made_of: dict[int, frozenset[int]] = {}
+        self._carried: set[int] = set()
+        self._received: set[int] = set()
+
+    def clear(self) -> None:
+        """No node is open any more."""
+        self._made_of.clear()
+        self._carried.clear()
+        self._received.clear()
+
+    def origins(self, t: Tensor) -> frozenset[int]:
+        """The old memories that went into what ``t`` holds."""
+        cdata = _storage(t)
+        return self._made_of.get(cdata, frozenset({cdata}))
+
+    def is_fresh(self, t: Tensor) -> bool:
+        """Whether nothing of what ``t`` holds is older than the open nodes."""
+        return not self.origins(t)
+
+    def carried(self, origins: frozenset[int]) -> bool:
+        """Whether a plain op changed one of these memories and kept something of what it held."""
+        return not self._carried.isdisjoint(origins)
+
+    def received(self, origins: frozenset[int]) -> bool:
+        """Whether a traced value was written to one of these memories."""
+        return not self._received.isdisjoint(origins)
+
+    def written(self, t: Tensor) -> None:
+        """A traced value is written to plain memory."""
+        if not self.is_fresh(t):
+            self._received.add(_storage(t))
+
+    def plain_call(self, kind: Kind, target: Tensor | None, leaves: list[Tensor], results: list[Tensor]) -> None:
+        """A call without traced values has run; ``target`` is what it wrote to."""
+        if target is not None:
+            self._plain_write(kind, target, [t for t in leaves if t is not target])
+            return
+        into = frozenset[int]().union(*map(self.origins, leaves)) if leaves else _NONE
+        shared = {_storage(t) for t in leaves}
+        for o in results:
+            cdata = _storage(o)
+            if cdata not in shared:
+                self._made_of[cdata] = into
+
+    def _plain_write(self, kind: Kind, target: Tensor, others: list[Tensor]) -> None:
+        cdata = _storage(target)
+        into = frozenset[int]().union(*map(self.origins, others)) if others else _NONE
+        whole = target.numel() * target.element_size() == _size(target) and kind.name != "__setitem__"
+        if whole and kind.name in _FILLS | _COPIES:
+            self._made_of[cdata] = into
+        elif kind.name in _FILLS | _COPIES and cdata not in into:
+            self._made_of[cdata] = self.origins(target) | into
+        elif not self.is_fresh(target):
+            self._carried.add(cdata)
+
+
+def _storage(t: Tensor) -> int:
+    try:
+        return int(t.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):  # sparse tensors have none
+        return 0
+
+
+def _size(t: Tensor) -> int:
+    try:
+        return int(t.untyped_storage().nbytes())
+    except (RuntimeError, NotImplementedError):
+        return -1

@@ -1,0 +1,103 @@
+"""State that nobody declared: plain tensors that a node reads, changes, and would find changed at its next call.
+
+A tensor is suspected if it is older than the node and the pass wrote to it. One pass is enough to show that the next call
+would give other values; a second pass proves it, or clears the suspicion.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from leapp.check.compare import compare
+from leapp.session.sources import same_bits
+
+if TYPE_CHECKING:
+    from leapp.capture.tape import Constant
+    from leapp.session.node import NodeTrace
+
+__all__ = ["rewritten_constants", "undeclared_state"]
+
+Tensor = torch.Tensor
+_RTOL, _ATOL = 1e-3, 1e-5
+
+
+def rewritten_constants(node: NodeTrace) -> set[int]:
+    """Right after the first pass: constants whose tensors hold something else now than when they were read."""
+    assert node.program is not None
+    found = set()
+    for slot, constant in node.program.constants.items():
+        origin = constant.origin()
+        if origin is None or slot in node.program.copied or not constant.origins or constant.version is not None:
+            continue
+        if isinstance(origin, torch.nn.Parameter) or origin.shape != constant.value.shape:
+            continue
+        if not same_bits(constant.value, origin):
+            found.add(slot)
+    return found
+
+
+def undeclared_state(node: NodeTrace) -> list[tuple[Constant, bool]]:
+    """The constants that are state, each with whether a later pass proved it."""
+    assert node.program is not None
+    program = node.program
+    suspects = [s for s in program.constants if s in node.suspects]
+    if not suspects:
+        return []
+    if len(node.samples) > 1:
+        proven = any(_departs(node, number) for number in range(1, len(node.samples)))
+        return [(program.constants[s], True) for s in suspects] if proven else []
+    # Of memory that only traced values were written to, the program itself tells whether its old content is used.
+    return [
+        (program.constants[s], False)
+        for s in suspects
+        if node.suspects[s] or s not in program.copied or (_lives_on(node, s) and _matters(node, s))
+    ]
+
+
+def _lives_on(node: NodeTrace, slot: int) -> bool:
+    """Whether the user's program still has the memory of a constant."""
+    assert node.tape is not None
+    assert node.program is not None
+    weak = node.tape.memory_of[slot].weak
+    if weak is None:
+        return node.program.constants[slot].origin() is not None
+    return not torch.UntypedStorage._expired(weak)
+
+
+def _departs(node: NodeTrace, number: int) -> bool:
+    """Whether the node with its constants as they are gives other values than a later pass did."""
+    assert node.replay is not None
+    sample = node.samples[number]
+    with torch.no_grad():
+        outputs = node.replay(*(sample.inputs[n] for n in node.inputs))
+    wanted = [sample.outputs[n] for n in node.outputs]
+    return any(
+        compare(_array(a), _array(b), _RTOL, _ATOL) is not None for a, b in zip(outputs, wanted, strict=True)
+    )
+
+
+def _array(t: Tensor) -> Any:
+    t = t.detach().cpu()
+    return (t.float() if t.dtype in (torch.bfloat16, torch.float16) else t).numpy()
+
+
+def _matters(node: NodeTrace, slot: int) -> bool:
+    """Whether the node gives other values if it begins with what its first call left in a constant."""
+    assert node.replay is not None
+    inputs = [node.samples[0].inputs[n] for n in node.inputs]
+    with torch.no_grad():
+        first = node.replay.run(inputs)
+        held = next((holder, leaf) for s, holder, leaf in node.replay._paths if s == slot)
+        before = getattr(*held)
+        after = first[slot].clone()
+        if isinstance(before, torch.nn.Parameter):
+            return not same_bits(before, after)
+        try:
+            setattr(*held, after)
+            second = node.replay.run(inputs)
+        finally:
+            setattr(*held, before)
+    assert node.program is not None
+    return any(not same_bits(first[s], second[s]) for s in node.program.outputs)
