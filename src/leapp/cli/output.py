@@ -50,8 +50,9 @@ def write(answer: Answer, *, as_json: bool) -> None:
     elif _is_terminal(sys.stdout):
         _write_rich(answer.parts)
     else:
-        for part in answer.parts:
-            sys.stdout.writelines(f"{line}\n" for line in _plain(part))
+        lines = [line for part in answer.parts for line in _plain(part)]
+        # Tables keep a distance from what stands above them, and above the first there is nothing.
+        sys.stdout.writelines(f"{line}\n" for line in lines[bool(lines) and not lines[0] :])
     sys.stdout.flush()
 
 
