@@ -70,6 +70,8 @@ class Recorder:
         self._dispatch = _DispatchMode(self)
         self._on = _On()
         self.lock = threading.RLock()
+        self.shared = False
+        """Whether more than one thread is listened to."""
 
     # -- modes on and off ----------------------------------------------------------------------------------------------
 
@@ -107,7 +109,10 @@ class Recorder:
     @contextmanager
     def other_thread(self) -> Iterator[None]:
         """Listen to a thread that was started during the session, for as long as it runs."""
-        self._on.other = True
+        if self._on.function:
+            yield
+            return
+        self._on.other = self.shared = True
         self.listen()
         try:
             yield
@@ -414,6 +419,9 @@ class _FunctionMode(TorchFunctionMode):
             or (types and not PLAIN.issuperset(types))
         ):
             return self._aside(func, kind, args, kwargs)
+        if recorder.shared:
+            with recorder.lock, _Silent(_PYTHON_KEYS):
+                return recorder.called(func, kind, args, kwargs, whole=True)
         with _Silent(_PYTHON_KEYS):
             return recorder.called(func, kind, args, kwargs, whole=True)
 
@@ -442,7 +450,8 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func(*args, **kwargs)
             if torch._C._current_graph_task_id() != -1:
                 _refuse_unseen(recorder, func, args, kwargs)
-            return recorder.called(func, classify(func), args, kwargs, whole=False)
+            with recorder.lock:
+                return recorder.called(func, classify(func), args, kwargs, whole=False)
 
 
 def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> None:

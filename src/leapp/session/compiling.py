@@ -35,6 +35,7 @@ from leapp.graph.contract import Contract, ModelFile, Node, Port, key
 from leapp.graph.ports import port as describe_port
 from leapp.graph.wiring import Link, wire
 from leapp.semantics import GraphConfigs, OutputKindEnum
+from leapp.session.deployment import missing_for_deployment
 from leapp.session.details import page_details
 from leapp.session.log import SECTION, SYSTEM, Log, logger
 from leapp.session.node import InputPort, NodeTrace, OutputPort, Sample
@@ -105,6 +106,9 @@ def compile_session(
             _check_target(bundle, target)
         fused = write_fused(bundle, staging.path / fused_name(contract, settings.graph)) if fuse and not dry_run else None
         _log_statistics(contract)
+        report.missing = missing_for_deployment(contract)
+        if report.missing:
+            logger.log(SECTION, "Missing for deployment:\n%s", "\n".join(f"  {text}" for text in report.missing))
         if validate and not dry_run:
             results = _validate(bundle, session, nodes, names, rtol, atol, settings.log.path, validate == "thorough", fused)
             report.validation = dict(results)

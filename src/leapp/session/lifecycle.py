@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, Sessi
 from leapp.semantics import GraphConfigs
 from leapp.session.compiling import Settings, compile_session
 from leapp.session.log import FATAL, Log, logger
+from leapp.session.log import close as close_log
 from leapp.session.patches import FunctionPatch, Patches, check_patches
 from leapp.session.report import Report, examine
 from leapp.session.session import Session
@@ -76,7 +78,7 @@ class ExportManager:
         self.session = Session(non_traced=names, max_cached_io=max_cached_io, escapes=escapes)
         self.settings = Settings(graph, directory, dry_run, log)
         self.report = None
-        self.patches = Patches(self.session.recorder, patches)
+        self.patches = Patches(self.session.recorder, patches, follow_arrays=global_patching)
         try:
             self.patches.install()
             self.session.begin()
@@ -85,6 +87,18 @@ class ExportManager:
             raise
         ExportManager.interpreting = True
         annotate._session = self.session
+        if unseen := self._threads_before():
+            logger.warning(
+                "thread(s) %s ran before start(): what they do with traced values is seen only if they call an annotation.",
+                ", ".join(unseen),
+            )
+
+    @staticmethod
+    def _threads_before() -> list[str]:
+        """Threads whose torch calls cannot be seen: each has its own modes, which only itself can enter."""
+        idle = ("ThreadPoolExecutor", "asyncio_")  # work handed to a pool is listened to, whenever its threads began
+        others = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]
+        return [repr(t.name) for t in others if not t.name.startswith(idle) and t is not threading.main_thread()]
 
     def stop(self) -> None:
         """See :func:`leapp.stop`."""
@@ -146,6 +160,19 @@ class ExportManager:
         except LeappError as error:
             logger.log(FATAL, "%s", error)
             raise
+
+
+def _leave_child() -> None:
+    """A forked process is no part of the session; its copy of the log belongs to the parent."""
+    manager = ExportManager()
+    if manager.interpreting:
+        close_log()
+        manager._leave()
+        manager._reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_child)
 
 
 def _place(name: Any, save_path: Any) -> tuple[str, Path]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import copyreg
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from leapp.capture.arrays import arrays_in
 from leapp.capture.calls import tensors
 from leapp.capture.crossings import list_replacements, replacements
 from leapp.capture.hooks import Hooks, supported
 from leapp.capture.pickling import reduce
+from leapp.capture.plain import arrays_in
 from leapp.capture.recorder import PLAIN, Recorder
 from leapp.capture.traced import PLAIN_METHODS, make_number
 from leapp.errors import AnnotationError, AnnotationTypeError
@@ -93,6 +95,7 @@ class Patches:
             self._run_compiled_code_eagerly()
             self._keep_fast_paths()
             self._follow_pickling()
+            self._follow_threads()
             if self._follow_arrays:
                 self._follow_numpy()
             for patch in self._patches:
@@ -145,6 +148,30 @@ class Patches:
                 arrays.following = True
 
         arrays.on_first_use = first_use
+
+    def _follow_threads(self) -> None:
+        """Listen to threads that are started, and to work that is handed to a pool."""
+        recorder = self._recorder
+
+        def listened(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def run(*args: Any, **kwargs: Any) -> Any:
+                with recorder.other_thread():
+                    return function(*args, **kwargs)
+
+            return run
+
+        start_thread, submit_work = threading.Thread.start, ThreadPoolExecutor.submit
+
+        def start(thread: threading.Thread) -> None:
+            thread.run = listened(thread.run)  # type: ignore[method-assign]
+            start_thread(thread)
+
+        def submit(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            return submit_work(pool, listened(function), *args, **kwargs)
+
+        self._replace(threading.Thread, "start", start)
+        self._replace(ThreadPoolExecutor, "submit", submit)
 
     def _follow_pickling(self) -> None:
         import torch

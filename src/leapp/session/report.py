@@ -75,13 +75,16 @@ class Report:
     pruned: dict[str, list[str]] = field(default_factory=dict)
     glue: list[GlueInfo] = field(default_factory=list)
     random: dict[str, list[str]] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    """What a deployer would have to guess; known after ``compile_graph()``."""
     validation: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [str(e) for e in self.escapes]
         lines += [f"{g.node}: {g.source} changed by {', '.join(g.ops)} before {g.file}:{g.line}" for g in self.glue]
         lines += [f"{n}: pruned {', '.join(names)}" for n, names in self.pruned.items()]
-        return "\n".join(lines) or "nothing left the graph"
+        lines = lines or ["nothing left the graph"]
+        return "\n".join([*lines, *(f"missing for deployment: {text}" for text in self.missing)])
 
 
 def examine(session: Session) -> Report:
