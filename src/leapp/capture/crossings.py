@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.arrays import Arrays, arrays_in
+from leapp.capture.arrays import Arrays
 from leapp.capture.numpy_table import SEQUENCES
+from leapp.capture.plain import arrays_in
 
 __all__ = ["list_replacements", "replacements"]
 
@@ -90,7 +91,7 @@ def _array_wrap(arrays: Arrays) -> Callable[..., Any]:
 
     def array_wrap(self: torch.Tensor, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         if context is None or not arrays.listening or not arrays.concerned(arrays_in(list(context[1]))):
-            return original(self, array)
+            return original(self, array)  # type: ignore[no-untyped-call]
         ufunc, inputs, place = context
         return arrays.wrapped_ufunc(ufunc, tuple(inputs[: ufunc.nin]), array, place)
 
@@ -104,7 +105,8 @@ def _array_function(arrays: Arrays) -> Callable[..., Any]:
             return NotImplemented
         first = args[0] if args else None
         # Functions that ask their argument for a method of that name run torch's own.
-        own = implementation.__module__.endswith("fromnumeric") and isinstance(first, torch.Tensor) and hasattr(first, func.__name__)
+        asks = implementation.__module__.endswith("fromnumeric")
+        own = asks and isinstance(first, torch.Tensor) and hasattr(first, func.__name__)
         if own or not arrays.listening or not arrays.concerned(arrays_in((args, kwargs))):
             return implementation(*args, **kwargs)
         return arrays.function(func, args, kwargs)
@@ -155,7 +157,7 @@ class _Ufunc:
         for name in ("reduce", "accumulate", "outer", "at", "reduceat"):
             setattr(self, name, self._method(getattr(original, name)))
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return np.ufunc
 

@@ -20,7 +20,10 @@ import torch
 import torch._numpy as tnp
 from torch._numpy import _binary_ufuncs_impl, _unary_ufuncs_impl
 
-__all__ = ["BLIND", "CHECKS", "DATA_SHAPED", "FUNCTIONS", "IN_PLACE", "NUMBERS", "NUMPY_UFUNCS", "SCIPY_UFUNCS", "SEQUENCES", "THROUGH", "UFUNCS", "Unmapped", "accumulated", "lookup", "reduced"]
+__all__ = [
+    "BLIND", "CHECKS", "DATA_SHAPED", "FUNCTIONS", "IN_PLACE", "NUMBERS", "NUMPY_UFUNCS", "SCIPY_UFUNCS", "SEQUENCES",
+    "THROUGH", "UFUNCS", "Unmapped", "accumulated", "lookup", "reduced", "tensor",
+]  # fmt: skip
 
 Tensor = torch.Tensor
 Expression = Callable[..., Any]
@@ -66,9 +69,10 @@ DATA_SHAPED = frozenset(_named("trim_zeros"))
 SEQUENCES = frozenset(
     _named(
         "concatenate concat stack vstack hstack dstack column_stack block choose select lexsort broadcast_arrays meshgrid "
-        "piecewise ravel_multi_index einsum ix_"
+        "piecewise ravel_multi_index einsum ix_ multi_dot",
+        np,
+        np.linalg,
     )
-    + [np.linalg.multi_dot]
 )
 """Functions for which a list is a list of arrays, not an array."""
 
@@ -90,11 +94,8 @@ def lookup(function: Any) -> Expression | None:
     name = getattr(function, "__name__", "")
     module = getattr(function, "__module__", "")
     places = {"numpy": (tnp,), "numpy.linalg": (tnp.linalg, tnp), "numpy.fft": (tnp.fft,)}.get(module, ())
-    for place in places:
-        found = getattr(place, name, None)
-        if callable(found):
-            return found
-    return None
+    candidates: list[Expression | None] = [getattr(place, name, None) for place in places]
+    return next((c for c in candidates if callable(c)), None)
 
 
 def tensor(value: Any, like: Tensor | None = None) -> Tensor:
@@ -422,7 +423,7 @@ def _count(a: Tensor, axis: Any, keepdims: bool) -> Tensor:
 
 
 @_expression("nanmean")
-def _nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
+def _nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
     a = _floating(tensor(a)) if dtype is None else tensor(a).to(_torch_dtype(dtype))
     return _nansum(a, axis, None, keepdims) / _count(a, axis, keepdims)
 
@@ -487,7 +488,7 @@ def _cumulative_sum(x: Any, axis: int | None = None, dtype: Any = None, include_
 
 
 @_expression("trapezoid trapz")
-def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Tensor:
+def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     y = _floating(tensor(y))
     if x is None:
         width: Any = dx
@@ -518,7 +519,7 @@ def _searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Ten
 
 
 @_expression("digitize")
-def _digitize(x: Any, bins: Any, right: bool = False) -> Tensor:
+def _digitize(x: Any, bins: Any, right: bool = False) -> Any:
     x, bins = tensor(x), tensor(bins)
     if bool(bins[0] <= bins[-1]):
         return _rank(bins, x, strict=right)
@@ -541,7 +542,7 @@ def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, perio
 
 
 @_expression("isin")
-def _isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, kind: Any = None) -> Tensor:
+def _isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, kind: Any = None) -> Any:
     element, test = _promoted(element, test_elements)
     found = (element.unsqueeze(-1) == test.reshape(-1)).any(-1)
     return ~found if invert else found
@@ -559,9 +560,9 @@ def _select(condlist: Any, choicelist: Any, default: Any = 0) -> Tensor:
 def _choose(a: Any, choices: Any, mode: str = "raise") -> Tensor:
     if mode != "raise":
         raise Unmapped
-    stacked = torch.stack(torch.broadcast_tensors(*_promoted(*choices)))
-    a, stacked = tensor(a), stacked
-    shape = torch.broadcast_shapes(a.shape, stacked.shape[1:])
+    stacked = torch.stack(torch.broadcast_tensors(*_promoted(*choices)))  # type: ignore[no-untyped-call]
+    a = tensor(a)
+    shape = torch.broadcast_shapes(a.shape, stacked.shape[1:])  # type: ignore[no-untyped-call]
     index = a.to(torch.int64).expand(shape).unsqueeze(0)
     return torch.gather(stacked.expand(stacked.shape[0], *shape), 0, index).squeeze(0)
 
@@ -610,12 +611,12 @@ def _argsort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None
 
 
 @_expression("partition")
-def _partition(a: Any, kth: Any, axis: int | None = -1, kind: Any = None, order: None = None) -> Tensor:
+def _partition(a: Any, kth: Any, axis: int | None = -1, kind: Any = None, order: None = None) -> Any:
     return _sort(a, axis)
 
 
 @_expression("argpartition")
-def _argpartition(a: Any, kth: Any, axis: int | None = -1, kind: Any = None, order: None = None) -> Tensor:
+def _argpartition(a: Any, kth: Any, axis: int | None = -1, kind: Any = None, order: None = None) -> Any:
     return _argsort(a, axis)
 
 
@@ -668,7 +669,7 @@ def _resize(a: Any, new_shape: Any) -> Tensor:
 
 
 @_expression("repeat")
-def _repeat(a: Any, repeats: Any, axis: int | None = None) -> Tensor:
+def _repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
     a = tensor(a)
     if isinstance(repeats, int):
         a, axis = (a.reshape(-1), 0) if axis is None else (a, axis % a.dim())
@@ -785,7 +786,7 @@ def _cov(
 
 
 @_expression("corrcoef")
-def _corrcoef(x: Any, y: Any = None, rowvar: bool = True, **options: Any) -> Tensor:
+def _corrcoef(x: Any, y: Any = None, rowvar: bool = True, **options: Any) -> Any:
     if options:
         raise Unmapped
     c = _cov(x, y, rowvar)
@@ -812,14 +813,14 @@ def _matrix_transpose(x: Any) -> Tensor:
 
 
 @_expression("permute_dims")
-def _permute_dims(a: Any, axes: Any = None) -> Tensor:
+def _permute_dims(a: Any, axes: Any = None) -> Any:
     a = tensor(a)
     return a.permute(*reversed(range(a.dim()))) if axes is None else a.permute(*axes)
 
 
 @_expression("concat")
 def _concat(arrays: Any, axis: int | None = 0, **options: Any) -> Any:
-    return tnp.concatenate(arrays, axis, **options)
+    return tnp.concatenate(arrays, axis, **options)  # type: ignore[attr-defined]
 
 
 @_expression("ediff1d")
@@ -939,12 +940,12 @@ def _trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
 
 
 @_expression("vector_norm", np.linalg)
-def _vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Tensor:
+def _vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     return torch.linalg.vector_norm(_floating(tensor(x)), ord, axis, keepdims)
 
 
 @_expression("svdvals", np.linalg)
-def _svdvals(x: Any, /) -> Tensor:
+def _svdvals(x: Any, /) -> Any:
     return torch.linalg.svdvals(_floating(tensor(x)))
 
 

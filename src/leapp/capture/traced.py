@@ -34,7 +34,7 @@ def listening() -> Arrays | None:
 
 
 def _bare(value: Any) -> Any:
-    from leapp.capture.arrays import unwrapped
+    from leapp.capture.plain import unwrapped
 
     return unwrapped(value)
 
@@ -65,7 +65,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 def _shape_of(name: str) -> property:
     def read(self: Any) -> Any:
-        value = ORIGINAL[name].__get__(self)  # type: ignore[attr-defined]
+        value = ORIGINAL[name].__get__(self)
         arrays = listening()
         if arrays is not None:
             arrays.shape_read(self, name, value)
@@ -133,7 +133,7 @@ class ArrayMethods:
     def __iter__(self) -> Iterator[Any]:
         if not self.ndim:  # type: ignore[attr-defined]
             raise TypeError("iteration over a 0-d array")
-        return iter([self[i] for i in range(len(self))])  # type: ignore[arg-type]
+        return iter([self[i] for i in range(len(self))])
 
     def __len__(self) -> int:
         value = len(ORIGINAL["view"](self, np.ndarray))
@@ -143,7 +143,7 @@ class ArrayMethods:
         return value
 
     def __contains__(self, value: Any) -> bool:
-        return bool((self == value).any())  # type: ignore[attr-defined]
+        return bool((self == value).any())
 
     def __format__(self, spec: str) -> str:
         arrays = listening()
@@ -209,7 +209,7 @@ class ArrayMethods:
 
     def astype(self, dtype: Any, order: Any = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True) -> Any:
         """A copy in another dtype."""
-        from leapp.capture.arrays import torch_dtype
+        from leapp.capture.plain import torch_dtype
 
         wanted = torch_dtype(dtype)
         if not copy and np.dtype(dtype) == self.dtype:  # type: ignore[attr-defined]
@@ -298,7 +298,7 @@ class _Flat:
 
 
 def _torch(dtype: Any) -> Any:
-    from leapp.capture.arrays import torch_dtype
+    from leapp.capture.plain import torch_dtype
 
     return torch_dtype(dtype)
 
@@ -366,7 +366,7 @@ class TracedScalar(TracedNpArray):  # type: ignore[misc]
         vars()[_name] = _leaving(_name)
     del _name
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return self.dtype.type
 

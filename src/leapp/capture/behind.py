@@ -1,0 +1,332 @@
+"""Tensors behind arrays: for each array that matters, a tensor over the same memory.
+
+So whether an array is traced, or was published, is a question to the recorder, as it is for tensors.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.autograd.graph import increment_version
+
+from leapp.capture.calls import classify
+from leapp.capture.hooks import ORIGINAL, change_class, supported
+from leapp.capture.numpy_table import Unmapped
+from leapp.capture.plain import (
+    Array,
+    address,
+    bare_view,
+    from_numpy,
+    frozen,
+    owner_of,
+    same_bits,
+    silent_numpy,
+    torch_dtype,
+)
+from leapp.capture.source import where
+from leapp.capture.tape import Escape, Tape, snapshot
+from leapp.capture.traced import TracedNpArray, TracedScalar, set_current
+
+if TYPE_CHECKING:
+    from leapp.capture.recorder import Recorder
+
+__all__ = ["Behind", "Behinds"]
+
+Tensor = torch.Tensor
+# Memory of arrays up to this size is kept until the node is finished, so that views the session has not seen are known.
+_HELD = 1 << 20
+
+
+class Behind(NamedTuple):
+    """The tensor over the memory of an array. Torch has no negative strides: along ``flips`` it runs the other way."""
+
+    array: weakref.ref[Array]
+    tensor: Tensor
+    flips: tuple[int, ...]
+    root: Tensor
+
+
+class Behinds:
+    """The arrays of one session."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._behind: dict[int, Behind] = {}
+        self._roots: dict[int, tuple[weakref.ref[Array], weakref.ref[Tensor]]] = {}
+        self._held: list[Tensor] = []
+        self._changed: list[weakref.ref[Array]] = []
+        #: Called before the first array is followed.
+        self.on_first_use: Callable[[], None] | None = None
+        #: Whether any array has been followed.
+        self.seen = False
+        #: Whether plain arrays that hold traced values may be watched.
+        self.following = False
+        self._quiet = 0
+        self._alone = True
+
+    # -- tensors behind arrays -------------------------------------------------------------------------------------------
+
+    def behind(self, array: Array) -> Behind | None:
+        """The tensor over the memory of ``array``, or ``None`` if torch cannot describe it."""
+        found = self._behind.get(id(array))
+        if found is not None and found.array() is array:
+            return found
+        with self.recorder.silence():
+            return self._derive(array)
+
+    def _derive(self, array: Array) -> Behind | None:
+        plain = bare_view(array)
+        dtype = torch_dtype(plain.dtype)
+        item = plain.itemsize
+        if dtype is None or any(s % item for s in plain.strides):
+            return None
+        root = owner_of(array)
+        whole = root.base if isinstance(root.base, Tensor) else self._root(root)
+        if whole is None:
+            return None
+        storage = whole.untyped_storage()
+        start = address(plain) - storage.data_ptr()
+        strides, flips = [], []
+        for d, (n, s) in enumerate(zip(plain.shape, plain.strides, strict=True)):
+            if s < 0 and n > 1:
+                start += s * (n - 1)
+                flips.append(d)
+            strides.append(abs(s) // item)
+        if start % item or start < 0:
+            return None
+        t = torch.empty(0, dtype=dtype).set_(storage, start // item, plain.shape, strides)
+        return self.attach(array, t, tuple(flips), whole)
+
+    def _root(self, root: Array) -> Tensor | None:
+        found = self._roots.get(id(root))
+        if found is not None and found[0]() is root:
+            known = found[1]()
+            if known is not None:
+                return known
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch has no read-only tensors; nothing here writes to one
+                whole = from_numpy(bare_view(root))
+        except (TypeError, ValueError):
+            return None
+        self._hold(root, whole)
+        return whole
+
+    def _hold(self, root: Array, whole: Tensor) -> None:
+        self._roots[id(root)] = (weakref.ref(root), weakref.ref(whole))
+        if self.recorder.tapes and root.nbytes <= _HELD:
+            self._held.append(whole)
+
+    def attach(self, array: Array, t: Tensor, flips: tuple[int, ...] = (), root: Tensor | None = None) -> Behind:
+        """Let ``t`` stand behind ``array`` from now on."""
+        i, table = id(array), self._behind
+        found = Behind(weakref.ref(array, lambda _: table.pop(i, None)), t, flips, t if root is None else root)
+        table[i] = found
+        return found
+
+    def tensor(self, array: Array) -> Tensor | None:
+        """The value of ``array`` as a tensor: the one behind, or a recorded flip of it."""
+        found = self.behind(array)
+        if found is None:
+            return None
+        self._refresh(found.tensor)
+        return self._recorded_call(torch.flip, found.tensor, found.flips) if found.flips else found.tensor
+
+    def tensors_for(self, value: Any) -> Any:
+        """A nested argument with a tensor for each array."""
+        if isinstance(value, np.ndarray):
+            found = self.tensor(value)
+            if found is None:
+                raise Unmapped
+            return found
+        if isinstance(value, np.generic):
+            found = self.tensor(np.array(value))
+            if found is None:
+                raise Unmapped
+            return found
+        if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+            return np.dtype(value).name
+        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+            return tuple(self.tensors_for(v) for v in value)
+        if isinstance(value, list):
+            return [self.tensors_for(v) for v in value]
+        if isinstance(value, dict):
+            return {k: self.tensors_for(v) for k, v in value.items()}
+        return value
+
+    def _recorded_call(self, function: Any, *args: Any) -> Any:
+        """A torch call that is recorded, also from inside the modes."""
+        with self.recorder.silence():
+            return self.recorder.called(function, classify(function), args, {}, whole=True)
+
+    def _refresh(self, t: Tensor) -> None:
+        """NumPy changes plain arrays without telling torch: let the tape read a changed constant anew."""
+        for tape in self.recorder.tapes:
+            entry = tape.constant_ids.get(id(t))
+            if entry is None or entry[0].tensor() is not t:
+                continue
+            constant = tape.constants[entry[0].slot]
+            with self.recorder.silence():
+                if constant.version is not None:
+                    constant.value, constant.version = snapshot(constant.value), None
+                if not same_bits(constant.value, t):
+                    increment_version(t)
+
+    def reshaped(self, array: Array) -> None:
+        """The array was given another shape in place."""
+        self._behind.pop(id(array), None)
+
+    def forget(self) -> None:
+        """Between nodes only what somebody still holds is of interest."""
+        self._held.clear()
+        for i in [i for i, (ref, _) in self._roots.items() if ref() is None]:
+            del self._roots[i]
+
+    # -- classes ---------------------------------------------------------------------------------------------------------
+
+    def wrap(self, plain: Array, t: Tensor | None = None, flips: tuple[int, ...] = (), scalar: bool = False) -> Array:
+        """An array object that is seen by the session, over the memory of ``plain``."""
+        self.seen = True
+        made: Array = ORIGINAL["view"](plain, TracedScalar if scalar else TracedNpArray)
+        if t is not None:
+            self.attach(made, t, flips)
+        return made
+
+    def follow(self, array: Array) -> None:
+        """See what happens to an existing array from now on."""
+        item: Any = array
+        while isinstance(item, np.ndarray):
+            if type(item) is np.ndarray and supported():
+                change_class(item, TracedNpArray)
+                self._changed.append(weakref.ref(item))
+            item = item.base
+
+    def release(self) -> None:
+        """Give every array its own class back."""
+        for ref in [*self._changed, *(b.array for b in self._behind.values())]:
+            array = ref()
+            if array is not None and type(array) is TracedNpArray:
+                change_class(array, np.ndarray)
+        self._behind.clear()
+        self._roots.clear()
+        self._held.clear()
+        self._changed.clear()
+
+    # -- ports -----------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Hear of the calls on traced arrays."""
+        set_current(self)  # type: ignore[arg-type]
+
+    def end(self) -> None:
+        """Hear no more, and leave every array as NumPy made it."""
+        set_current(None)
+        self.release()
+
+    def port(self, array: Any) -> Tensor | None:
+        """The value of an array at a port, or ``None`` if torch has no such dtype."""
+        self._first_use()
+        if not isinstance(array, np.ndarray):
+            return self.tensors_for(array) if torch_dtype(array.dtype) is not None else None
+        found = self.behind(array)
+        if found is not None and not found.flips:
+            return found.tensor
+        if found is not None:
+            t: Tensor | None = self.tensor(array)
+        else:
+            with self.recorder.silence():
+                t = None if torch_dtype(array.dtype) is None else from_numpy(np.array(bare_view(array)))
+        return None if t is None else self.attach(array, t).tensor
+
+    def hand_back(self, array: Any, t: Tensor, alias: Tensor) -> Any:
+        """The array to go on with after ``array`` was declared as an input, with ``alias`` behind it."""
+        if alias is t:
+            return array
+        if not isinstance(array, np.ndarray):
+            return self.wrap(silent_numpy(alias), alias, scalar=True)
+        plain = bare_view(array)
+        with self.recorder.silence():
+            elsewhere = address(plain) != t.data_ptr()
+        if elsewhere:
+            plain = silent_numpy(alias)
+        return self.wrap(plain, alias, scalar=type(array) is TracedScalar)
+
+    def watched(self, array: Array) -> Array:
+        """A published array: what happens to it is of interest, even if it is a plain one."""
+        if self.following:
+            self.follow(array)
+        return array
+
+    def _first_use(self) -> None:
+        self.seen = True
+        if self.on_first_use is not None:
+            self.on_first_use()
+
+    # -- who is concerned ------------------------------------------------------------------------------------------------
+
+    @property
+    def listening(self) -> bool:
+        """Whether calls are being recorded at all."""
+        return not self._quiet and self.recorder.installed
+
+    def quietly(self, call: Callable[[], Any]) -> Any:
+        """Run NumPy's own code: what it does inside concerns nobody."""
+        self._quiet += 1
+        try:
+            return call()
+        finally:
+            self._quiet -= 1
+
+    def concerned(self, operands: Iterable[Any]) -> bool:
+        """Whether any operand holds a traced value, or one that a node published."""
+        if not (self.recorder.tapes or self.recorder.published):
+            return False
+        found = list(self._tensors(operands))
+        with self.recorder.silence():
+            if self.recorder.tapes and self.recorder.owner(found) is not None:
+                return True
+        return any(self.recorder.source(t) is not None for t in found)
+
+    def traced(self, array: Any) -> Tape | None:
+        """The tape that the value of ``array`` belongs to."""
+        found = list(self._tensors([array]))
+        with self.recorder.silence():
+            return self.recorder.owner(found) if found and self.recorder.tapes else None
+
+    def traced_by(self, operands: Iterable[Any]) -> Tape | None:
+        """The tape that the operands belong to."""
+        found = list(self._tensors(operands))
+        with self.recorder.silence():
+            return self.recorder.owner(found) if self.recorder.tapes else None
+
+    def _tensors(self, operands: Iterable[Any]) -> Iterator[Tensor]:
+        for operand in operands:
+            if isinstance(operand, Tensor):
+                yield operand
+            elif isinstance(operand, np.ndarray):
+                found = self.behind(operand)
+                if found is not None:
+                    yield found.tensor
+
+    def escape(self, tape: Tape | None, kind: str, operands: Iterable[Any], value: Any, source: Any = None) -> None:
+        """Note that a value left the graph."""
+        if tape is None:
+            return
+        reads = []
+        with self.recorder.silence():
+            for t in self._tensors(operands):
+                ref = tape.find(t) if tape.owns(t) or id(t) in tape.known else None
+                if ref is not None:
+                    reads.append(ref)
+        call: Any = None if source is None or len(reads) != 1 else (source, (reads[0],), {})
+        tape.escapes.append(Escape(kind, where(), frozen(value), call, tuple(r.slot for r in reads)))
+
+    def _copy_source(self, t: Tensor, target: Tensor) -> None:
+        found = self.recorder.source(t)
+        if found is not None:
+            self.recorder.published.copy(found, target)

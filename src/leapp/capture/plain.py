@@ -1,0 +1,181 @@
+"""Arrays as NumPy itself sees them: without the session's classes, without the modes. Knows nothing of tapes."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from leapp.capture.hooks import ORIGINAL
+from leapp.capture.traced import TracedNpArray, TracedScalar
+
+__all__ = [
+    "Array", "address", "agree", "arrays_in", "as_tensor", "bare_view", "digits", "from_numpy", "frozen", "given", "is_number",
+    "owner_of", "same_bits", "same_storage", "silent_numpy", "torch_dtype", "unwrapped", "without_out",
+]  # fmt: skip
+
+Array = np.ndarray[Any, Any]
+Tensor = torch.Tensor
+
+# As it is before a session replaces it.
+from_numpy = torch.from_numpy
+
+_interface = ORIGINAL["__array_interface__"].__get__
+_DTYPES: dict[np.dtype[Any], torch.dtype] = {
+    np.dtype(name): getattr(torch, name)
+    for name in (
+        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+    )
+}
+_PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.PythonTLSSnapshot
+)
+
+
+def address(array: Array) -> int:
+    """Where the first element of a plain array lies."""
+    return int(_interface(array)["data"][0])
+
+
+def torch_dtype(dtype: Any) -> torch.dtype | None:
+    """The torch dtype of a NumPy dtype, or ``None``."""
+    return _DTYPES.get(np.dtype(dtype))
+
+
+def unwrapped(value: Any) -> Any:
+    """A nested argument with plain arrays and NumPy numbers for traced ones."""
+    if isinstance(value, np.ndarray):
+        kind = type(value)
+        if kind is np.ndarray:
+            return value
+        if kind is TracedNpArray or kind is TracedScalar:
+            plain = bare_view(value)
+            return plain if kind is TracedNpArray else ORIGINAL["__getitem__"](plain, ())
+        return value
+    if isinstance(value, Tensor):
+        with _silence():
+            return value.numpy()
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(unwrapped(v) for v in value)
+    if isinstance(value, list):
+        return [unwrapped(v) for v in value]
+    if isinstance(value, dict):
+        return {k: unwrapped(v) for k, v in value.items()}
+    if isinstance(value, slice):
+        # A bound that is traced leaves the graph: its own __index__ tells the tape.
+        return slice(*(v if v is None else operator.index(v) for v in (value.start, value.stop, value.step)))
+    return value
+
+
+def silent_numpy(t: Tensor) -> Array:
+    """The array over the memory of a tensor, unseen by any mode."""
+    with _silence():
+        return t.detach().resolve_conj().resolve_neg().numpy()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    with torch._C._ExcludeDispatchKeyGuard(_PYTHON_KEYS), torch._C.DisableTorchFunction():
+        yield
+
+
+def bare_view(array: Array) -> Array:
+    """A plain array over the same memory."""
+    return ORIGINAL["view"](array, np.ndarray)  # type: ignore[no-any-return]
+
+
+def owner_of(array: Array) -> Array:
+    """The array at the end of the chain of bases."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def arrays_in(value: Any) -> list[Any]:
+    """Every array and tensor in a nested argument."""
+    if isinstance(value, (np.ndarray, Tensor)):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [a for v in value for a in arrays_in(v)]
+    if isinstance(value, dict):
+        return [a for v in value.values() for a in arrays_in(v)]
+    return []
+
+
+def agree(a: Array, b: Array, tolerance: float) -> bool:
+    """Whether two arrays hold the same values, NaN included, up to rounding."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if tolerance == 0.0:
+        return bool(np.array_equal(a, b))
+    scale = max(1.0, float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))) if a.size else 1.0
+    return bool(np.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True))
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same to the last bit."""
+    return silent_numpy(a).tobytes() == silent_numpy(b).tobytes()
+
+
+def same_storage(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors lie over the same memory."""
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number of Python or NumPy. A traced number is an array."""
+    return isinstance(value, (bool, int, float, complex, np.generic)) and not isinstance(value, np.ndarray)
+
+
+def given(result: Any, outs: tuple[Any, ...]) -> Any:
+    """NumPy's result, with the caller's own output arrays in their places."""
+    if not outs:
+        return result
+    if len(outs) == 1:
+        return outs[0]
+    return tuple(r if o is None else o for r, o in zip(result, outs, strict=True))
+
+
+def as_tensor(value: Any) -> Any:
+    """What ``Tensor.__array_wrap__`` makes of NumPy's result."""
+    if isinstance(value, tuple):
+        return tuple(as_tensor(v) for v in value)
+    value = np.asarray(value)
+    return from_numpy(value.astype(np.uint8) if value.dtype == np.bool_ else value)
+
+
+def without_out(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+    """The arguments of a call, apart from its output arrays."""
+    try:
+        signature = inspect.signature(function)
+        bound = signature.bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return args, kwargs, ()
+    out = bound.arguments.get("out")
+    if out is None:
+        return args, kwargs, ()
+    del bound.arguments["out"]
+    names = list(signature.parameters)
+    after = names[names.index("out") + 1 :]
+    moved = {n: bound.arguments.pop(n) for n in after if n in bound.arguments and n != "kwargs"}
+    return bound.args, {**bound.kwargs, **moved}, out if isinstance(out, tuple) else (out,)
+
+
+def frozen(value: Any) -> Any:
+    """A frozen value for the report: no larger than it needs to be, and no longer connected."""
+    if isinstance(value, np.ndarray):
+        plain = bare_view(value)
+        return plain.item() if plain.ndim == 0 and plain.dtype != object else plain.copy()
+    return value
+
+
+def digits(value: Any) -> Any:
+    """A number to the digits that NumPy and torch agree on."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -1,0 +1,315 @@
+"""A call on arrays runs twice: NumPy gives the result, and an expression on the tensors behind is what the modes record.
+
+The two are compared. Where they differ, or no expression is known, the call is an escape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from leapp.capture.behind import Behind, Behinds
+from leapp.capture.hooks import ORIGINAL
+from leapp.capture.numpy_table import Unmapped
+from leapp.capture.plain import (
+    Array,
+    agree,
+    arrays_in,
+    bare_view,
+    from_numpy,
+    given,
+    owner_of,
+    same_storage,
+    silent_numpy,
+    torch_dtype,
+    unwrapped,
+)
+from leapp.capture.regions import geometry
+from leapp.capture.tape import Tape
+
+__all__ = ["TwoRuns", "unwrap"]
+
+Tensor = torch.Tensor
+_TOLERANCE = {torch.float16: 1e-2, torch.float32: 1e-4, torch.complex64: 1e-4, torch.float64: 1e-9, torch.complex128: 1e-9}
+_LOOSE = 1e-3
+
+
+class _NoMatch:
+    """What NumPy and torch computed is not the same."""
+
+
+_NO_MATCH: Any = _NoMatch()
+
+
+class TwoRuns(Behinds):
+    """Runs calls in both libraries."""
+
+    def perform(
+        self, name: str, operands: list[Any], numpy: Callable[[], Any], expression: Callable[[], Any],
+        check: str = "values",
+    ) -> Any:  # fmt: skip
+        """Run a call in NumPy and record it in torch; an escape if the two do not agree."""
+        tape = self.traced_by(operands)
+        first = 0 if tape is None else len(tape.memory_of)
+        found = self._attempt(tape, expression)
+        result = self.quietly(numpy)
+        self._alone = sum(self.traced(o) is not None for o in operands) < 2
+        wrapped = self._wrapped(result, found, tape, first, check)
+        if wrapped is not _NO_MATCH:
+            return wrapped
+        self.escape(tape, name, operands, result)
+        return result
+
+    @staticmethod
+    def _attempt(tape: Tape | None, expression: Callable[[], Any]) -> Any:
+        """What an expression gives, or ``None`` if it cannot do this call or would itself let a value escape."""
+        mark = 0 if tape is None else len(tape.escapes)
+        try:
+            found = expression()
+        except Exception:  # whatever the expression cannot do, NumPy may: then the call is an escape
+            found = None
+        if tape is not None and len(tape.escapes) > mark:
+            del tape.escapes[mark:]
+            found = None
+        return found
+
+    def _wrapped(self, result: Any, found: Any, tape: Tape | None, first: int, check: str) -> Any:
+        """The result of a call with the recorded values attached, or ``_NO_MATCH``."""
+        if isinstance(result, (np.ndarray, np.generic)):
+            return self._wrapped_leaf(result, found, tape, first, check)
+        if isinstance(result, (tuple, list)):
+            return self._wrapped_sequence(result, found, tape, first, check)
+        return _NO_MATCH
+
+    def _wrapped_sequence(self, result: Any, found: Any, tape: Tape | None, first: int, check: str) -> Any:
+        if not isinstance(found, (tuple, list)) or len(found) != len(result):
+            found = [None] * len(result)
+        items, traced = [], False
+        for r, f in zip(result, found, strict=True):
+            item = r
+            if isinstance(r, (np.ndarray, np.generic)) and not isinstance(f, int):
+                item = self._wrapped_leaf(r, f, tape, first, check)
+                if item is _NO_MATCH and self._constant(r, f, tape):
+                    item = r
+            if item is _NO_MATCH:
+                return _NO_MATCH
+            items.append(item)
+            traced = traced or item is not r
+        if not traced:
+            return _NO_MATCH
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+
+    def _wrapped_leaf(self, result: Any, found: Any, tape: Tape | None, first: int, check: str) -> Any:
+        t = unwrap(found, self)
+        dtype = torch_dtype(result.dtype)
+        if isinstance(result, np.ndarray):
+            view = self._view(result, t)
+            if view is not None:
+                return view
+        with self.recorder.silence():
+            fits = t is not None and dtype is not None and tuple(t.shape) == result.shape
+        if t is None or not fits:
+            return _NO_MATCH
+        if t.dtype != dtype:
+            t = t.to(dtype)
+        if not self._known(t, tape):
+            return _NO_MATCH if tape is not None else result
+        if check != "shape" and not self._agree(result, t, check == "magnitude"):
+            return _NO_MATCH
+        scalar = isinstance(result, np.generic)
+        plain: Array = np.array(result) if scalar else result
+        if any(s < 0 for s in plain.strides) or owner_of(plain) is not plain:
+            plain = plain.copy(order="K")
+        t = self._rebind(tape, t, plain, first)
+        return self.wrap(plain, t, scalar=scalar)
+
+    def _constant(self, result: Any, found: Any, tape: Tape | None) -> bool:
+        """Whether one of several results does not depend on traced values."""
+        t = unwrap(found, self)
+        if t is None or self._known(t, tape):
+            return False
+        return self._agree(result, t.to(torch_dtype(result.dtype)), magnitude=False)
+
+    def _known(self, t: Tensor, tape: Tape | None) -> bool:
+        with self.recorder.silence():
+            return tape.find(t) is not None if tape is not None else self.recorder.source(t) is not None
+
+    def _view(self, result: Array, t: Tensor | None) -> Array | None:
+        """``result`` as an array to go on with, if it lies in memory that is known already."""
+        root = owner_of(result)
+        known = self._roots.get(id(root))
+        if isinstance(root.base, Tensor) or (known is not None and known[0]() is root):
+            found = self.behind(result)
+            if found is None:
+                return None
+            with self.recorder.silence():
+                same = (
+                    t is not None and not found.flips and geometry(found.tensor) == geometry(t)
+                    and same_storage(found.tensor, t)
+                )  # fmt: skip
+            # Where a view begins may depend on another operand.
+            if not same and (not self._alone or found.tensor.dtype != found.root.dtype or self.traced(result) is None):
+                return None
+            made = self.wrap(result)
+            self.attach(made, t if t is not None and same else found.tensor, found.flips, found.root)
+            return made
+        return None
+
+    def _agree(self, result: Any, t: Tensor, magnitude: bool) -> bool:
+        a, b = np.asarray(result), silent_numpy(t)
+        return agree(np.abs(a), np.abs(b), _LOOSE) if magnitude else agree(a, b, _TOLERANCE.get(t.dtype, 0.0))
+
+    def _rebind(self, tape: Tape | None, t: Tensor, plain: Array, first: int) -> Tensor:
+        """The memory of NumPy's result takes the place of torch's."""
+        with self.recorder.silence():
+            new = from_numpy(plain)
+            self._hold(plain, new)
+            if tape is None:
+                self._copy_source(t, new)
+            elif not tape.move(t, new, first):
+                tape.same(t, new)
+        return new
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def write(
+        self, name: str, target: Array, operands: list[Any], numpy: Callable[[], Any], record: Callable[[Tensor], Any]
+    ) -> Any:
+        """Run a call that changes ``target``. ``record`` writes the same to a tensor, or returns the whole new value."""
+        plain = bare_view(target)
+        before = plain.copy()
+        result = self.quietly(numpy)
+        after = plain.copy()
+        found = self.behind(target)
+        if found is None or not self.concerned([target, *operands]):
+            return result
+        self.watched(target)
+        tape = self.traced_by([target, *operands])
+        ORIGINAL["__setitem__"](plain, ..., before)
+        try:
+            if not self._recorded(tape, found, after, record):
+                ORIGINAL["__setitem__"](plain, ..., before)
+                self.escape(tape, name, operands, after)
+                with self.recorder.silence():
+                    frozen = from_numpy(after.copy())
+                self._store(found, frozen)
+        finally:
+            ORIGINAL["__setitem__"](plain, ..., after)
+        return result
+
+    def into(
+        self, name: str, outs: tuple[Any, ...], operands: list[Any], numpy: Callable[[], Any], expression: Callable[[], Any]
+    ) -> Any:
+        """A call whose results go into given arrays."""
+        if len(outs) != 1 or outs[0] is None:
+            result = self.quietly(numpy)
+            for out in outs:
+                if out is not None:
+                    self._freeze(name, out, operands)
+            return given(result, outs)
+        found = self._attempt(self.traced_by(operands), lambda: unwrap(expression(), self))
+
+        def record(target: Tensor) -> Any:
+            if found is None:
+                raise Unmapped
+            return found
+
+        self.write(name, outs[0], operands, numpy, record)
+        return outs[0]
+
+    def _freeze(self, name: str, out: Array, operands: list[Any]) -> None:
+        def fail(_: Tensor) -> None:
+            raise Unmapped
+
+        self.write(name, out, operands, lambda: None, fail)
+
+    def _recorded(self, tape: Tape | None, found: Behind, after: Array, record: Callable[[Tensor], Any]) -> bool:
+        mark = 0 if tape is None else len(tape.escapes)
+        try:
+            target = torch.flip(found.tensor, found.flips) if found.flips else found.tensor
+            new = record(target)
+            if new is not None or found.flips:
+                self._store(found, target if new is None else unwrap(new, self))
+        except Exception:
+            recorded = False
+        else:
+            with self.recorder.silence():
+                now = found.tensor.detach().numpy()
+                now = np.flip(now, found.flips) if found.flips else now
+                recorded = agree(after, now, _TOLERANCE.get(found.tensor.dtype, 0.0))
+        if tape is not None and (len(tape.escapes) > mark or not recorded):
+            del tape.escapes[mark:]
+            return False
+        return recorded
+
+    def _store(self, found: Behind, value: Any) -> None:
+        value = value.to(found.tensor.dtype) if value.dtype != found.tensor.dtype else value
+        found.tensor.copy_(torch.flip(value, found.flips) if found.flips else value)
+
+    # -- making ----------------------------------------------------------------------------------------------------------
+
+    def make(self, original: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """``np.array``, ``np.asarray`` and their kin, of arrays, tensors and nested lists of them."""
+        operands = arrays_in(data)
+        bare = unwrapped(data)
+
+        def numpy() -> Any:
+            return _original(original)(bare, *args, **kwargs)
+
+        result = self.quietly(numpy)
+        if not operands or not self.concerned(operands):
+            return result
+        if isinstance(bare, np.ndarray) and np.may_share_memory(result, bare):
+            if isinstance(data, Tensor):
+                return self.to_array(data, result) if result is bare else self.wrap(result)
+            return data if result is bare else self.wrap(result)
+        dtype = torch_dtype(result.dtype)
+
+        def expression() -> Any:
+            if dtype is None:
+                raise Unmapped
+            found = self.assemble(data, dtype)
+            return (found.clone() if isinstance(data, (np.ndarray, Tensor)) else found).reshape(result.shape)
+
+        return self.perform(original.__name__, operands, lambda: result, expression)
+
+    def assemble(self, data: Any, dtype: torch.dtype) -> Tensor:
+        """A nested list as one tensor."""
+        if isinstance(data, Tensor):
+            return data.to(dtype)
+        if isinstance(data, (list, tuple)) and arrays_in(data):
+            return torch.stack([self.assemble(d, dtype) for d in data])
+        if isinstance(data, np.ndarray):
+            found = self.tensor(data)
+            if found is None:
+                raise Unmapped
+            return found.to(dtype)
+        return torch.tensor(unwrapped(data), dtype=dtype)
+
+    def value_for(self, value: Any) -> Any:
+        """A value as torch takes it: tensors for arrays, Python numbers for NumPy's."""
+        if isinstance(value, (list, tuple)):
+            value = self.make(np.array, value) if arrays_in(value) else np.array(value)
+        if isinstance(value, np.ndarray):
+            return self.tensor(value)
+        return value.item() if isinstance(value, np.generic) else value
+
+    def to_array(self, t: Tensor, plain: Array) -> Array:
+        """The array over the memory of a traced tensor, as ``Tensor.numpy`` gives it."""
+        self._first_use()
+        return self.wrap(plain, t)
+
+
+def unwrap(found: Any, arrays: Behinds) -> Tensor | None:
+    """The tensor in the result of an expression."""
+    if isinstance(found, np.ndarray):
+        return arrays.tensor(found)
+    found = getattr(found, "tensor", found)
+    return found if isinstance(found, Tensor) else None
+
+
+def _original(function: Any) -> Any:
+    return getattr(function, "__wrapped__", function)

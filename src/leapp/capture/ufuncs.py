@@ -1,0 +1,181 @@
+"""Ufuncs on arrays, in the dtypes in which NumPy computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from leapp.capture.indexing import locate
+from leapp.capture.numpy_table import NUMBERS, NUMPY_UFUNCS, SCIPY_UFUNCS, UFUNCS, Unmapped, accumulated, reduced
+from leapp.capture.plain import arrays_in, as_tensor, from_numpy, given, is_number, torch_dtype, unwrapped
+from leapp.capture.source import where
+from leapp.capture.two_runs import TwoRuns
+
+__all__ = ["Ufuncs"]
+
+Tensor = torch.Tensor
+
+
+class Ufuncs(TwoRuns):
+    """Calls of ufuncs and of their methods."""
+
+    def ufunc(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a ufunc, or of one of its methods."""
+        inputs = tuple(self.make(np.array, v) if isinstance(v, (list, tuple)) and arrays_in(v) else v for v in inputs)
+        outs = kwargs.get("out") or ()
+        operands = [*arrays_in(inputs), *arrays_in(kwargs)]
+        tensors = any(isinstance(v, Tensor) for v in inputs) and not outs and method == "__call__"
+
+        def numpy() -> Any:
+            return getattr(ufunc, method)(*unwrapped(inputs), **unwrapped(kwargs))
+
+        if not self.concerned(operands):
+            result = self.quietly(numpy)
+            return as_tensor(result) if tensors else given(result, outs)
+        if method == "at":
+            target = inputs[0]
+            self.write(
+                f"{ufunc.__name__}.at", target, operands[1:], numpy,
+                lambda t: _at(ufunc, t, self.tensors_for(inputs[1]), *map(self.value_for, inputs[2:])),
+            )  # fmt: skip
+            return None
+        options = {k: v for k, v in kwargs.items() if k != "out"}
+        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+
+        def expression() -> Any:
+            return self._ufunc_expression(ufunc, method, inputs, options, outs)
+
+        if outs:
+            return self.into(name, outs, operands, numpy, expression)
+        result = self.perform(name, operands, numpy, expression)
+        return self.to_tensor(result, wrapping=True) if tensors else result
+
+    def _ufunc_expression(
+        self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any], outs: tuple[Any, ...]
+    ) -> Any:
+        name = ufunc.__name__
+        function = UFUNCS.get(name) if ufunc in NUMPY_UFUNCS else SCIPY_UFUNCS.get(name)
+        allowed = {"where", "dtype", "casting", "subok", "order"} if method == "__call__" else {
+            "axis", "dtype", "keepdims", "initial", "where"
+        }  # fmt: skip
+        if function is None or not set(options) <= allowed:
+            raise Unmapped
+        if method == "reduce" or method == "accumulate":
+            dtypes = _reduce_dtype(ufunc, inputs[0], options.get("dtype"))
+            x = self.tensors_for(inputs[0])
+            axis = inputs[1] if len(inputs) > 1 else options.get("axis", 0)
+            if method == "accumulate":
+                return accumulated(name, x, axis, dtypes)
+            condition = options.get("where", True)
+            return reduced(
+                name, x, axis, dtypes, bool(options.get("keepdims", False)), self.value_for(options.get("initial")),
+                None if condition is True else self.value_for(condition),
+            )  # fmt: skip
+        if method == "outer":
+            a, b = inputs
+            grown = self.expand(a, np.ndim(b))
+            return self._elementwise(ufunc, function, (grown, b), options)
+        if method != "__call__":
+            raise Unmapped
+        result = self._elementwise(ufunc, function, inputs, options)
+        condition = options.get("where", True)
+        if condition is True:
+            return result
+        if len(outs) != 1:
+            raise Unmapped
+        return torch.where(self.tensors_for(np.asarray(condition)), result, self.tensors_for(outs[0]))
+
+    def expand(self, a: Any, dims: int) -> Any:
+        """``a`` with so many axes of length one behind its own."""
+        return a[(Ellipsis,) + (None,) * dims]
+
+    def _elementwise(
+        self, ufunc: np.ufunc, function: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        """The expression for a ufunc, in the dtypes in which NumPy computes it."""
+        dtypes = _loop(ufunc, inputs, options)
+        operands = []
+        for value, dtype in zip(inputs, dtypes, strict=False):
+            wanted = torch_dtype(dtype)
+            if wanted is None:
+                raise Unmapped
+            if is_number(value):
+                number = np.asarray(value).astype(dtype).item()
+                operands.append(number if ufunc.__name__ in NUMBERS else torch.tensor(number, dtype=wanted))
+                continue
+            t = self.tensors_for(value if isinstance(value, (np.ndarray, Tensor)) else np.asarray(value))
+            operands.append(t if t.dtype == wanted else t.to(wanted))
+        if not any(isinstance(v, Tensor) for v in operands):
+            raise Unmapped
+        found = function(*operands)
+        results = found if isinstance(found, tuple) else (found,)
+        wanted_of = map(torch_dtype, dtypes[len(inputs) :])
+        cast = tuple(r if r.dtype == d else r.to(d) for r, d in zip(results, wanted_of, strict=True))
+        return cast if isinstance(found, tuple) else cast[0]
+
+    def wrapped_ufunc(self, ufunc: np.ufunc, inputs: tuple[Any, ...], result: Any, place: int) -> Any:
+        """A ufunc that ran on tensors, as ``Tensor.__array_wrap__`` gets to see it."""
+        operands = arrays_in(inputs)
+        tape = self.traced_by(operands)
+        if tape is not None:  # NumPy has asked the tensors for their arrays; that is no escape
+            here = where()
+            while tape.escapes and tape.escapes[-1].kind == "__array__" and tape.escapes[-1].where == here:
+                tape.escapes.pop()
+
+        def expression() -> Any:
+            found = self._ufunc_expression(ufunc, "__call__", inputs, {}, ())
+            return found[place] if isinstance(found, tuple) else found
+
+        return self.to_tensor(self.perform(ufunc.__name__, operands, lambda: result, expression), wrapping=True)
+
+    def to_tensor(self, value: Any, wrapping: bool = False) -> Any:
+        """A tensor over the memory of a traced array, as ``torch.from_numpy`` or ``Tensor.__array_wrap__`` gives it."""
+        if isinstance(value, np.ndarray) and type(value) is not np.ndarray:
+            found = self.behind(value)
+            if found is not None and not found.flips:
+                whole = found.tensor.to(torch.uint8) if wrapping and found.tensor.dtype == torch.bool else found.tensor
+                return whole.view_as(whole)
+            if not wrapping:
+                return from_numpy(unwrapped(value))
+        return as_tensor(value) if wrapping else from_numpy(value)
+
+
+def _loop(ufunc: np.ufunc, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[np.dtype[Any], ...]:
+    """The dtypes in which NumPy computes a ufunc, inputs first."""
+    kinds: list[Any] = []
+    for value in inputs:
+        if isinstance(value, Tensor):
+            kinds.append(np.dtype(str(value.dtype).removeprefix("torch.")))
+        elif type(value) in (int, float, complex):
+            kinds.append(type(value))
+        else:
+            kinds.append(value.dtype if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value).dtype)
+    more: dict[str, Any] = {}
+    if options.get("dtype") is not None:
+        more["signature"] = (*(None,) * ufunc.nin, *(np.dtype(options["dtype"]),) * ufunc.nout)
+    return ufunc.resolve_dtypes((*kinds, *(None,) * ufunc.nout), **more)
+
+
+def _reduce_dtype(ufunc: np.ufunc, value: Any, dtype: Any) -> torch.dtype | None:
+    given = value.dtype if isinstance(value, np.ndarray) else np.asarray(value).dtype
+    if dtype is not None:
+        return torch_dtype(dtype)
+    if ufunc.__name__ in ("add", "multiply") and given.kind in "bui" and given.itemsize < 8:
+        return torch.int64
+    return None
+
+
+def _at(ufunc: np.ufunc, t: Tensor, index: Any, *values: Any) -> None:
+    if ufunc.__name__ not in ("add", "subtract") or not values:
+        raise Unmapped
+    value = values[0] if isinstance(values[0], Tensor) else torch.tensor(values[0])
+    value = value.to(t.dtype)
+    view, place, _ = locate(t, index)
+    while place and isinstance(place[-1], slice) and place[-1] == slice(None):
+        place = place[:-1]
+    if any(not isinstance(p, Tensor) for p in place):
+        raise Unmapped
+    view.index_put_(place, value if ufunc.__name__ == "add" else -value, accumulate=True)
