@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -223,21 +224,27 @@ def _spark(values: Sequence[Any]) -> dict[str, Any] | None:
     if not values or 0 in values[0].shape or values[0].dtype.startswith("complex"):
         return None
     step = -(-len(values) // _MAX_PASSES)
+    first, lows, highs = [], [], []
     try:
-        table = np.stack([from_raw(value).reshape(-1).astype(np.float64) for value in values[::step]])
+        for value in values[::step]:
+            flat = from_raw(value).reshape(-1)
+            first.append(flat[:_MAX_BARS].astype(np.float64))
+            finite = flat[np.isfinite(flat)] if flat.dtype.kind != "b" else flat
+            if finite.size:
+                lows.append(finite.min())
+                highs.append(finite.max())
     except MissingDependencyError:
         return None
-    finite = table[np.isfinite(table)]
     spark: dict[str, Any] = {
         "passes": len(values),
-        "size": int(table.shape[1]),
-        "low": _rounded(finite.min()) if finite.size else None,
-        "high": _rounded(finite.max()) if finite.size else None,
+        "size": math.prod(values[0].shape),
+        "low": _rounded(min(lows)) if lows else None,
+        "high": _rounded(max(highs)) if highs else None,
     }
-    if len(table) > 1:
-        spark["lines"] = [[_rounded(v) for v in column] for column in table.T[:_MAX_LINES]]
+    if len(first) > 1:
+        spark["lines"] = [[_rounded(v) for v in column] for column in np.stack(first).T[:_MAX_LINES]]
     else:
-        spark["bars"] = [_rounded(v) for v in table[0][:_MAX_BARS]]
+        spark["bars"] = [_rounded(v) for v in first[0]]
     return spark
 
 

@@ -1,0 +1,96 @@
+"""The facts about targets, one by one, and what a deployer would have to ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from leapp.bundle import Bundle, RawTensor, dump_contract, write_initial_values
+from leapp.bundle.profiles import PROFILES, check_profile, deployment_gaps
+from leapp.graph.contract import Contract, ModelFile, Node, Pipeline, Port
+
+
+def bundle(directory: Path, inputs: list[Port], backend: str | None = "onnx", opset: int = 18, **wiring: object) -> Bundle:
+    """One node ``n`` with the given inputs and an output ``y``. Its model is an empty ONNX file."""
+    import hashlib
+
+    (directory / "n.onnx").write_bytes(b"")
+    sha = hashlib.sha256(b"").hexdigest()
+    model = ModelFile(model_path="n.onnx", md5sum="0" * 32, sha256sum=sha, backend=backend, extra={"opset_version": opset})
+    node = Node(inputs=tuple(inputs), outputs=(Port(name="y", dtype="float32", shape=(2,)),), model=model)
+    pipeline = Pipeline(inputs={"n": tuple(p.name for p in inputs)}, outputs={"n": ("y",)})
+    if wiring:
+        pipeline = Pipeline(outputs={"n": ("y",)}, **wiring)  # type: ignore[arg-type]
+    contract = Contract(nodes={"n": node}, pipeline=pipeline, system={"leapp config version": "1.3"})
+    path = directory / "g.yaml"
+    path.write_text(dump_contract(contract) + "\nintegrity: unsealed\n")
+    return Bundle(path, contract, None, {})
+
+
+def port(dtype: str = "float32", names: list | None = None) -> Port:
+    return Port(name="x", dtype=dtype, shape=(2,), element_names=names)
+
+
+def findings(made: Bundle, profile: str) -> list[tuple[str, str]]:
+    return [(f.level, f.where) for f in check_profile(made, profile)]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_plain_model_is_taken_by_all(profile: str, tmp_path: Path) -> None:
+    assert findings(bundle(tmp_path, [port(names=[["a", "b"]])]), profile) == []
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_only_onnx_is_read(profile: str, tmp_path: Path) -> None:
+    assert findings(bundle(tmp_path, [port()], backend="jit"), profile) == [("error", "n")]
+
+
+@pytest.mark.parametrize(
+    ("profile", "dtype", "level"),
+    [
+        ("onnxruntime", "complex64", "error"),
+        ("onnxruntime", "int16", None),
+        ("openvino", "complex128", "error"),
+        ("tensorrt", "float64", "warning"),
+        ("tensorrt", "int16", "error"),
+        ("tensorrt", "uint8", None),
+        ("isaac-ros", "bfloat16", "error"),
+    ],
+)
+def test_dtypes(profile: str, dtype: str, level: str | None, tmp_path: Path) -> None:
+    expected = [] if level is None else [(level, "n/x")]
+    assert findings(bundle(tmp_path, [port(dtype)]), profile) == expected
+
+
+@pytest.mark.parametrize(("opset", "taken"), [(8, False), (9, True), (20, True), (21, False)])
+def test_tensorrt_reads_a_range_of_opsets(opset: int, taken: bool, tmp_path: Path) -> None:
+    assert (findings(bundle(tmp_path, [port()], opset=opset), "tensorrt") == []) is taken
+
+
+@pytest.mark.parametrize("names", [[None, ["a", "b"]], ["__temporal_axis__", ["a", "b"]], ["a", "b"]])
+def test_isaac_ros_needs_a_list_for_each_axis(names: list, tmp_path: Path) -> None:
+    assert ("error", "n/x") in findings(bundle(tmp_path, [port(names=names)]), "isaac-ros")
+    assert findings(bundle(tmp_path, [port(names=[[], ["a", "b"]])]), "isaac-ros") == []
+
+
+def test_old_isaac_ros_knows_neither_feedback_flow_nor_initial_values(tmp_path: Path) -> None:
+    made = bundle(tmp_path, [port()], feedback_flow={"n/y": ("n/x",)}, initial_values="g_initial_values.safetensors")
+    for value, expected in ((0.0, ["pipeline"]), (1.0, ["pipeline", "n/x"])):
+        start = RawTensor.of(np.full(2, value, np.float32))
+        write_initial_values(tmp_path, "g", {"n/x": start}, made.contract)
+        assert findings(made, "isaac-ros") == [("warning", where) for where in expected]
+
+
+def test_gaps_name_the_ports() -> None:
+    vector = Port(name="x", dtype="float32", shape=(1, 3))
+    image = Port(name="image", dtype="float32", shape=(3, 8, 8), kind="camera", extra={"units": "1"})
+    done = Port(name="y", dtype="float32", shape=(2,), kind="k", element_names=[["a", "b"]], extra={"units": "m"})
+    node = Node(inputs=(vector, image), outputs=(done,))
+    pipeline = Pipeline(inputs={"n": ("x", "image")}, outputs={"n": ("y",)}, feedback_flow={"n/y": ("n/h",)})
+    gaps = deployment_gaps(Contract(nodes={"n": node}, pipeline=pipeline))
+    assert [gap.split(":")[0] for gap in gaps] == [
+        "no frequency", "no kind", "no units", "no element names", "no model", "no initial values",
+    ]  # fmt: skip
+    assert gaps[1:4] == ["no kind: n/x", "no units: n/x", "no element names: n/x"]
