@@ -6,6 +6,7 @@ and nothing of the model is interpreted.
 
 from __future__ import annotations
 
+from leapp.bundle.protobuf import SIZED, WireError, fields
 from leapp.errors import BundleError
 
 __all__ = ["external_files"]
@@ -48,49 +49,17 @@ def external_files(model: bytes, what: str) -> list[str]:
                     found[location] = None
                 continue
             holds = _HOLDS[kind]
-            stack += [(holds[number], body, depth + 1) for number, body in _fields(message) if number in holds]
-    except (IndexError, UnicodeDecodeError) as error:
+            stack += [(holds[number], body, depth + 1) for number, body in _held(message) if number in holds]
+    except (WireError, UnicodeDecodeError) as error:
         raise BundleError(f"{what}: the file is not a complete ONNX model.") from error
     return list(found)
 
 
 def _location(entry: memoryview) -> str | None:
-    fields = {number: bytes(body).decode() for number, body in _fields(entry)}
-    return fields.get(2, "") if fields.get(1) == "location" else None
+    texts = {number: bytes(body).decode() for number, body in _held(entry)}
+    return texts.get(2, "") if texts.get(1) == "location" else None
 
 
-def _fields(message: memoryview) -> list[tuple[int, memoryview]]:
-    """The length-delimited fields of a message; numbers are skipped."""
-    fields = []
-    position, end = 0, len(message)
-    while position < end:
-        tag, position = _varint(message, position)
-        wire = tag & 7
-        if wire == 0:
-            _, position = _varint(message, position)
-        elif wire == 1:
-            position += 8
-        elif wire == 5:
-            position += 4
-        elif wire == 2:
-            size, position = _varint(message, position)
-            fields.append((tag >> 3, message[position : position + size]))
-            position += size
-        else:
-            raise IndexError("unknown wire type")
-        if position > end:
-            raise IndexError("field runs past its message")
-    return fields
-
-
-def _varint(message: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise IndexError("number too long")
+def _held(message: memoryview) -> list[tuple[int, memoryview]]:
+    """The fields that hold bytes, each with its number."""
+    return [(tag >> 3, body) for tag, body in fields(message) if tag & 7 == SIZED and not isinstance(body, int)]

@@ -3,24 +3,21 @@
 One session instead of three saves two trips into the engine. The values that pass from model to model stay outputs of
 the merged one. An engine never rewrites across an output, so each part computes exactly what it computes alone.
 
-This works on the protobuf wire format and imports nothing: a robot needs no ``onnx`` package. Models that use a rare
+This works on the protobuf wire format: a robot needs no ``onnx`` package. Models that use a rare
 feature (functions, external data, sparse initializers, different operator sets) are left unmerged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from leapp.bundle.protobuf import NUMBER, SIZED, Chunks, Value, WireError, copied, fields, message
 
 __all__ = ["Part", "merge"]
 
 LARGEST = 16 * 1024 * 1024
 """Beyond this size in bytes the arithmetic outweighs the trips, and a second copy of the weights would hurt."""
-
-Chunks = list[bytes | memoryview]
-
-NUMBER, FIXED64, SIZED, FIXED32 = 0, 1, 2, 5
-"""Wire types. A tag is a field number with its wire type in the lowest three bits."""
 
 # Tags of onnx.proto.
 MODEL_IR = 1 << 3 | NUMBER
@@ -70,16 +67,16 @@ def merge(parts: Iterable[Part]) -> bytes | None:
     try:
         for part in parts:
             _add(merged, part)
-    except (_UnmergeableError, IndexError, UnicodeDecodeError):
+    except (_UnmergeableError, WireError, UnicodeDecodeError):
         # A malformed model is reported by the engine, which knows more about it.
         return None
     if len(merged.opsets) != 1:
         return None
     (opsets,) = merged.opsets
-    graph = merged.nodes + _message(GRAPH_NAME, [b"merged"]) + merged.initializers + merged.inputs + merged.outputs
-    model = _copied(MODEL_IR, merged.ir_version) + _message(MODEL_GRAPH, graph)
+    graph = merged.nodes + message(GRAPH_NAME, [b"merged"]) + merged.initializers + merged.inputs + merged.outputs
+    model = copied(MODEL_IR, merged.ir_version) + message(MODEL_GRAPH, graph)
     for opset in sorted(opsets):
-        model += _message(MODEL_OPSET, [opset])
+        model += message(MODEL_OPSET, [opset])
     return b"".join(model)
 
 
@@ -88,7 +85,7 @@ def _add(merged: _Merged, part: Part) -> None:
         # The key of external data: weights that live beside the file the model came from.
         raise _UnmergeableError
     opsets: set[bytes] = set()
-    for tag, value in _fields(memoryview(part.model)):
+    for tag, value in fields(memoryview(part.model)):
         if tag in (MODEL_TRAINING, MODEL_FUNCTIONS):
             raise _UnmergeableError
         if tag == MODEL_IR and isinstance(value, int):
@@ -104,19 +101,19 @@ def _add_graph(merged: _Merged, part: Part, graph: memoryview) -> None:
     names = _Names(part)
     made: set[str] = set()
     results: list[str] = []
-    for tag, value in _fields(graph):
+    for tag, value in fields(graph):
         if tag in (GRAPH_QUANT, GRAPH_SPARSE):
             raise _UnmergeableError
         if tag == GRAPH_NODE:
-            merged.nodes += _message(tag, _node(_payload(value), names))
-            made.update(_text(v) for t, v in _fields(_payload(value)) if t == NODE_OUT)
+            merged.nodes += message(tag, _node(_payload(value), names))
+            made.update(_text(v) for t, v in fields(_payload(value)) if t == NODE_OUT)
         elif tag == GRAPH_INIT:
-            merged.initializers += _message(tag, _renamed(_payload(value), TENSOR_NAME, names))
+            merged.initializers += message(tag, _renamed(_payload(value), TENSOR_NAME, names))
         elif tag == GRAPH_IN and _name(value) not in part.fed:
-            merged.inputs += _message(tag, _renamed(_payload(value), VALUE_NAME, names))
+            merged.inputs += message(tag, _renamed(_payload(value), VALUE_NAME, names))
         elif tag == GRAPH_OUT:
             results.append(_name(value))
-            merged.outputs += _message(tag, _renamed(_payload(value), VALUE_NAME, names))
+            merged.outputs += message(tag, _renamed(_payload(value), VALUE_NAME, names))
     if not made.issuperset(results):
         # An output that is an input or a constant has no value of its own to hand on.
         raise _UnmergeableError
@@ -128,7 +125,7 @@ class _Names:
     def __init__(self, part: Part) -> None:
         self._part = part
 
-    def __call__(self, value: int | memoryview) -> bytes:
+    def __call__(self, value: Value) -> bytes:
         name = _text(value)
         if not name:
             return b""  # An optional input that is not given.
@@ -137,110 +134,58 @@ class _Names:
 
 def _node(node: memoryview, names: _Names) -> Chunks:
     out: Chunks = []
-    for tag, value in _fields(node):
+    for tag, value in fields(node):
         if tag in (NODE_IN, NODE_OUT, NODE_NAME):
-            out += _message(tag, [names(value)])
+            out += message(tag, [names(value)])
         elif tag == NODE_ATTRIBUTE:
-            out += _message(tag, _attribute(_payload(value), names))
+            out += message(tag, _attribute(_payload(value), names))
         else:
-            out += _copied(tag, value)
+            out += copied(tag, value)
     return out
 
 
 def _attribute(attribute: memoryview, names: _Names) -> Chunks:
     out: Chunks = []
-    for tag, value in _fields(attribute):
+    for tag, value in fields(attribute):
         if tag in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
-            out += _message(tag, _subgraph(_payload(value), names))
+            out += message(tag, _subgraph(_payload(value), names))
         else:
-            out += _copied(tag, value)
+            out += copied(tag, value)
     return out
 
 
 def _subgraph(graph: memoryview, names: _Names) -> Chunks:
     out: Chunks = []
-    for tag, value in _fields(graph):
+    for tag, value in fields(graph):
         if tag in (GRAPH_QUANT, GRAPH_SPARSE):
             raise _UnmergeableError
         if tag == GRAPH_NODE:
-            out += _message(tag, _node(_payload(value), names))
+            out += message(tag, _node(_payload(value), names))
         elif tag == GRAPH_INIT:
-            out += _message(tag, _renamed(_payload(value), TENSOR_NAME, names))
+            out += message(tag, _renamed(_payload(value), TENSOR_NAME, names))
         elif tag in (GRAPH_IN, GRAPH_OUT, GRAPH_VALUE):
-            out += _message(tag, _renamed(_payload(value), VALUE_NAME, names))
+            out += message(tag, _renamed(_payload(value), VALUE_NAME, names))
         else:
-            out += _copied(tag, value)
+            out += copied(tag, value)
     return out
 
 
-def _renamed(message: memoryview, name_field: int, names: _Names) -> Chunks:
+def _renamed(entry: memoryview, name_field: int, names: _Names) -> Chunks:
     out: Chunks = []
-    for tag, value in _fields(message):
-        out += _message(tag, [names(value)]) if tag == name_field else _copied(tag, value)
+    for tag, value in fields(entry):
+        out += message(tag, [names(value)]) if tag == name_field else copied(tag, value)
     return out
 
 
-def _name(value_info: int | memoryview) -> str:
-    return next((_text(v) for t, v in _fields(_payload(value_info)) if t == VALUE_NAME), "")
+def _name(value_info: Value) -> str:
+    return next((_text(v) for t, v in fields(_payload(value_info)) if t == VALUE_NAME), "")
 
 
-def _text(value: int | memoryview) -> str:
+def _text(value: Value) -> str:
     return bytes(_payload(value)).decode()
 
 
-def _payload(value: int | memoryview) -> memoryview:
+def _payload(value: Value) -> memoryview:
     if isinstance(value, int):
         raise _UnmergeableError
     return value
-
-
-def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of a message, each with its tag: numbers as int, everything else as a slice."""
-    at, end = 0, len(message)
-    while at < end:
-        tag, at = _read_number(message, at)
-        wire = tag & 7
-        if wire == NUMBER:
-            value, at = _read_number(message, at)
-            yield tag, value
-            continue
-        if wire == SIZED:
-            size, at = _read_number(message, at)
-        elif wire in (FIXED64, FIXED32):
-            size = 8 if wire == FIXED64 else 4
-        else:
-            raise _UnmergeableError
-        if at + size > end:
-            raise _UnmergeableError
-        yield tag, message[at : at + size]
-        at += size
-
-
-def _read_number(message: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def _number(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _copied(tag: int, value: int | memoryview) -> Chunks:
-    if isinstance(value, int):
-        return [_number(tag) + _number(value)]
-    return _message(tag, [value]) if tag & 7 == SIZED else [_number(tag), value]
-
-
-def _message(tag: int, chunks: Chunks) -> Chunks:
-    return [_number(tag) + _number(sum(map(len, chunks))), *chunks]

@@ -1,0 +1,81 @@
+"""The protobuf wire format, read and written field by field, without the package that knows the messages.
+
+Knows nothing of ONNX. Every length is checked against the message around it, so damaged or hostile bytes end in
+``WireError`` and never in a long loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["FIXED32", "FIXED64", "NUMBER", "SIZED", "Chunks", "Value", "WireError", "copied", "fields", "message"]
+
+NUMBER, FIXED64, SIZED, FIXED32 = 0, 1, 2, 5
+"""Wire types. A tag is a field number with its wire type in the lowest three bits."""
+
+Value = int | memoryview
+Chunks = list[bytes | memoryview]
+
+_SIZES = {FIXED64: 8, FIXED32: 4}
+_LONGEST = 10
+"""Bytes of the longest number: 64 bits, seven in a byte."""
+
+
+class WireError(ValueError):
+    """The bytes are no complete protobuf message."""
+
+
+def fields(body: memoryview) -> Iterator[tuple[int, Value]]:
+    """The fields of a message, each with its tag: numbers as int, everything else as a slice.
+
+    Raises:
+        WireError: If the message is cut off or damaged.
+    """
+    at, end = 0, len(body)
+    while at < end:
+        tag, at = _read_number(body, at)
+        wire = tag & 7
+        if wire == NUMBER:
+            value, at = _read_number(body, at)
+            yield tag, value
+            continue
+        if wire == SIZED:
+            size, at = _read_number(body, at)
+        elif wire in _SIZES:
+            size = _SIZES[wire]
+        else:
+            raise WireError("unknown wire type")
+        if size > end - at:
+            raise WireError("a field runs past its message")
+        yield tag, body[at : at + size]
+        at += size
+
+
+def copied(tag: int, value: Value) -> Chunks:
+    """A field as ``fields`` gave it."""
+    if isinstance(value, int):
+        return [_number(tag) + _number(value)]
+    return message(tag, [value]) if tag & 7 == SIZED else [_number(tag), value]
+
+
+def message(tag: int, chunks: Chunks) -> Chunks:
+    """A field that holds the given bytes."""
+    return [_number(tag) + _number(sum(map(len, chunks))), *chunks]
+
+
+def _read_number(body: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for index, byte in enumerate(body[at : at + _LONGEST]):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, at + index + 1
+    raise WireError("a number is cut off or too long")
+
+
+def _number(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
