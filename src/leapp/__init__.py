@@ -48,7 +48,7 @@ _HOMES = {
     "TensorSemantics": "leapp.semantics",
     "compile_graph": "leapp.session.lifecycle",
     "report": "leapp.session.lifecycle",
-    "session": "leapp.session.lifecycle",
+    "session": "leapp.session",
     "start": "leapp.session.lifecycle",
     "stop": "leapp.session.lifecycle",
 }
@@ -58,7 +58,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'leapp' has no attribute '{name}'")
-    value = getattr(import_module(home), name)
+    module = import_module(home)
+    value = module if home == f"{__name__}.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -1,0 +1,363 @@
+"""Every mistake is refused with its node, its port and the line to change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import leapp
+from leapp import TensorSemantics, annotate
+from leapp.errors import LeappError
+
+A = annotate
+X = torch.arange(3.0)
+HERE = r"test_errors\.py:\d+"
+
+
+@pytest.fixture(autouse=True)
+def session(tmp_path: Path) -> Iterator[None]:
+    """Each mistake is made in a session of its own."""
+    leapp.start("g", save_path=tmp_path)
+    yield
+    if leapp.ExportManager.interpreting:
+        leapp.stop()
+
+
+def node(name: str = "n", **outputs: Any) -> torch.Tensor:
+    """A finished node."""
+    x = A.input_tensors(name, {"x": X.clone()})
+    y: torch.Tensor = A.output_tensors(name, {"y": x * 2.0}, export_with="jit", **outputs)
+    return y
+
+
+def twice(change: Callable[[int], Any]) -> Callable[[], None]:
+    """Two passes, the second of which differs."""
+
+    def run() -> None:
+        for number in range(2):
+            change(number)
+
+    return run
+
+
+class Buffered(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("hidden", torch.zeros(3))
+
+
+def _same_name_other_line() -> None:
+    A.input_tensors("n", {"x": X})
+    A.input_tensors("n", {"x": X + 1})
+
+
+def _state_named_like_input() -> None:
+    A.input_tensors("n", {"x": X})
+    A.state_tensors("n", {"x": X})
+
+
+def _state_and_output() -> None:
+    x = A.input_tensors("n", {"x": X})
+    h = A.state_tensors("n", {"h": X})
+    A.update_state("n", {"h": h + x})
+    A.output_tensors("n", {"h": x}, export_with="jit")
+
+
+def _update_other_shape() -> None:
+    x = A.input_tensors("n", {"x": X})
+    A.state_tensors("n", {"h": X})
+    A.update_state("n", {"h": x[:2]})
+
+
+def _update_plain() -> None:
+    A.input_tensors("n", {"x": X})
+    A.state_tensors("n", {"h": X})
+    A.update_state("n", {"h": torch.ones(3)})
+
+
+def _update_of_input() -> None:
+    x = A.input_tensors("n", {"x": X})
+    A.update_state("n", {"x": x + 1.0})
+
+
+def _update_late() -> None:
+    y = node()
+    A.update_state("n", {"h": y})
+
+
+def _register_late() -> None:
+    node()
+    A.register_buffer("n", {"b": torch.zeros(3)})
+
+
+def _register_traced() -> None:
+    x = A.input_tensors("n", {"x": X})
+    A.register_buffer("n", {"b": x})
+
+
+def _register_twice() -> None:
+    A.input_tensors("n", {"x": X})
+    A.register_buffer("n", {"x": torch.zeros(3)})
+
+
+def _module_unknown() -> None:
+    A.input_tensors("n", {"x": X})
+    A.module("n", Buffered(), buffer_names=["hiden"])
+
+
+def _module_not_one() -> None:
+    A.input_tensors("n", {"x": X})
+    A.module("n", object())  # type: ignore[arg-type]
+
+
+def _plain_output() -> None:
+    A.input_tensors("n", {"x": X})
+    A.output_tensors("n", {"y": torch.ones(3)}, export_with="jit")
+
+
+def _frozen_output() -> None:
+    x = A.input_tensors("n", {"x": X})
+    A.output_tensors("n", {"y": torch.tensor(float(x.sum()))}, export_with="jit")
+
+
+def _pruned_by_escape() -> None:
+    x, z = A.input_tensors("n", {"x": X, "z": X + 1.0})
+    A.output_tensors("n", {"y": x * float(z.sum())}, export_with="jit")
+
+
+def _foreign_output() -> None:
+    x = A.input_tensors("m", {"x": X.clone()})
+    A.input_tensors("n", {"x": X.clone()})
+    A.output_tensors("n", {"y": x + 1.0}, export_with="jit")
+
+
+def _open_value() -> None:
+    x = A.input_tensors("m", {"x": X})
+    A.input_tensors("n", {"z": x * 2.0})
+
+
+def _meeting_values() -> None:
+    x = A.input_tensors("m", {"x": X.clone()})
+    z = A.input_tensors("n", {"z": X.clone()})
+    torch.add(x, z)
+
+
+def _undeclared_value() -> None:
+    y = node("m")
+    x = A.input_tensors("n", {"x": X})
+    torch.add(x, y)
+
+
+def _traced_static() -> None:
+    x = A.input_tensors("n", {"x": X})
+    A.output_tensors("n", {"y": x + 1.0}, static_outputs={"s": x + 2.0}, export_with="jit")
+
+
+def _static_named_like_output() -> None:
+    x = A.input_tensors("n", {"x": X})
+    A.output_tensors("n", {"y": x + 1.0}, static_outputs={"y": torch.ones(3)}, export_with="jit")
+
+
+def _no_output() -> None:
+    A.input_tensors("n", {"x": X})
+    A.output_tensors("n", {}, export_with="jit")
+
+
+def _output_twice() -> None:
+    y = node()
+    A.output_tensors("n", {"y": y}, export_with="jit")
+
+
+def _source_changes(number: int) -> None:
+    y = node("m")
+    z = A.input_tensors("n", {"z": y if number == 0 else X.clone()})
+    A.output_tensors("n", {"o": z + 1.0}, export_with="jit")
+
+
+def _too_old() -> None:
+    old = node("m")
+    node("m")
+    node("m")
+    A.input_tensors("n", {"z": old})
+
+
+def _run_twice_in_a_pass() -> None:
+    one, two = node("m"), node("m")
+    A.input_tensors("n", {"one": one, "two": two})
+
+
+def _missing_input(number: int) -> None:
+    given = {"x": X, "z": X} if number == 0 else {"x": X}
+    A.input_tensors("n", given)
+    A.output_tensors("n", {"y": X + 1.0})
+
+
+def _new_input(number: int) -> None:
+    A.input_tensors("n", {"x": X} if number == 0 else {"w": X})
+    A.output_tensors("n", {"y": X + 1.0})
+
+
+def _missing_output(number: int) -> None:
+    A.input_tensors("n", {"x": X})
+    A.output_tensors("n", {"y": X, "z": X} if number == 0 else {"y": X})
+
+
+def _new_output(number: int) -> None:
+    A.input_tensors("n", {"x": X})
+    A.output_tensors("n", {"y": X} if number == 0 else {"yy": X, "y": X})
+
+
+def _new_shape(number: int) -> None:
+    x = A.input_tensors("n", {"x": torch.ones(3 + number)})
+    A.output_tensors("n", {"y": x + 1.0}, export_with="jit")
+
+
+def _new_dtype(number: int) -> None:
+    x = A.input_tensors("n", {"x": X if number == 0 else X.double()})
+    A.output_tensors("n", {"y": x + 1.0}, export_with="jit")
+
+
+def _new_output_shape(number: int) -> None:
+    x = A.input_tensors("n", {"x": X})
+    A.output_tensors("n", {"y": x[number:] + 1.0}, export_with="jit")
+
+
+def _state_then_input(number: int) -> None:
+    A.input_tensors("n", {})
+    h = A.state_tensors("n", {"h": X}) if number == 0 else A.input_tensors("n", {"h": X})
+    A.output_tensors("n", {"y": h + 1.0}, export_with="jit")
+
+
+def _method(**settings: Any) -> Callable[..., Any]:
+    def function(x: torch.Tensor) -> Any:
+        return x + 1.0, x + 2.0
+
+    return annotate.method(node_name="n", export_with="jit", **settings)(function)
+
+
+def _returns_none() -> None:
+    annotate.method(node_name="n", export_with="jit")(lambda x: None)(X)
+
+
+NODE, PORT = "'n'", "x"
+ROWS: list[tuple[str, Callable[[], Any], type[Exception], list[str]]] = [
+    ("bare tensor", lambda: A.input_tensors("n", X), TypeError, [NODE, "bare Tensor", HERE]),
+    ("list of tensors", lambda: A.input_tensors("n", [X]), TypeError, [NODE, "list of Tensor", HERE]),
+    ("empty list", lambda: A.input_tensors("n", []), TypeError, [NODE, HERE]),
+    ("mixed list", lambda: A.input_tensors("n", [TensorSemantics("x", X), X]), TypeError, [NODE, HERE]),
+    ("semantics in a dict", lambda: A.input_tensors("n", {"x": TensorSemantics("x", X)}), TypeError, [NODE, "'x'", HERE]),
+    ("semantics without a name", lambda: A.input_tensors("n", TensorSemantics(ref=X)), TypeError, [NODE, "needs a name", HERE]),
+    ("name twice in a list", lambda: A.input_tensors("n", [TensorSemantics("x", X)] * 2), ValueError, [NODE, "'x'", HERE]),
+    ("number as a name", lambda: A.input_tensors("n", {3: X}), TypeError, [NODE, "port names are strings", HERE]),
+    ("slash in a name", lambda: A.input_tensors("n", {"a/b": X}), ValueError, [NODE, "'a/b'", HERE]),
+    ("slash in a nested name", lambda: A.input_tensors("n", {"a": {"b/c": X}}), ValueError, [NODE, "b/c", HERE]),
+    ("empty name", lambda: A.input_tensors("n", {"": X}), ValueError, [NODE, "empty", HERE]),
+    ("line break in a name", lambda: A.input_tensors("n", {"a\nb": X}), ValueError, [NODE, "printed", HERE]),
+    ("inputs collide", lambda: A.input_tensors("n", {"a_b": X, "a": {"b": X}}), ValueError, [NODE, "'a_b'", "Rename", HERE]),
+    ("duplicate input", _same_name_other_line, ValueError, [NODE, "'x'", HERE, "another name"]),
+    ("state like input", _state_named_like_input, ValueError, [NODE, "'x'", HERE]),
+    ("state and output", _state_and_output, ValueError, [NODE, "'h'", HERE, "Rename"]),
+    ("nested state", lambda: A.state_tensors("n", {"h": [X]}), TypeError, [NODE, "'h'", "flat", HERE]),
+    ("state before the node", lambda: A.state_tensors("n", {"h": X}), RuntimeError, [NODE, "input_tensors", HERE]),
+    ("module before the node", lambda: A.module("n", Buffered()), RuntimeError, [NODE, "input_tensors", HERE]),
+    ("buffer before the node", lambda: A.register_buffer("n", X), RuntimeError, [NODE, "input_tensors", HERE]),
+    ("output before the node", lambda: A.output_tensors("n", {"y": X}), RuntimeError, [NODE, "input_tensors", HERE]),
+    ("update of another shape", _update_other_shape, ValueError, [NODE, "'h'", r"\[3\]", r"\[2\]", HERE]),
+    ("update that is not computed", _update_plain, RuntimeError, [NODE, "'h'", HERE]),
+    ("update of an input", _update_of_input, ValueError, [NODE, "'x'", "state_tensors", HERE]),
+    ("update after the outputs", _update_late, RuntimeError, ["'n/h'", "after output_tensors", HERE]),
+    ("buffer after the outputs", _register_late, RuntimeError, [NODE, "after output_tensors", HERE]),
+    ("traced buffer", _register_traced, RuntimeError, [NODE, "'b'", HERE]),
+    ("buffer named like an input", _register_twice, ValueError, [NODE, "'x'", HERE]),
+    ("unknown module buffer", _module_unknown, ValueError, [NODE, "'hiden'", "'hidden'", HERE]),
+    ("not a module", _module_not_one, TypeError, [NODE, "nn.Module", HERE]),
+    ("plain output", _plain_output, RuntimeError, [NODE, "'y'", "static_outputs", HERE]),
+    ("frozen output", _frozen_output, RuntimeError, [NODE, "'y'", "float", HERE]),
+    ("input lost in a number", _pruned_by_escape, RuntimeError, [NODE, "'z'", "float", HERE]),
+    ("output of another node", _foreign_output, RuntimeError, [NODE, "'y'", "'m'", HERE]),
+    ("value of an open node", _open_value, RuntimeError, [NODE, "'z'", "'m'", HERE]),
+    ("values of two open nodes", _meeting_values, RuntimeError, [NODE, "'m'", HERE]),
+    ("value of a finished node", _undeclared_value, RuntimeError, [NODE, "'m'", "'y'", HERE]),
+    ("traced static output", _traced_static, RuntimeError, [NODE, "'s'", HERE]),
+    ("static output like an output", _static_named_like_output, ValueError, [NODE, "'y'", HERE]),
+    ("no output", _no_output, ValueError, [NODE, HERE]),
+    ("outputs collide", lambda: node(static_outputs={"s_t": X, "s": {"t": X}}), ValueError, [NODE, "'s_t'", HERE]),
+    ("output without inputs", _output_twice, RuntimeError, [NODE, HERE, "Each pass"]),
+    ("keyword misspelt", lambda: node(export_wth="jit"), TypeError, [NODE, "'export_wth'", "'export_with'", HERE]),
+    ("graph output misspelt", lambda: node(graph_outputs=["yy"]), ValueError, [NODE, "'yy'", "'y'", HERE]),
+    ("another source", twice(_source_changes), RuntimeError, [NODE, "'z'", "'m/y'", "outside", HERE]),
+    ("too old", _too_old, RuntimeError, [NODE, "'z'", "'m/y'", HERE]),
+    ("two runs in a pass", _run_twice_in_a_pass, RuntimeError, [NODE, "'one'", "'m/y'", "node_name", HERE]),
+    ("missing input", twice(_missing_input), ValueError, [NODE, "'z'", "input", HERE]),
+    ("new input", twice(_new_input), ValueError, [NODE, "'w'", HERE]),
+    ("missing output", twice(_missing_output), ValueError, [NODE, "'z'", "output", HERE]),
+    ("new output", twice(_new_output), ValueError, [NODE, "'yy'", "'y'", HERE]),
+    ("new shape", twice(_new_shape), ValueError, [NODE, "'x'", r"\[3\]", r"\[4\]", HERE]),
+    ("new dtype", twice(_new_dtype), ValueError, [NODE, "'x'", "float32", "float64", HERE]),
+    ("new shape of an output", twice(_new_output_shape), ValueError, [NODE, "'y'", r"\[3\]", r"\[2\]", HERE]),
+    ("state, then input", twice(_state_then_input), ValueError, [NODE, "'h'", "a state", "an input", HERE]),
+    ("node above the bundle", lambda: A.input_tensors("../evil", {"x": X}), ValueError, [r"'\.\./evil'", "file", HERE]),
+    ("absolute node", lambda: A.input_tensors("/evil", {"x": X}), ValueError, ["'/evil'", "file", HERE]),
+    ("number as a node", lambda: A.input_tensors(3, {"x": X}), TypeError, ["3", HERE]),  # type: ignore[arg-type]
+    ("method returns None", _returns_none, TypeError, [NODE, "None", HERE]),
+    ("too few names", lambda: _method(output_names=["a"])(X), ValueError, [NODE, "returned 2", HERE]),
+    ("semantics of no output", lambda: _method(output_semantics={"q": {}})(X), ValueError, [NODE, "'q'"]),
+    ("mirror of other values", lambda: A.mirror_leapp_tags(node(), X + 7.0), ValueError, ["different values", HERE]),
+    ("mirror of another form", lambda: A.mirror_leapp_tags(X, [X]), TypeError, ["structure", HERE]),
+    ("mirror of another shape", lambda: A.mirror_leapp_tags(X, X[:2]), ValueError, [r"\[3\]", r"\[2\]", HERE]),
+    ("warp", lambda: A.warp_op("n"), ImportError, [NODE, HERE]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mistake", "kind", "wanted"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_mistake(mistake: Callable[[], Any], kind: type[Exception], wanted: list[str]) -> None:
+    """The error is leapp's own, of the class a caller expects, and says where."""
+    with pytest.raises(kind) as caught:
+        mistake()
+    assert isinstance(caught.value, LeappError)
+    for part in wanted:
+        assert re.search(part, str(caught.value)), (part, str(caught.value))
+
+
+def _coroutine() -> Any:
+    async def f(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    return f
+
+
+def _generator() -> Any:
+    def f(x: torch.Tensor) -> Iterator[torch.Tensor]:
+        yield x
+
+    return f
+
+
+@pytest.mark.parametrize("function", [_coroutine(), _generator(), Buffered, 3], ids=["async", "generator", "class", "number"])
+def test_functions_that_cannot_be_nodes(function: Any) -> None:
+    """What returns before it has run is refused where it is decorated."""
+    with pytest.raises(TypeError, match=r"annotate\.method"):
+        annotate.method(export_with="jit")(function)
+
+
+def test_decorator_without_parentheses() -> None:
+    """The message shows how to write it."""
+    with pytest.raises(TypeError, match=r"parentheses: @annotate\.method"):
+        annotate.method(lambda x: x)
+    with pytest.raises(TypeError, match="'nodename'.*'node_name'"):
+        annotate.method(nodename="n")
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda: A.input_tensors("n", X), lambda: A.output_tensors("n", [X]), lambda: A.state_tensors("n", {"h": [X]})]
+)
+def test_forms_are_checked_outside_a_session(wrong: Callable[[], Any]) -> None:
+    """What would be wrong in a session is wrong outside it too."""
+    leapp.stop()
+    with pytest.raises(TypeError):
+        wrong()
