@@ -110,6 +110,18 @@ def test_verify_says_no_to_other_weights(
     assert [s["step"] for s in data["steps"] if not s["ok"]] == ["node policy"]
 
 
+def test_verify_says_when_there_was_nothing_to_compare_with(
+    policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(policy.path, tmp_path / "leg")
+    (copy / "leg_samples.safetensors").unlink()
+    text = (copy / "leg.yaml").read_text().partition("\nintegrity:")[0] + "\nintegrity: unsealed\n"
+    (copy / "leg.yaml").write_text(text)
+    code, text = read(capsys, "verify", copy)
+    assert code == 0
+    assert "values not compared" in text
+
+
 def _hashes(path: Path, model: str) -> list[str]:
     block = path.read_text().partition(f"model_path: {model}")[2]
     return [block.partition(f"{name}: ")[2].split()[0] for name in ("md5sum", "sha256sum")]
