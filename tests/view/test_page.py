@@ -95,9 +95,18 @@ def sampled(values: list[np.ndarray], dtype: str = "float32") -> dict:
 def test_samples_become_lines_over_the_passes() -> None:
     values = [np.array([i, -2.5 * i], np.float32) for i in range(5)]
     assert sampled(values) == {
-        "passes": 5, "size": 2, "low": -10.0, "high": 4.0,
+        "passes": 5, "size": 2, "low": -10.0, "high": 4.0, "picked": [0, 1],
         "lines": [[0, 1, 2, 3, 4], [0, -2.5, -5, -7.5, -10]],
     }  # fmt: skip
+
+
+def test_of_many_elements_those_that_vary_are_drawn() -> None:
+    values = [np.zeros(300, np.float32) for _ in range(4)]
+    for i, value in enumerate(values):
+        value[[7, 200]] = i, -i
+    spark = sampled(values)
+    assert {7, 200} <= set(spark["picked"])
+    assert spark["lines"][spark["picked"].index(200)] == [0, -1, -2, -3]
 
 
 def test_one_sample_becomes_bars() -> None:

@@ -90,7 +90,7 @@ def _shorten(text: str) -> str:
 def _op(func: Any) -> str:
     """How a recorded call is written: ``torch.tanh``, ``Tensor.__getitem__``, ``aten.mul.Tensor``."""
     if isinstance(func, torch._ops.OpOverload):
-        return str(func)
+        return str(func).removesuffix(".default")
     owner = getattr(func, "__objclass__", None)
     name = getattr(func, "__name__", None) or str(func)
     if owner is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -215,7 +214,7 @@ def _port(node: str, port: Port, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _spark(values: Sequence[Any]) -> dict[str, Any] | None:
-    """Recorded values in few numbers: the first elements over the passes, or the elements of a single pass."""
+    """Recorded values in few numbers: the elements that vary most over the passes, or the elements of a single pass."""
     import numpy as np
 
     from leapp.errors import MissingDependencyError
@@ -223,29 +222,30 @@ def _spark(values: Sequence[Any]) -> dict[str, Any] | None:
 
     if not values or 0 in values[0].shape or values[0].dtype.startswith("complex"):
         return None
-    step = -(-len(values) // _MAX_PASSES)
-    first, lows, highs = [], [], []
+    shown = values[:: -(-len(values) // _MAX_PASSES)]
     try:
-        for value in values[::step]:
-            flat = from_raw(value).reshape(-1)
-            first.append(flat[:_MAX_BARS].astype(np.float64))
-            finite = flat[np.isfinite(flat)] if flat.dtype.kind != "b" else flat
-            if finite.size:
-                lows.append(finite.min())
-                highs.append(finite.max())
+        flat = from_raw(values[0]).reshape(-1).astype(np.float32)
+        low, high = flat.copy(), flat.copy()
+        for value in shown[1:]:
+            flat = from_raw(value).reshape(-1).astype(np.float32)
+            np.fmin(low, flat, out=low)
+            np.fmax(high, flat, out=high)
     except MissingDependencyError:
         return None
+    bounds = [bound[np.isfinite(bound)] for bound in (low, high)]
     spark: dict[str, Any] = {
         "passes": len(values),
-        "size": math.prod(values[0].shape),
-        "low": _rounded(min(lows)) if lows else None,
-        "high": _rounded(max(highs)) if highs else None,
+        "size": len(flat),
+        "low": _rounded(bounds[0].min()) if bounds[0].size else None,
+        "high": _rounded(bounds[1].max()) if bounds[1].size else None,
     }
-    if len(first) > 1:
-        spark["lines"] = [[_rounded(v) for v in column] for column in np.stack(first).T[:_MAX_LINES]]
-    else:
-        spark["bars"] = [_rounded(v) for v in first[0]]
-    return spark
+    if len(shown) == 1:
+        return spark | {"bars": [_rounded(v) for v in flat[:_MAX_BARS]]}
+    with np.errstate(invalid="ignore"):
+        range_ = np.nan_to_num(high - low, nan=-1, posinf=-1)
+    picked = np.sort(np.argsort(-range_, kind="stable")[:_MAX_LINES])
+    lines = np.stack([from_raw(value).reshape(-1)[picked].astype(np.float64) for value in shown]).T
+    return spark | {"picked": picked.tolist(), "lines": [[_rounded(v) for v in line] for line in lines]}
 
 
 def _rounded(value: Any) -> float | None:

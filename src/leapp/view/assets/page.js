@@ -205,7 +205,10 @@ function spark(port) {
   const y = v => 19 - 18 * (high === low ? .5 : (v - low) / span);
   (s.lines || []).forEach((line, i) => {
     const at = line.map((v, x) => v === null ? null : `${(100 * x / Math.max(line.length - 1, 1)).toFixed(2)},${y(v).toFixed(2)}`).filter(Boolean);
-    picture.append(draw('polyline', {points: at.join(' '), opacity: 1 - i * .13}));
+    const drawn = draw('polyline', {points: at.join(' '), opacity: 1 - i * .13});
+    drawn.append(draw('title', {}));
+    drawn.lastChild.textContent = `element ${s.picked[i]}`;
+    picture.append(drawn);
   });
   (s.bars || []).forEach((v, x, bars) => {
     if (v === null) return;
@@ -213,7 +216,7 @@ function spark(port) {
     picture.append(draw('rect', {x: x * w + w * .1, width: w * .8, y: Math.min(zero, top), height: Math.max(Math.abs(zero - top), .6)}));
   });
   const shown = s.lines ? s.lines.length : s.bars.length;
-  const what = s.lines ? `${s.passes} samples` + (s.size > shown ? `, first ${shown} of ${s.size} elements` : '') : `one sample, ${shown} of ${s.size} elements`;
+  const what = s.lines ? `${s.passes} samples` + (s.size > shown ? `, the ${shown} of ${s.size} elements that vary most` : '') : `one sample, ${shown} of ${s.size} elements`;
   picture.append(draw('title', {}));
   picture.lastChild.textContent = `${what}, ${short(s.low)} to ${short(s.high)}`;
   return [picture, h('div', {class: 'scale'}, h('span', {}, what), h('span', {}, `${short(s.low)} … ${short(s.high)}`))];
