@@ -70,7 +70,7 @@ _UNARY = {
     "i0": f(9),
     "nan_to_num": edge(40),
 }
-_UNARY_REFUSED = {"erfinv": ONNX, "lgamma": ONNX, "digamma": ONNX, "i0": ONNX}
+_UNARY_REFUSED = {"i0": ONNX}
 
 _ACTIVATIONS = {
     "elu": F.elu,

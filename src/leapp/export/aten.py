@@ -22,6 +22,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.utils.stateless import _reparametrize_module
 
+from .spelling import Spelled
+
 __all__ = ["AtenGraph", "trace_aten"]
 
 
@@ -69,7 +71,7 @@ def _trace(
 
     def flat(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         given = dict(zip(state, values[count:], strict=True))
-        with _reparametrize_module(module, {name: given[first] for name, first in aliases.items()}):
+        with _reparametrize_module(module, {name: given[first] for name, first in aliases.items()}), Spelled():
             return tuple(module(*values[:count]))
 
     fakes = [

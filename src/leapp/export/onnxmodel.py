@@ -26,6 +26,7 @@ from torch.onnx._internal.exporter._constants import ONNX_IR_VERSION, TORCHLIB_O
 
 from leapp.errors import ExportError
 
+from . import families, special  # noqa: F401  (they register what they replace)
 from .aten import AtenGraph, trace_aten
 from .failures import MissingOperatorsError
 from .job import ExportJob, ExportResult

@@ -16,7 +16,7 @@ import torch
 from onnxscript import opset18 as _opset18
 from torch import Tensor
 
-__all__ = ["BROKEN_COMPOSITES", "DECOMPOSITIONS", "TRANSLATIONS"]
+__all__ = ["BROKEN_COMPOSITES", "DECOMPOSITIONS", "TRANSLATIONS", "aten", "replaces"]
 
 aten: Any = torch.ops.aten
 opset18: Any = _opset18
@@ -25,14 +25,20 @@ _broadcast_shapes: Any = torch.broadcast_shapes
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {}
 """ATen overload to the function that replaces it."""
 
-BROKEN_COMPOSITES = (aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
-"""Composites whose own translation fails; what they consist of translates well."""
+BROKEN_COMPOSITES = (
+    aten.conv1d.default,
+    aten.conv2d.default,
+    aten.conv3d.default,
+    aten.cross_entropy_loss.default,
+)
+"""Composites whose own translation fails or is wrong; what they consist of translates well."""
 
 _UNROLL_LIMIT = 32
 """Matrices up to this size are solved by unrolled elimination; larger ones would make unwieldy models."""
 
 
-def _replaces(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def replaces(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register what an overload is written as."""
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         DECOMPOSITIONS.update(dict.fromkeys(targets, function))
         return function
@@ -54,7 +60,7 @@ def _promoted(a: Any, b: Any) -> tuple[Tensor, Tensor]:
 # Batch norm that computes its statistics from the batch: the library translates it as if it used the running ones.
 
 
-@_replaces(aten._native_batch_norm_legit_functional.default)
+@replaces(aten._native_batch_norm_legit_functional.default)
 def _batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, training: bool, momentum: float,
     eps: float,
@@ -68,7 +74,7 @@ def _batch_norm(
     return out, batch_mean, (batch_var + eps).rsqrt(), new_mean, new_var
 
 
-@_replaces(aten._native_batch_norm_legit.no_stats)
+@replaces(aten._native_batch_norm_legit.no_stats)
 def _batch_norm_no_stats(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
 ) -> Any:
@@ -90,14 +96,14 @@ def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: floa
 # Signs and rounding: the engine's Sign turns NaN into 1, its rounding wants floats.
 
 
-@_replaces(aten.sign.default, aten.sgn.default)
+@replaces(aten.sign.default, aten.sgn.default)
 def _sign(x: Tensor) -> Any:
     if x.is_complex() or x.dtype == torch.bool:
         return NotImplemented
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 
 
-@_replaces(aten.signbit.default)
+@replaces(aten.signbit.default)
 def _signbit(x: Tensor) -> Tensor:
     if not x.is_floating_point():
         return x < 0
@@ -105,34 +111,34 @@ def _signbit(x: Tensor) -> Tensor:
     return (x < 0) | ((x == 0) & (x.reciprocal() < 0))
 
 
-@_replaces(aten.copysign.Tensor)
+@replaces(aten.copysign.Tensor)
 def _copysign(x: Tensor, y: Tensor) -> Tensor:
     size = x.abs() if x.is_floating_point() else x.to(torch.get_default_dtype()).abs()
     return torch.where(_signbit(y), -size, size)
 
 
-@_replaces(aten.copysign.Scalar)
+@replaces(aten.copysign.Scalar)
 def _copysign_scalar(x: Tensor, y: float) -> Tensor:
     size = x.abs() if x.is_floating_point() else x.to(torch.get_default_dtype()).abs()
     return -size if math.copysign(1.0, y) < 0 else size
 
 
-@_replaces(aten.floor.default, aten.ceil.default, aten.trunc.default, aten.round.default)
+@replaces(aten.floor.default, aten.ceil.default, aten.trunc.default, aten.round.default)
 def _round_integer(x: Tensor) -> Any:
     return NotImplemented if x.is_floating_point() else x.clone()
 
 
-@_replaces(aten.isnan.default, aten.isinf.default)
+@replaces(aten.isnan.default, aten.isinf.default)
 def _never(x: Tensor) -> Any:
     return NotImplemented if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
 
 
-@_replaces(aten.heaviside.default)
+@replaces(aten.heaviside.default)
 def _heaviside(x: Tensor, values: Tensor) -> Tensor:
     return torch.where(x == 0, values, (x > 0).to(x.dtype))
 
 
-@_replaces(aten.relu.default)
+@replaces(aten.relu.default)
 def _relu_integer(x: Tensor) -> Any:
     return NotImplemented if x.is_floating_point() else torch.where(x > 0, x, torch.zeros_like(x))
 
@@ -140,7 +146,7 @@ def _relu_integer(x: Tensor) -> Any:
 # Limits: a Clip with one bound fills in the largest finite number for the other, which is not infinity.
 
 
-@_replaces(aten.clamp.default)
+@replaces(aten.clamp.default)
 def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Any:
     if low is not None and high is not None and not _is_float(low, high) and x.is_floating_point():
         return aten.clamp.default(x, float(low), float(high))
@@ -151,23 +157,23 @@ def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Any:
     return torch.minimum(x, torch.full((), high, dtype=x.dtype, device=x.device))
 
 
-@_replaces(aten.clamp_min.default)
+@replaces(aten.clamp_min.default)
 def _clamp_min(x: Tensor, low: Any) -> Any:
     return _clamp(x, low, None)
 
 
-@_replaces(aten.clamp_max.default)
+@replaces(aten.clamp_max.default)
 def _clamp_max(x: Tensor, high: Any) -> Any:
     return _clamp(x, None, high)
 
 
-@_replaces(aten.fmax.default)
+@replaces(aten.fmax.default)
 def _fmax(a: Tensor, b: Tensor) -> Tensor:
     a, b = _promoted(a, b)
     return torch.where(a != a, b, torch.where(b != b, a, torch.maximum(a, b)))
 
 
-@_replaces(aten.fmin.default)
+@replaces(aten.fmin.default)
 def _fmin(a: Tensor, b: Tensor) -> Tensor:
     a, b = _promoted(a, b)
     return torch.where(a != a, b, torch.where(b != b, a, torch.minimum(a, b)))
@@ -209,22 +215,22 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
 """ATen overload to a function that writes it as ONNX operators."""
 
 
-@_replaces(aten.max.default)
+@replaces(aten.max.default)
 def _max(x: Tensor) -> Any:
     return x.amax()
 
 
-@_replaces(aten.min.default)
+@replaces(aten.min.default)
 def _min(x: Tensor) -> Any:
     return x.amin()
 
 
-@_replaces(aten.max.dim)
+@replaces(aten.max.dim)
 def _max_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     return (x.amax(dim, keepdim), _ranked(x).argmax(dim, keepdim)) if x.dim() else NotImplemented
 
 
-@_replaces(aten.min.dim)
+@replaces(aten.min.dim)
 def _min_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     return (x.amin(dim, keepdim), _ranked(x).argmin(dim, keepdim)) if x.dim() else NotImplemented
 
@@ -245,14 +251,14 @@ def _floored(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(b == 0, a / b, torch.where(quotient != 0, whole, torch.zeros_like(whole)))
 
 
-@_replaces(aten.div.Tensor_mode, aten.div.Scalar_mode)
+@replaces(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode != "floor" or not _is_float(a, b):
         return NotImplemented
     return _floored(*_promoted(a, b))
 
 
-@_replaces(aten.floor_divide.default, aten.floor_divide.Scalar)
+@replaces(aten.floor_divide.default, aten.floor_divide.Scalar)
 def _floor_divide(a: Any, b: Any) -> Any:
     if _is_float(a, b):
         return _floored(*_promoted(a, b))
@@ -262,7 +268,7 @@ def _floor_divide(a: Any, b: Any) -> Any:
     return aten.div.Tensor_mode(left, right, rounding_mode="floor")
 
 
-@_replaces(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
+@replaces(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 def _remainder(a: Any, b: Any) -> Any:
     if not _is_float(a, b):
         return NotImplemented
@@ -274,7 +280,7 @@ def _remainder(a: Any, b: Any) -> Any:
 # Geometry
 
 
-@_replaces(aten.atan2.default)
+@replaces(aten.atan2.default)
 def _atan2(y: Tensor, x: Tensor) -> Tensor:
     y, x = _promoted(y, x)
     if not y.is_floating_point():
@@ -286,7 +292,7 @@ def _atan2(y: Tensor, x: Tensor) -> Tensor:
     return torch.where(_signbit(x), angle + half_turn, angle)
 
 
-@_replaces(aten.hypot.default)
+@replaces(aten.hypot.default)
 def _hypot(a: Tensor, b: Tensor) -> Tensor:
     a, b = (side.abs() for side in _promoted(a, b))
     large, small = torch.maximum(a, b), torch.minimum(a, b)
@@ -294,7 +300,7 @@ def _hypot(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(a.isinf() | b.isinf(), math.inf, large * (1 + ratio * ratio).sqrt())
 
 
-@_replaces(aten._cdist_forward.default)
+@replaces(aten._cdist_forward.default)
 def _cdist(a: Tensor, b: Tensor, p: float, compute_mode: int | None = None) -> Tensor:
     apart = (a.unsqueeze(-2) - b.unsqueeze(-3)).abs()
     if p == 0:
@@ -306,7 +312,7 @@ def _cdist(a: Tensor, b: Tensor, p: float, compute_mode: int | None = None) -> T
     return apart.amax(-1) if math.isinf(p) else apart.pow(p).sum(-1).pow(1 / p)
 
 
-@_replaces(aten.cov.default)
+@replaces(aten.cov.default)
 def _cov(x: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Any:
     if fweights is not None or aweights is not None or x.is_complex():
         return NotImplemented
@@ -318,7 +324,7 @@ def _cov(x: Tensor, *, correction: int = 1, fweights: Tensor | None = None, awei
 # Attention: torch's own translation takes four dimensions only and gives NaN where a row is masked as a whole.
 
 
-@_replaces(aten.scaled_dot_product_attention.default)
+@replaces(aten.scaled_dot_product_attention.default)
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -349,18 +355,18 @@ def _attention(
 # Order statistics: a stable sort is a TopK over the whole axis.
 
 
-@_replaces(aten.sort.stable)
+@replaces(aten.sort.stable)
 def _sort(x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
     values, indices = aten.sort.default(_ranked(x), dim, descending)
     return values.to(x.dtype), indices
 
 
-@_replaces(aten.sort.default)
+@replaces(aten.sort.default)
 def _sort_narrow(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
     return NotImplemented if _ranked(x) is x else _sort(x, dim=dim, descending=descending)
 
 
-@_replaces(aten.kthvalue.default)
+@replaces(aten.kthvalue.default)
 def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
@@ -369,7 +375,7 @@ def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     return taken if keepdim else (taken[0].squeeze(dim), taken[1].squeeze(dim))
 
 
-@_replaces(aten.median.dim)
+@replaces(aten.median.dim)
 def _median_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
@@ -377,12 +383,12 @@ def _median_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     return _with_nan(x, value, [dim], keepdim), index
 
 
-@_replaces(aten.median.default)
+@replaces(aten.median.default)
 def _median(x: Tensor) -> Any:
     return _median_dim(x.reshape(-1), 0)[0]
 
 
-@_replaces(aten.nanmedian.default)
+@replaces(aten.nanmedian.default)
 def _nanmedian(x: Tensor) -> Any:
     flat = x.reshape(-1)
     if not x.is_floating_point():
@@ -393,7 +399,7 @@ def _nanmedian(x: Tensor) -> Any:
     return torch.where(count == 0, math.nan, middle)
 
 
-@_replaces(aten.searchsorted.Tensor)
+@replaces(aten.searchsorted.Tensor)
 def _searchsorted(
     boundaries: Tensor,
     x: Tensor,
@@ -414,12 +420,12 @@ def _searchsorted(
     return count.to(torch.int32) if out_int32 else count
 
 
-@_replaces(aten.searchsorted.Scalar)
+@replaces(aten.searchsorted.Scalar)
 def _searchsorted_scalar(boundaries: Tensor, x: float, **options: Any) -> Any:
     return _searchsorted(boundaries, torch.full((), x, dtype=boundaries.dtype), **options)
 
 
-@_replaces(aten._unique2.default)
+@replaces(aten._unique2.default)
 def _unique(x: Tensor, *options: Any, **named: Any) -> Any:
     if x.dtype in (torch.int64, torch.float32, torch.float64):
         return NotImplemented
@@ -434,7 +440,7 @@ def _steps(size: int) -> list[int]:
     return [1 << step for step in range(max(size - 1, 0).bit_length())]
 
 
-@_replaces(aten.cumprod.default)
+@replaces(aten.cumprod.default)
 def _cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     out = x.to(dtype or (x.dtype if x.is_floating_point() else torch.int64))
     if x.dim() == 0:
@@ -460,12 +466,12 @@ def _cumulative_extreme(x: Tensor, dim: int, wins: Callable[[Tensor, Tensor], Te
     return value, index
 
 
-@_replaces(aten.cummax.default)
+@replaces(aten.cummax.default)
 def _cummax(x: Tensor, dim: int) -> Any:
     return _cumulative_extreme(x, dim, torch.ge)
 
 
-@_replaces(aten.cummin.default)
+@replaces(aten.cummin.default)
 def _cummin(x: Tensor, dim: int) -> Any:
     return _cumulative_extreme(x, dim, torch.le)
 
@@ -473,28 +479,31 @@ def _cummin(x: Tensor, dim: int) -> Any:
 # Selection and scattered writes
 
 
-@_replaces(aten.masked_select.default)
+@replaces(aten.masked_select.default)
 def _masked_select(x: Tensor, mask: Tensor) -> Any:
     shape = _broadcast_shapes(x.shape, mask.shape)
     return aten.index.Tensor(x.expand(shape), [mask.expand(shape)])
 
 
-@_replaces(aten.where.self)
+@replaces(aten.where.self)
 def _where_narrow(condition: Tensor, x: Tensor, y: Tensor) -> Any:
     if x.dtype == y.dtype == torch.bool:
         return (condition & x) | (~condition & y)
     dtype = torch.result_type(x, y)
+    if dtype.is_complex:
+        parts = [[v.real, v.imag] if v.is_complex() else [v, torch.zeros_like(v)] for v in (x, y)]
+        return torch.complex(*(torch.where(condition, a, b) for a, b in zip(*parts, strict=True)))
     if dtype not in (torch.int8, torch.int16):
         return NotImplemented
     return torch.where(condition, x.to(torch.int32), y.to(torch.int32)).to(dtype)
 
 
-@_replaces(aten.copy.default)
+@replaces(aten.copy.default)
 def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return source.to(x.dtype).expand(x.shape).clone()
 
 
-@_replaces(aten.diagonal_scatter.default)
+@replaces(aten.diagonal_scatter.default)
 def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     count = source.shape[-1]
     rows, columns = torch.arange(count) + max(-offset, 0), torch.arange(count) + max(offset, 0)
@@ -503,7 +512,7 @@ def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0,
     return written.movedim((0, 1), (dim1, dim2))
 
 
-@_replaces(aten.as_strided_scatter.default)
+@replaces(aten.as_strided_scatter.default)
 def _as_strided_scatter(
     x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Any:
@@ -515,7 +524,7 @@ def _as_strided_scatter(
     return aten.index_put.default(x.reshape(-1), [places.reshape(-1)], source.reshape(-1)).reshape(x.shape)
 
 
-@_replaces(aten.scatter_reduce.two)
+@replaces(aten.scatter_reduce.two)
 def _scatter_mean(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
     if reduce != "mean" or not x.is_floating_point():
         return NotImplemented
@@ -526,7 +535,7 @@ def _scatter_mean(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: st
     return total / (count + 1 if include_self else count.clamp(min=1.0))
 
 
-@_replaces(aten.rrelu_with_noise_functional.default)
+@replaces(aten.rrelu_with_noise_functional.default)
 def _rrelu(
     x: Tensor, noise: Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
 ) -> Any:
@@ -557,14 +566,14 @@ def _eliminated(a: Tensor, b: Tensor) -> Tensor:
     return work[..., n:]
 
 
-@_replaces(aten.linalg_inv.default, aten.inverse.default)
+@replaces(aten.linalg_inv.default, aten.inverse.default)
 def _inv(a: Tensor) -> Any:
     if not _fits(a):
         return NotImplemented
     return _eliminated(a, torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand(*a.shape))
 
 
-@_replaces(aten.linalg_solve.default)
+@replaces(aten.linalg_solve.default)
 def _solve(a: Tensor, b: Tensor, *, left: bool = True) -> Any:
     if not _fits(a):
         return NotImplemented
@@ -577,7 +586,7 @@ def _solve(a: Tensor, b: Tensor, *, left: bool = True) -> Any:
     return solution.squeeze(-1) if vector else solution
 
 
-@_replaces(aten.linalg_slogdet.default, aten.slogdet.default)
+@replaces(aten.linalg_slogdet.default, aten.slogdet.default)
 def _slogdet(a: Tensor) -> Any:
     if not _fits(a):
         return NotImplemented
@@ -585,7 +594,7 @@ def _slogdet(a: Tensor) -> Any:
     return _sign(determinant), determinant.abs().log()
 
 
-@_replaces(aten.linalg_cholesky.default, aten.cholesky.default)
+@replaces(aten.linalg_cholesky.default, aten.cholesky.default)
 def _cholesky(a: Tensor, upper: bool = False) -> Any:
     if not _fits(a):
         return NotImplemented
@@ -601,7 +610,7 @@ def _cholesky(a: Tensor, upper: bool = False) -> Any:
     return lower.mT if upper else lower
 
 
-@_replaces(aten.linalg_solve_triangular.default)
+@replaces(aten.linalg_solve_triangular.default)
 def _solve_triangular(a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
     if not _fits(a):
         return NotImplemented
@@ -617,7 +626,7 @@ def _solve_triangular(a: Tensor, b: Tensor, *, upper: bool, left: bool = True, u
     return torch.stack([solved[i] for i in range(n)], -2)
 
 
-@_replaces(aten.cholesky_solve.default)
+@replaces(aten.cholesky_solve.default)
 def _cholesky_solve(b: Tensor, factor: Tensor, upper: bool = False) -> Any:
     if not _fits(factor):
         return NotImplemented

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from .job import ExportJob, ExportResult
+from .spelling import Spelled
 
 __all__ = ["export_program"]
 
@@ -16,7 +17,7 @@ _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "fro
 def export_program(job: ExportJob, directory: Path) -> ExportResult:
     """Write ``<node>.pt2``: positional inputs in port order, one output per port."""
     path = directory / f"{job.node}.pt2"
-    with torch.no_grad():
+    with torch.no_grad(), Spelled():
         program = torch.export.export(job.module, job.example, strict=bool(job.params.get("strict", False)))
     # Stack traces hold paths of this machine and differ from run to run.
     for module in program.graph_module.modules():

@@ -10,16 +10,19 @@ import keyword
 import re
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch.nn.utils.stateless import _reparametrize_module
-from torch.overrides import TorchFunctionMode
 
 from leapp.errors import ExportError
 
+from .aten import AtenGraph, trace_aten
 from .job import ExportJob, ExportResult
+from .spelling import Spelled
 
 __all__ = ["argument_names", "export_torchscript", "trace_function"]
 
@@ -28,17 +31,26 @@ _TAKEN = frozenset(
     | {"float", "int", "bool", "str", "list", "Tensor", "List", "Dict", "Tuple", "Optional", "inf", "nan", "ops"}
 )
 
-_BITWISE = frozenset(
-    {*(getattr(torch.Tensor, f"__{kind}{name}__") for kind in ("", "i", "r") for name in ("and", "or", "xor"))}
-    | {getattr(place, f"bitwise_{name}") for place in (torch, torch.Tensor) for name in ("and", "or", "xor")}
-    | {getattr(torch.Tensor, f"bitwise_{name}_") for name in ("and", "or", "xor")}
+_OPERATORS = "and or xor mul add sub truediv floordiv mod pow eq ne lt le gt ge".split()
+_NAMED = "bitwise_and bitwise_or bitwise_xor mul multiply add sub subtract div divide pow eq ne lt le gt ge".split()
+_BINARY = frozenset(
+    getattr(place, name)
+    for place in (torch, torch.Tensor)
+    for name in (
+        *(f"__{kind}{name}__" for kind in ("", "i", "r") for name in _OPERATORS),
+        *(name + tail for name in _NAMED for tail in ("", "_")),
+    )
+    if hasattr(place, name)
 )
 
 
 def export_torchscript(job: ExportJob, directory: Path) -> ExportResult:
     """Write ``<node>.pt``: ``forward`` takes the ports by name and returns one tensor, or a tuple of two or more."""
     path = directory / f"{job.node}.pt"
-    function = trace_function(job)
+    try:
+        function = trace_function(job)
+    except Exception as error:
+        function = _trace_functional(job, error)
     if job.params.get("check_trace"):
         _compare_with_eager(job, function)
     function.save(str(path))
@@ -58,13 +70,15 @@ def argument_names(ports: Iterable[str]) -> list[str]:
     return names
 
 
-class _Spelled(TorchFunctionMode):
-    """Spells calls so that TorchScript has an overload for them: none of its bitwise ones takes a Python bool."""
+class _Spelled(Spelled):
+    """Also gives TorchScript numbers or tensors in place of Python bools, which none of its arithmetic takes."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if func in _BITWISE and len(args) == 2:
-            args = tuple(torch.tensor(arg) if isinstance(arg, bool) else arg for arg in args)
-        return func(*args, **(kwargs or {}))
+        if func in _BINARY and len(args) == 2:
+            # Beside a tensor of truth values a number would make the result a number.
+            kept = any(isinstance(arg, torch.Tensor) and arg.dtype == torch.bool for arg in args)
+            args = tuple((torch.tensor(arg) if kept else int(arg)) if isinstance(arg, bool) else arg for arg in args)
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 def trace_function(job: ExportJob) -> Any:
@@ -89,6 +103,37 @@ def trace_function(job: ExportJob) -> Any:
     torch._C._jit_pass_dce(graph)
     torch._C._jit_pass_constant_pooling(graph)  # type: ignore[attr-defined]
     return torch._C._create_function_from_graph("forward", graph)
+
+
+def _trace_functional(job: ExportJob, error: Exception) -> Any:
+    """The node by way of its functional ATen graph, for calls that TorchScript's tracer cannot take as they are.
+
+    Raises:
+        Exception: ``error``, if this fails too.
+    """
+    try:
+        from . import families  # noqa: F401  (it registers what it replaces)
+        from .operators import DECOMPOSITIONS
+
+        lists = {op: function for op, function in DECOMPOSITIONS.items() if "_foreach_" in str(op)}
+        backward = {op: function for op, function in decomposition_table.items() if "backward" in str(op)}
+        bits = {torch.ops.aten.view.dtype: torch.ops.aten.view_copy.dtype}
+        graph = trace_aten(job.module, job.example, {**backward, **lists, **bits}, ())
+        return trace_function(replace(job, module=_Functional(graph)))
+    except Exception:
+        raise error from None
+
+
+class _Functional(torch.nn.Module):
+    """A functional graph with its constants filled in."""
+
+    def __init__(self, graph: AtenGraph) -> None:
+        super().__init__()
+        self._graph = graph.module
+        self._values = [tensor.detach() for _, tensor in graph.constants.values()]
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(self._graph(*inputs, *self._values))
 
 
 def _named_state(module: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor]]:

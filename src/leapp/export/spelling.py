@@ -1,0 +1,110 @@
+"""Spells recorded calls so that every tracer takes them for what eager PyTorch computes.
+
+Active while a backend traces a node. A call is either passed on or written as other calls with the same result.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["Spelled"]
+
+
+class Spelled(TorchFunctionMode):
+    """Replaces calls that tracers get wrong or cannot follow."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Pass the call on, or its replacement."""
+        named = kwargs or {}
+        replacement = _REPLACED.get(func)
+        if replacement is not None:
+            return replacement(*args, **named)
+        name = getattr(func, "__name__", "")
+        if name.startswith("_foreach_") and name.endswith("_"):
+            return _one_by_one(getattr(torch.Tensor, name.removeprefix("_foreach_")), *args, **named)
+        return func(*args, **named)
+
+
+def _one_by_one(write: Callable[..., Any], targets: list[torch.Tensor], *args: Any, **named: Any) -> Any:
+    """A write to a list of tensors, entry after entry: a later one may read what an earlier one wrote."""
+
+    def at(value: Any, position: int) -> Any:
+        return value[position] if isinstance(value, (list, tuple)) else value
+
+    if write is torch.Tensor.addcmul_ or write is torch.Tensor.addcdiv_:
+        named = {"value": args[2] if len(args) > 2 else 1, **named}
+        args = args[:2]
+    for position, target in enumerate(targets):
+        write(target, *(at(a, position) for a in args), **{k: at(v, position) for k, v in named.items()})
+    return targets
+
+
+def _gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: torch.Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """The loss without its check that no variance is negative, which asks for a value."""
+    spread = var if isinstance(var, torch.Tensor) else torch.full_like(input, var)
+    if spread.shape != input.shape and spread.shape == input.shape[:-1]:
+        spread = spread.unsqueeze(-1)
+    spread = spread.clamp(min=eps)
+    loss = 0.5 * (spread.log() + (input - target) ** 2 / spread)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()
+
+
+def _cov(
+    input: torch.Tensor,
+    *,
+    correction: int = 1,
+    fweights: torch.Tensor | None = None,
+    aweights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The covariance without its checks of weights, which ask for values."""
+    if fweights is not None or aweights is not None or input.is_complex():
+        return torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)
+    rows = input if input.dim() == 2 else input.reshape(1, -1)
+    rows = rows if rows.is_floating_point() else rows.to(torch.get_default_dtype())
+    centred = rows - rows.mean(1, keepdim=True)
+    return (centred @ centred.mT / max(rows.shape[1] - correction, 0)).squeeze()
+
+
+def _corrcoef(input: torch.Tensor) -> torch.Tensor:
+    if input.is_complex():
+        return torch.corrcoef(input)
+    spread = _cov(input)
+    if spread.dim() == 0:
+        return spread / spread
+    deviation = spread.diagonal().sqrt()
+    return (spread / deviation.unsqueeze(1) / deviation.unsqueeze(0)).clip(-1, 1)
+
+
+def _combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
+    """The choices are known before the values are."""
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    chosen = torch.tensor(list(choose(range(input.shape[0]), r)), dtype=torch.int64).reshape(-1, r)
+    return input.index_select(0, chosen.reshape(-1)).reshape(chosen.shape)
+
+
+_REPLACED: dict[Any, Callable[..., Any]] = {
+    functional.gaussian_nll_loss: _gaussian_nll_loss,
+    torch.cov: _cov,
+    torch.Tensor.cov: _cov,
+    torch.corrcoef: _corrcoef,
+    torch.Tensor.corrcoef: _corrcoef,
+    torch.combinations: _combinations,
+}
