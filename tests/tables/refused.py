@@ -10,10 +10,8 @@ REFUSED: dict[str, dict[str, dict[str, str]]] = {
     "onnx": {
         "ONNX has no operator for this special function": {
             "torch_ops": """
-                i0 inplace_i0 special_i0e special_i1 special_i1e special_bessel_j0 special_gammaln special_psi special_ndtri
-                lgamma inplace_lgamma digamma inplace_digamma erfinv inplace_erfinv polygamma inplace_polygamma
-                mvlgamma inplace_mvlgamma multigammaln igamma inplace_igamma igammac inplace_igammac zeta
-                gcd lcm inplace_gcd inplace_lcm
+                i0 inplace_i0 special_i0e special_i1 special_i1e special_bessel_j0 special_ndtri polygamma inplace_polygamma
+                igamma inplace_igamma igammac inplace_igammac zeta gcd lcm inplace_gcd inplace_lcm
             """,
             "numpy_ops": "gcd lcm i0",
         },
