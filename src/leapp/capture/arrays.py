@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from leapp.capture.hooks import ORIGINAL
-from leapp.capture.indexing import basic, is_basic, locate, runs_backwards
+from leapp.capture.indexing import basic, is_basic, leading_mask, locate, runs_backwards
 from leapp.capture.numpy_table import BLIND, CHECKS, DATA_SHAPED, IN_PLACE, SEQUENCES, THROUGH, Unmapped, lookup
 from leapp.capture.plain import Array, arrays_in, bare_view, digits, unwrapped, without_out
 from leapp.capture.rewrites import assemble
@@ -86,7 +86,13 @@ class Arrays(Ufuncs):
             view, place = target, basic(index, array.shape, ())[0] if is_basic(index) else None
             if place is None:
                 view, place, _ = locate(target, self.tensors_for(index))
-            view[place] = self.value_for(value)
+            new = self.value_for(value)
+            mask = leading_mask(place)
+            if mask is not None and isinstance(value, np.ndarray) and self._dynamic(value):
+                # As many values as the mask has true ones: said so, no exporter has to prove it.
+                view.masked_scatter_(mask.reshape([*mask.shape, *[1] * (view.dim() - mask.dim())]).expand_as(view), new)
+            else:
+                view[place] = new
 
         if not self.concerned([array, *operands]):
             ORIGINAL["__setitem__"](plain, bare, number)
@@ -174,16 +180,17 @@ class Arrays(Ufuncs):
 
     def shape_read(self, array: Array, kind: str, value: Any) -> None:
         """The shape of an array was asked for: an escape if it depends on values."""
+        if self._dynamic(array):
+            self.escape(self.traced(array), kind, [array], value)
+
+    def _dynamic(self, array: Array) -> bool:
+        """Whether the shape of an array depends on values."""
         if not any(tape.dynamic for tape in self.recorder.tapes):
-            return
-        tape = self.traced(array)
-        if tape is None:
-            return
-        found = self.behind(array)
+            return False
+        tape, found = self.traced(array), self.behind(array)
         with self.recorder.silence():
-            ref = None if found is None else tape.find(found.tensor)
-        if ref is not None and ref.slot in tape.dynamic:
-            self.escape(tape, kind, [array], value)
+            ref = None if found is None or tape is None else tape.find(found.tensor)
+        return ref is not None and tape is not None and ref.slot in tape.dynamic
 
     def through(self, function: Any, name: str, array: Array, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call whose result is no array: the value leaves the graph."""
@@ -217,6 +224,18 @@ class Arrays(Ufuncs):
                 return self._torch_arguments(args), self._torch_arguments(kwargs)
         return args, kwargs
 
+    def recognised(self, t: Tensor) -> Tensor:
+        """The tensor behind the array whose memory ``t`` lies over: torch's old constructors tell nobody of the array."""
+        with self.recorder.silence():
+            return next(
+                (
+                    b.tensor for b in self._behind.values()
+                    if not b.flips and b.tensor.data_ptr() == t.data_ptr() and b.tensor.dtype == t.dtype
+                    and b.tensor.shape == t.shape and b.tensor.stride() == t.stride()
+                ),
+                t,
+            )  # fmt: skip
+
     def _torch_arguments(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
             return self.tensors_for(value)
@@ -236,7 +255,7 @@ class Arrays(Ufuncs):
         whole = self.tensor(data) if isinstance(data, np.ndarray) else None
         tape = self.traced_by(found)
         if whole is not None and result.dtype == whole.dtype and result.data_ptr() == whole.data_ptr():
-            alias: Tensor = self._recorded_call(torch.Tensor.view_as, whole, whole)
+            alias: Tensor = self._recorded_call(torch.Tensor.detach, whole)
             return alias
         if tape is None:
             if whole is not None and result.dtype == whole.dtype:

@@ -10,7 +10,7 @@ import torch
 
 from leapp.capture.numpy_table import Unmapped
 
-__all__ = ["basic", "is_basic", "locate", "runs_backwards"]
+__all__ = ["basic", "is_basic", "leading_mask", "locate", "runs_backwards"]
 
 Tensor = torch.Tensor
 
@@ -68,6 +68,8 @@ def basic(index: Any, shape: tuple[int, ...], flips: tuple[int, ...]) -> tuple[t
         first, step = (n - 1 - steps.start, -steps.step) if flipped else (steps.start, steps.step)
         if not len(steps):
             parts.append(slice(0, 0))
+        elif len(steps) == n and step == 1:
+            parts.append(slice(None))
         elif step < 0:
             parts.append(slice(first + (len(steps) - 1) * step, first + 1, -step))
             backwards.append(result)
@@ -87,6 +89,13 @@ def locate(t: Tensor, index: Any) -> tuple[Tensor, Any, bool]:
         return _at_points(t, parts)
     spread = [torch.tensor([p]) if isinstance(p, int) else p.reshape(1) if _point(p) else p for p in parts]
     return t, tuple(spread), False
+
+
+def leading_mask(place: Any) -> Tensor | None:
+    """The mask of an index that is one mask and full slices."""
+    first, *rest = place if isinstance(place, tuple) and place else (None,)
+    whole = all(isinstance(p, slice) and p == slice(None) for p in rest)
+    return first if whole and isinstance(first, Tensor) and first.dtype == torch.bool and first.dim() else None
 
 
 def _point(part: Any) -> bool:

@@ -340,9 +340,10 @@ def _any_nan(x: Tensor) -> Tensor | None:
 def _median(a: Any, axis: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Tensor:
     lanes, kept = _first_lane(tensor(a), axis)
     n = lanes.shape[-1]
-    ordered = torch.sort(_floating(lanes), -1).values
-    middle = ordered[..., n // 2] if n % 2 else (ordered[..., n // 2 - 1] + ordered[..., n // 2]) / 2
     nan = _any_nan(lanes)
+    lanes = _floating(lanes if nan is None else torch.where(torch.isnan(lanes), math.inf, lanes))
+    ordered = torch.sort(lanes, -1).values
+    middle = ordered[..., n // 2] if n % 2 else (ordered[..., n // 2 - 1] + ordered[..., n // 2]) / 2
     result = middle if nan is None else torch.where(nan, torch.nan, middle)
     return result.reshape(kept) if keepdims else result
 
@@ -355,8 +356,9 @@ def _quantile(a: Any, q: Any, axis: Any, keepdims: bool, method: str, percent: b
     precision = lanes.dtype if isinstance(q, (int, float)) else torch.promote_types(lanes.dtype, torch.float64)
     q = tensor(q).to(torch.float64)
     q = q / 100 if percent else q
-    ordered = torch.sort(lanes, -1).values
     nan = _any_nan(lanes)
+    # Engines differ in where they sort NaN to.
+    ordered = torch.sort(lanes if nan is None else torch.where(torch.isnan(lanes), math.inf, lanes), -1).values
     count: Any = lanes.shape[-1]
     if skip_nan:
         count = (~torch.isnan(lanes)).sum(-1)
@@ -973,8 +975,9 @@ def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian:
 
 @_expression("copyto", table=IN_PLACE)
 def _copyto(dst: Tensor, src: Any, casting: str = "same_kind", where: Any = True) -> Tensor:
-    src = tensor(src).to(dst.dtype).expand(dst.shape)
-    return src.clone() if where is True else torch.where(tensor(where), src, dst)
+    src = tensor(src).to(dst.dtype)
+    src = src if src.shape == dst.shape else src.expand(dst.shape)
+    return src if where is True else torch.where(tensor(where), src, dst)
 
 
 @_expression("putmask", table=IN_PLACE)

@@ -36,6 +36,7 @@ PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.PythonTLSSnapshot
 )
+_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 _Silent = torch._C._ExcludeDispatchKeyGuard
 _any_autocast = torch._C._is_any_autocast_enabled
 _functorch_level = torch._C._functorch.peek_interpreter_stack
@@ -189,7 +190,9 @@ class Recorder:
     def called(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool) -> Any:
         """Run one call and record it if it concerns an open node."""
         if self.arrays.seen or kind.may_mask or kind.writes:
-            if func in CONSTRUCTORS:
+            if func is torch.ops.aten.lift_fresh.default:
+                args = (self.arrays.recognised(args[0]),)
+            elif func in CONSTRUCTORS:
                 made = self.arrays.construct(func, args, kwargs)
                 if made is not None:
                     return made
@@ -265,17 +268,29 @@ class Recorder:
         tape.calls.append(Call(kind.call, recorded_args, recorded_kwargs, tuple(outs), reads, memories, at))
         if kind.random:
             tape.random.append(at)
-        if kind.may_mask or tape.dynamic:
-            self._note_dynamic(tape, kind, args, reads, outs, results)
+        if kind.may_mask or tape.dynamic or kind.factory:
+            self._note_dynamic(tape, kind, args, kwargs, refs, out, outs, results)
         return out
 
     def _note_dynamic(
-        self, tape: Tape, kind: Kind, args: tuple[Any, ...], reads: tuple[int, ...], outs: list[int], results: list[Tensor]
+        self,
+        tape: Tape,
+        kind: Kind,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        refs: dict[int, Ref],
+        out: Any,
+        outs: list[int],
+        results: list[Tensor],
     ) -> None:
-        """Remember the values whose shape depends on other values."""
-        if kind.dynamic or _masked(kind, args) or not tape.dynamic.isdisjoint(reads):
+        """Remember the values whose shape depends on other values; that there are so many of them is a value that left."""
+        if kind.factory:
+            self._escape(tape, kind, args, kwargs, refs, tuple(results[0].shape))
+        if kind.dynamic or _masked(kind, args) or not tape.dynamic.isdisjoint(r.slot for r in refs.values()):
             tape.dynamic.update(s for s, o in zip(outs, results, strict=True) if o.dim())
             self.dynamic = self.dynamic or bool(tape.dynamic)
+            if isinstance(out, (list, tuple)) and not hasattr(out, "_fields") and not kind.dynamic and kind.name != "where":
+                self._escape(tape, kind, args, kwargs, refs, len(out))
 
     def constant(self, tape: Tape, t: Tensor) -> Ref:
         """The slot of a plain tensor; a value of another node is refused here."""
@@ -332,7 +347,8 @@ class Recorder:
     def _escape(
         self, tape: Tape, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], refs: dict[int, Ref], out: Any
     ) -> None:
-        source = (kind.call, refer(args, refs), refer(kwargs, refs))
+        # Text is for people: that it differs from pass to pass proves nothing.
+        source = None if kind.name in _TEXT else (kind.call, refer(args, refs), refer(kwargs, refs))
         tape.escapes.append(Escape(kind.name, where(), out, source, tuple(r.slot for r in refs.values())))
 
     # -- calls that concern no open node -------------------------------------------------------------------------------

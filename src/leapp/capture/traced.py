@@ -6,6 +6,7 @@ An array of these classes that nothing is recorded about behaves as NumPy's own,
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +164,14 @@ class ArrayMethods:
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self.copy()
+
+    if sys.version_info >= (3, 12):
+
+        def __buffer__(self, flags: int) -> memoryview:
+            arrays = listening()
+            if arrays is not None:
+                arrays.escape(arrays.traced(self), "memoryview", [self], _bare(self))
+            return ORIGINAL["__buffer__"](ORIGINAL["view"](self, np.ndarray), flags)  # type: ignore[no-any-return]
 
     @property
     def T(self) -> Any:  # noqa: N802

@@ -137,7 +137,7 @@ class Ufuncs(TwoRuns):
             found = self.behind(value)
             if found is not None and not found.flips:
                 whole = found.tensor.to(torch.uint8) if wrapping and found.tensor.dtype == torch.bool else found.tensor
-                return whole.view_as(whole)
+                return whole.detach()
             if not wrapping:
                 return from_numpy(unwrapped(value))
         return as_tensor(value) if wrapping else from_numpy(value)
