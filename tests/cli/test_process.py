@@ -26,15 +26,29 @@ def run(*argv: object, **more: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, **more)
 
 
-def test_looking_at_a_bundle_is_quick(policy: Policy) -> None:
-    """Below 250 ms of processor time, the interpreter included. The best of a few: the machine is shared."""
+def processor_time(command: list[str]) -> float:
+    """The best of a few runs, in seconds: the machine is shared."""
     spent = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert run("inspect", policy.path).returncode == 0
+        subprocess.run(command, check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL, timeout=60)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(spent) < 0.25
+    return min(spent)
+
+
+def test_looking_at_a_bundle_is_quick(policy: Policy) -> None:
+    """Below 250 ms of processor time, the interpreter included; on a slower machine twelve bare interpreters."""
+    bare = processor_time([sys.executable, "-c", "import argparse, json"])
+    assert processor_time([sys.executable, "-m", "leapp", "inspect", str(policy.path)]) < max(0.25, 12 * bare)
+    program = f"""
+import sys
+from leapp.cli import main
+assert main(["inspect", {str(policy.path)!r}]) == 0
+heavy = {{"numpy", "onnx", "onnxruntime", "torch", "rich", "PIL"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL, timeout=60)
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "run", "check", "view", "diff"])
@@ -54,7 +68,10 @@ assert not heavy, heavy
 def test_ctrl_c_ends_cleanly(policy: Policy) -> None:
     command = [sys.executable, "-m", "leapp", "bench", str(policy.path), "--rate", "10", "--steps", "1000"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    time.sleep(3)
+    deadline = time.monotonic() + 60
+    while "onnxruntime" not in Path(f"/proc/{process.pid}/maps").read_text() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(2)
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=30)
     assert (process.returncode, out, error) == (130, "", "leapp: interrupted\n")
