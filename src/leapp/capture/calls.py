@@ -28,11 +28,12 @@ _SHAPE = frozenset({"shape", "size", "numel", "nelement", "__len__", "nbytes", "
 _METADATA = _SHAPE | frozenset(
     "ndim dim ndimension dtype device layout stride storage_offset element_size itemsize type get_device names "
     "requires_grad grad grad_fn output_nr retains_grad _version _base _backward_hooks _grad _grad_fn volatile name "
-    "has_names result_type can_cast promote_types __hash__ __repr__ __dir__ __class__ broadcast_shapes qscheme "
+    "has_names result_type can_cast promote_types __hash__ __dir__ __class__ broadcast_shapes qscheme "
     "requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook dense_dim sparse_dim "
     "_is_view _has_symbolic_sizes_strides dim_order _conj_physical_ "
     "__subclasscheck__ __instancecheck__ __setstate__ _indices_nnz".split()
 )
+_FACTORIES = frozenset("zeros ones empty eye arange rand randn tril_indices triu_indices".split())
 _IN_PLACE_DUNDERS = frozenset(
     f"__i{op}__"
     for op in "add sub mul matmul truediv div floordiv mod pow and or xor lshift rshift".split()
@@ -52,15 +53,15 @@ REWRITTEN: set[Any] = set()
 
 
 # Calls for which the tape holds another function that gives the same values.
-_REPLAYED = {**LOWERED, "__getitem__": selecting.getitem, "__setitem__": selecting.setitem}
+_REPLAYED: dict[str, Callable[..., Any]] = {**LOWERED, "__getitem__": selecting.getitem, "__setitem__": selecting.setitem}
 
 
 class Kind:
     """How to treat calls of one function. Immutable once made."""
 
     __slots__ = (
-        "autograd", "call", "dynamic", "hidden_writes", "identity", "looks_at", "may_mask", "metadata", "name", "random",
-        "rewritten", "setter", "shape", "tracks_grad", "write_keywords", "writes",
+        "autograd", "call", "dynamic", "factory", "hidden_writes", "identity", "looks_at", "may_mask", "metadata", "name",
+        "random", "rewritten", "setter", "shape", "tracks_grad", "write_keywords", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -82,6 +83,8 @@ class Kind:
         tags = set(func.tags) if schema is not None else _tags(packet)
         self.random = torch.Tag.nondeterministic_seeded in tags
         self.dynamic = torch.Tag.dynamic_output_shape in tags
+        #: Makes a tensor whose size is given by numbers: a traced one among them has left the graph.
+        self.factory = schema is None and self.name in _FACTORIES
         self.may_mask = self.dynamic or self.name in ("__getitem__", "where")
         self.tracks_grad = self.name == "requires_grad_" or (self.setter and self.name == "requires_grad")
         self.rewritten = schema is None and (self.name in REWRITTEN or func in REWRITTEN)

@@ -6,7 +6,7 @@ behave as they did. Inputs and constants that the node writes to are copied firs
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,8 +96,19 @@ class Replay(torch.nn.Module):
             holder = child
         return holder, leaf
 
-    def run(self, inputs: Sequence[Tensor]) -> dict[int, Any]:
-        """The values of all slots after running the calls on ``inputs``."""
+    def run(
+        self,
+        inputs: Sequence[Tensor],
+        around: Callable[[int, Call, Any, Any], Any] | None = None,
+        constants: set[int] | None = None,
+    ) -> dict[int, Any]:
+        """The values of all slots after running the calls on ``inputs``.
+
+        Args:
+            inputs: A value for each input.
+            around: Runs a call in place of calling its function: index, call, arguments, keywords.
+            constants: Gets the identities of the constants' tensors.
+        """
         program = self.program
         env: dict[int, Any] = {}
         for slot, value in zip(program.inputs, inputs, strict=True):
@@ -105,8 +116,11 @@ class Replay(torch.nn.Module):
         for slot, holder, leaf in self._paths:
             value = getattr(holder, leaf)
             env[slot] = value.clone() if slot in program.copied else value
-        for call in program.calls:
-            result = call.func(*fill(call.args, env), **fill(call.kwargs, env))
+            if constants is not None:
+                constants.add(id(env[slot]))
+        for index, call in enumerate(program.calls):
+            args, kwargs = fill(call.args, env), fill(call.kwargs, env)
+            result = call.func(*args, **kwargs) if around is None else around(index, call, args, kwargs)
             for slot, out in zip(call.outs, tensors(result), strict=True):
                 env[slot] = out
         return env

@@ -13,7 +13,7 @@ import sysconfig
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-__all__ = ["Where", "where"]
+__all__ = ["Where", "is_library", "where"]
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
@@ -49,7 +49,8 @@ class Where(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-def _library(name: str) -> bool:
+def is_library(name: str) -> bool:
+    """Whether a file belongs to leapp, torch, NumPy or the standard library."""
     site = f"{os.sep}site-packages{os.sep}"
     if name.startswith(_HERE):
         return True
@@ -67,7 +68,7 @@ def where(depth: int = 1) -> Where:
         name = code.co_filename
         library = _is_library.get(name)
         if library is None:
-            library = _is_library[name] = _library(name)
+            library = _is_library[name] = is_library(name)
         if not library:
             return Where(code, frame.f_lasti)
         frame = frame.f_back

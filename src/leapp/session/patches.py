@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from leapp.capture.calls import tensors
+from leapp.capture.chance import watched
 from leapp.capture.crossings import list_replacements, replacements
 from leapp.capture.hooks import Hooks, supported
 from leapp.capture.pickling import reduce
@@ -96,6 +97,8 @@ class Patches:
             self._keep_fast_paths()
             self._follow_pickling()
             self._follow_threads()
+            for owner, name, replacement in watched(self._recorder):
+                self._replace(owner, name, replacement)
             if self._follow_arrays:
                 self._follow_numpy()
             for patch in self._patches:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from leapp.capture.audit import hidden_reads
 from leapp.capture.replay import Replay, cut, fill
 from leapp.errors import TraceError
 from leapp.session.log import logger
@@ -133,6 +134,7 @@ def _escapes(node: NodeTrace) -> list[EscapeInfo]:
         found.append(
             EscapeInfo(node.name, e.kind, e.where.file, e.where.line, e.where.text, _short(e.value), varies)
         )
+    found += _hidden_reads(node)
     for constant in program.constants.values():
         kind = "random constant" if constant.random else None
         if constant.undeclared:
@@ -147,6 +149,23 @@ def _escapes(node: NodeTrace) -> list[EscapeInfo]:
     for info in found:
         unique.setdefault((info.kind, info.file, info.line, info.varies), info)
     return list(unique.values())
+
+
+def _hidden_reads(node: NodeTrace) -> list[EscapeInfo]:
+    """Values that torch itself reads out inside a call, on every sample."""
+    assert node.replay is not None
+    samples = [[s.inputs[n] for n in node.inputs] for s in node.samples]
+    passes = [hidden_reads(node.replay, inputs) for inputs in samples[:1]]
+    if passes[0]:
+        passes += [hidden_reads(node.replay, inputs) for inputs in samples[1:]]
+    found = []
+    for index, (call, values) in passes[0].items():
+        w = call.where
+        name = getattr(call.func, "__name__", str(call.func))
+        varies = any(index in p and p[index][1] != values for p in passes)
+        shown = _short(values[0] if len(values) == 1 else values)
+        found.append(EscapeInfo(node.name, f"item inside {name}", w.file, w.line, w.text, shown, varies))
+    return found
 
 
 def _frozen_again(node: NodeTrace) -> dict[int, list[Any]]:

@@ -1,0 +1,62 @@
+"""Values that a recorded call reads out by itself.
+
+``torch.zeros(n)`` or ``x[:n]`` with a tensor ``n`` look like tensor calls but turn a value into a number inside torch, where an
+exporter freezes it. Running the calls again, one by one, with an eye on the ATen ops shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from leapp.capture.calls import tensors
+from leapp.capture.replay import Replay
+from leapp.capture.tape import Call
+
+__all__ = ["hidden_reads"]
+
+# These read a value only to refuse bad arguments.
+_CHECKS = frozenset({"gaussian_nll_loss"})
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every number that an op reads out of a tensor that is no constant."""
+
+    def __init__(self, constants: set[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.constants = constants
+        self.found: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, (bool, int, float, complex)):
+            leaves = list(tensors(args))
+            if leaves and not all(id(t) in self.constants for t in leaves):
+                self.found.append(out)
+        return out
+
+
+def hidden_reads(replay: Replay, inputs: Sequence[torch.Tensor]) -> dict[int, tuple[Call, list[Any]]]:
+    """For each call that reads values out of its arguments: the call, and what it reads on these inputs."""
+    found: dict[int, tuple[Call, list[Any]]] = {}
+
+    def run(index: int, call: Call, args: Any, kwargs: Any) -> Any:
+        with _Watch(constants) as watch:
+            result = call.func(*args, **kwargs)
+        if watch.found and not _only_checks(call):
+            found[index] = (call, watch.found)
+        return result
+
+    constants: set[int] = set()
+    with torch.no_grad():
+        replay.run(inputs, run, constants)
+    return found
+
+
+def _only_checks(call: Call) -> bool:
+    name = getattr(call.func, "__name__", "")
+    classes = call.args[1] if len(call.args) > 1 else call.kwargs.get("num_classes", -1)
+    return name in _CHECKS or (name == "one_hot" and isinstance(classes, int) and classes >= 0)
