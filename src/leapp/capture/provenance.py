@@ -82,6 +82,14 @@ class Provenance:
             found = self._known[id(t)] = found.of(t, ("an in-place write", where()))
         return found
 
+    def latest(self, node: str, port: str, passno: int) -> Tensor | None:
+        """The tensor that was published as that output, if it is still there and unchanged."""
+        for p in list(self._known.values()):
+            t = p.ref()
+            if t is not None and (p.node, p.port, p.passno) == (node, port, passno) and not self.source(t).glue:  # type: ignore[union-attr]
+                return t
+        return None
+
     def written(self, target: Tensor, op: str) -> None:
         """Note a write to the memory of ``target``: every published output over it is changed."""
         cdata = _memory(target)

@@ -82,7 +82,7 @@ class Session:
     def begin(self) -> None:
         """Start listening."""
         Recorder.current = self.recorder
-        self.recorder.listen()
+        self._listen()
         self.recorder.arrays.begin()
         self._hook = torch.nn.modules.module.register_module_forward_pre_hook(self._module_called)
 
@@ -141,8 +141,16 @@ class Session:
         elif node.finished and node.entered != self.clock:
             # The user's code raised in the middle of the pass before; this is another one.
             node.entered, node.current, node.registered = self.clock, Sample(self.clock), 0
-        self.recorder.listen()
+        self._listen()
         return node
+
+    def _listen(self) -> None:
+        """Listen in this thread. Inside a node that ran twice nothing is new, so it runs at full speed."""
+        entered = [n for n in self.nodes.values() if n.finished and n.in_pass]
+        if entered and not self.recorder.tapes and all(n.passes > 1 for n in entered):
+            self.recorder.remove()
+        else:
+            self.recorder.listen()
 
     def _tape(self, name: str) -> Any:
         return None if name in self.non_traced else self.recorder.open(name)
@@ -508,7 +516,7 @@ class Session:
             node.finished = True
             node.order = sum(n.finished for n in self.nodes.values()) - 1
             self._end_pass(node, tensors)
-        self.recorder.listen()
+        self._listen()
 
     def _state_output(self, node: NodeTrace, name: str, at: Where) -> None:
         t, place = node.updates[name]
@@ -645,7 +653,7 @@ class Session:
             for name, t in tensors.items():
                 node.check(node.outputs[name], t, "output", at)
             self._end_pass(node, tensors)
-        self.recorder.listen()
+        self._listen()
 
     def _end_pass(self, node: NodeTrace, tensors: dict[str, Tensor]) -> None:
         """Keep the sample, let go of the pass, and publish the outputs."""
@@ -671,7 +679,7 @@ class Session:
             if node.tape is not None:
                 self.recorder.close(node.tape)
             del self.nodes[node.name]
-        self.recorder.listen()
+        self._listen()
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

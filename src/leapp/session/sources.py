@@ -86,14 +86,27 @@ class Sources:
         """An input has one source. The second pass may show that it is feedback; a reset brings the first value back."""
         if node.passes == 1 and port.source is None:
             port.source = source
-        elif port.source != source and not (
-            source is None and port.source is not None and port.source.delayed and _is_first_value(node, port, t)
-        ):
+        elif port.source == source or (source is None and port.source is not None and self._fits(node, port, port.source, t)):
+            return
+        else:
             raise TraceError(
                 f"node '{node.name}', input '{port.name}' (at {at}) was fed by {port.source or 'a value from outside'} before "
                 f"and is fed by {source or 'a value from outside'} now. An input has one source: declare a second port, or "
                 "reset to the value of the first pass."
             )
+
+    def _fits(self, node: NodeTrace, port: InputPort, source: Source, t: Tensor) -> bool:
+        """Whether a value of unknown origin is what the source published: a copy made unseen, or a reset."""
+        if source.delayed and _is_first_value(node, port, t):
+            return True
+        if node.passes < 2:
+            return False  # copies are seen up to the second pass
+        value = self._recorder.published.latest(source.node, source.port, node.entered - source.delayed)
+        producer = self._nodes.get(source.node)
+        if value is None and producer is not None:
+            kept = (s for s in producer.samples if s.passno == node.entered - source.delayed)
+            value = next((s.outputs.get(source.port) for s in kept), None)
+        return value is None or same_bits(value, t)
 
     def _report_unpublished(self, node: NodeTrace, port: str, t: Tensor, at: Where) -> None:
         former = self._recorder.former.get(id(t))
