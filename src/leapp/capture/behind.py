@@ -35,7 +35,7 @@ from leapp.capture.traced import TracedNpArray, TracedScalar, set_current
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
 
-__all__ = ["Behind", "Behinds"]
+__all__ = ["Behind", "Behinds", "flipped"]
 
 Tensor = torch.Tensor
 # Memory of arrays up to this size is kept until the node is finished, so that views the session has not seen are known.
@@ -49,6 +49,15 @@ class Behind(NamedTuple):
     tensor: Tensor
     flips: tuple[int, ...]
     root: Tensor
+
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def flipped(t: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """``t`` the other way round along ``dims``. Torch has few ops for the larger unsigned types."""
+    signed = _SIGNED.get(t.dtype)
+    return torch.flip(t, dims) if signed is None else torch.flip(t.view(signed), dims).view(t.dtype)
 
 
 class Behinds:
@@ -135,7 +144,7 @@ class Behinds:
         if found is None:
             return None
         self._refresh(found.tensor)
-        return self._recorded_call(torch.flip, found.tensor, found.flips) if found.flips else found.tensor
+        return self._recorded_call(flipped, found.tensor, found.flips) if found.flips else found.tensor
 
     def tensors_for(self, value: Any) -> Any:
         """A nested argument with a tensor for each array."""

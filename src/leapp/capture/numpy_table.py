@@ -920,6 +920,30 @@ def _sliding(a: Tensor, v: Tensor, mode: str) -> Tensor:
     return (padded[places] * v).sum(1)
 
 
+def _fourier(name: str) -> Expression:
+    function: Expression = getattr(torch.fft, name)
+    one_axis = not name.endswith(("2", "n"))
+    keeps_precision = np.fft.fft(np.zeros(1, np.float32)).dtype == np.complex64
+
+    def transform(a: Any, n: Any = None, axis: Any = None, norm: Any = None, **options: Any) -> Tensor:
+        a = tensor(a)
+        if a.dtype.is_floating_point or a.dtype.is_complex:
+            a = a if keeps_precision else a.to(torch.promote_types(a.dtype, torch.float64))
+        else:
+            a = a.to(torch.float64)
+        if one_axis:
+            return function(a, n, -1 if axis is None else axis, norm)  # type: ignore[no-any-return]
+        axes = options.get("axes", axis)
+        default = (-2, -1) if name.endswith("2") else None
+        return function(a, options.get("s", n), default if axes is None else axes, norm)  # type: ignore[no-any-return]
+
+    return transform
+
+
+for _names in "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn".split():
+    _expression(_names, np.fft)(_fourier(_names))
+
+
 @_expression("nonzero")
 def _nonzero(a: Any) -> tuple[Tensor, ...]:
     return torch.nonzero(tensor(a), as_tuple=True)

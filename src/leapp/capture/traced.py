@@ -426,17 +426,25 @@ def make_number(kind: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _plain_method(name: str) -> Callable[..., Any]:
+    function = getattr(np, name)
+
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _seen(args) and listening() is not None:
-            return getattr(ArrayMethods, name)(self, *args, **kwargs)
-        return ORIGINAL[name](self, *args, **kwargs)
+        arrays = listening() if _seen(args) else None
+        if arrays is None:
+            return ORIGINAL[name](self, *args, **kwargs)
+        return arrays.function(function, (args[0], self, *args[1:]) if name == "compress" else (self, *args), kwargs)
 
     return method
+
+
+def _plain_fill(self: Any, value: Any) -> None:
+    self[...] = value
 
 
 PLAIN_METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": _plain_getitem,
     "__setitem__": _plain_setitem,
-    **{name: _plain_method(name) for name in "dot take put fill searchsorted choose compress repeat".split()},
+    "fill": _plain_fill,
+    **{name: _plain_method(name) for name in "dot take put searchsorted choose compress repeat".split()},
 }
 """For :class:`~leapp.capture.hooks.Hooks`."""

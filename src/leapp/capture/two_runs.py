@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.behind import Behind, Behinds
+from leapp.capture.behind import Behind, Behinds, flipped
 from leapp.capture.hooks import ORIGINAL
 from leapp.capture.numpy_table import Unmapped
 from leapp.capture.plain import (
@@ -229,7 +229,7 @@ class TwoRuns(Behinds):
     def _recorded(self, tape: Tape | None, found: Behind, after: Array, record: Callable[[Tensor], Any]) -> bool:
         mark = 0 if tape is None else len(tape.escapes)
         try:
-            target = torch.flip(found.tensor, found.flips) if found.flips else found.tensor
+            target = flipped(found.tensor, found.flips) if found.flips else found.tensor
             new = record(target)
             if new is not None or found.flips:
                 self._store(found, target if new is None else unwrap(new, self))
@@ -247,7 +247,7 @@ class TwoRuns(Behinds):
 
     def _store(self, found: Behind, value: Any) -> None:
         value = value.to(found.tensor.dtype) if value.dtype != found.tensor.dtype else value
-        found.tensor.copy_(torch.flip(value, found.flips) if found.flips else value)
+        found.tensor.copy_(flipped(value, found.flips) if found.flips else value)
 
     # -- making ----------------------------------------------------------------------------------------------------------
 

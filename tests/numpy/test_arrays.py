@@ -1,0 +1,316 @@
+"""Traced arrays behave as arrays, and what they do is recorded."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import leapp
+from leapp import FunctionPatch, annotate
+from leapp.errors import AnnotationTypeError, TraceError
+from leapp.leapp_graph.datatypes import TracedNpArray, TracedTensor
+from tests.numpy.tracing import trace
+
+A = np.ndarray
+TABLE = np.arange(20.0).reshape(5, 4)
+MADE_BEFORE = np.zeros(4, np.float32)
+
+
+def draw(seed: int, *shape: int, dtype: str = "float32") -> A:
+    """Values that the traced run has not seen."""
+    return np.random.default_rng(seed).normal(size=shape or (4,)).astype(dtype)
+
+
+def same(function: Callable[..., Any], where: Path, *shapes: tuple[int, ...], escapes: tuple[str, ...] = ()) -> None:
+    """Tracing changes no bit, and the record gives what NumPy gives on new inputs."""
+    shapes = shapes or ((4,),)
+    inputs = [draw(1, *s) for s in shapes]
+    eager = function(*copy.deepcopy(inputs))
+    done = trace(function, copy.deepcopy(inputs), where)
+    assert done.escapes == list(escapes)
+    for want, got in zip(eager if isinstance(eager, tuple) else [eager], done.results, strict=True):
+        got, want = np.asarray(got), np.asarray(want)
+        assert got.dtype == want.dtype
+        assert got.tobytes() == want.tobytes()
+    for seed in (2, 3):
+        inputs = [draw(seed, *s) for s in shapes]
+        want = function(*copy.deepcopy(inputs))
+        for a, b in zip(want if isinstance(want, tuple) else [want], done.run(*inputs), strict=True):
+            np.testing.assert_allclose(b, np.asarray(a), rtol=1e-5, atol=1e-6)
+            assert b.dtype == np.asarray(a).dtype
+
+
+def through_a_view_of_a_plain_array(x: A) -> A:
+    buffer = np.zeros(6)
+    part = buffer[1:5]
+    part[:] = x
+    part[::-1][0] = 7.0
+    return buffer * 2
+
+
+def elements_of_a_plain_array(x: A) -> A:
+    g = np.zeros(3, np.float32)
+    g[0], g[1], g[2] = x[0], x[1] * 2, x[2] + x[3]
+    return g
+
+
+def history(x: A) -> A:
+    rows = np.zeros((3, 4), np.float32)
+    rows[:-1] = rows[1:]
+    rows[-1] = x
+    return np.roll(rows, 1, axis=0).ravel()
+
+
+def reshaped_in_place(x: A) -> A:
+    y = x.copy()
+    y.shape = (2, 2)
+    y[0] += 1
+    return y.T
+
+
+def reversed_and_written(x: A) -> A:
+    y = x.reshape(2, 2)[::-1]
+    y[0] = y[0] * 2
+    return x * 1
+
+
+def torch_writes_numpy_reads(x: A) -> A:
+    t = torch.zeros(4)
+    t[:] = torch.from_numpy(x)
+    t += 1
+    return t.numpy() * 2
+
+
+def numpy_writes_torch_reads(x: A) -> A:
+    t = torch.from_numpy(x.copy())
+    t.numpy()[0] = 7
+    return (t * 2).numpy()
+
+
+def constant_changed_between_reads(x: A) -> A:
+    gain = np.ones(4, np.float32)
+    y = x * gain
+    gain[:] = 3
+    return y + x * gain
+
+
+def scalar_is_immutable(x: A) -> A:
+    s = x[0]
+    s += 1
+    return x * s
+
+
+def elements_by_flat(x: A) -> A:
+    y = x.reshape(2, 2).T
+    y.flat[1] = 5.0
+    return np.array([v * 2 for v in y.flat])
+
+
+def made_before(x: A) -> A:
+    MADE_BEFORE[1:3] = x[:2]
+    return MADE_BEFORE * 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        through_a_view_of_a_plain_array, elements_of_a_plain_array, history, reshaped_in_place, reversed_and_written,
+        torch_writes_numpy_reads, numpy_writes_torch_reads, constant_changed_between_reads, scalar_is_immutable,
+        elements_by_flat, made_before,
+    ],
+)  # fmt: skip
+def test_writes_and_views(function: Callable[..., Any], tmp_path: Path) -> None:
+    same(function, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: np.linalg.norm([x[0], x[1]]) * x,
+        lambda x: np.mean([x, x * 2], axis=0),
+        lambda x: np.minimum.reduce([x, -x]),
+        lambda x: np.sqrt([abs(x[0]), 2.0]),
+        lambda x: np.add([x[0], x[1]], [1, 2]),
+        lambda x: np.concatenate([x, [x[0], 1.0]]),
+        lambda x: np.float32(x[0]) * x,
+        lambda x: np.float64([x[0], x[1]]),
+        lambda x: TABLE.dot(x),
+        lambda x: TABLE[np.argmax(x)] * 2,
+        lambda x: TABLE.take(np.argsort(x), axis=1),
+        lambda x: np.full(3, x[1]),
+        lambda x: np.piecewise(x, [x < 0, x >= 0], [lambda v: -v, lambda v: v * 2]),
+        lambda x: np.apply_along_axis(lambda v: v * v.sum(), 0, x),
+        lambda x: sum(v * i for i, v in np.ndenumerate(x) for i in i),
+        lambda x: torch.FloatTensor(x).numpy() * 2,
+        lambda x: (x[0] * torch.from_numpy(x) + torch.from_numpy(x) * x[1]).numpy(),
+        lambda x: torch.arange(5.0)[np.argsort(x)].numpy(),
+        lambda x: np.maximum(torch.from_numpy(x), 0.1).numpy(),
+        lambda x: np.linalg.norm(torch.from_numpy(x)) * x,
+        lambda x: x.view(np.int32).view(np.float32) + 1,
+        lambda x: np.abs(np.exp(1j * x)) + x,
+        lambda x: copy.deepcopy(x) * 2,
+    ],
+)
+def test_ways_in_and_out(function: Callable[..., Any], tmp_path: Path) -> None:
+    same(function, tmp_path)
+
+
+ESCAPES: dict[str, tuple[Callable[..., Any], str]] = {
+    "float": (lambda x: x * float(x[0]), "__float__"),
+    "math": (lambda x: x * math.sin(x[0]), "__float__"),
+    "int": (lambda x: x * int(x[0] * 10), "__int__"),
+    "bool": (lambda x: x if x.sum() > 0 else -x, "__bool__"),
+    "item": (lambda x: x * x[0].item(), "item"),
+    "tolist": (lambda x: x + x.tolist()[0], "tolist"),
+    "format": (lambda x: x * len(f"{x[0]:.2f}"), "__format__"),
+    "in": (lambda x: x * (0.5 in x), "__bool__"),
+    "index": (lambda x: x * [1, 2, 3, 4][np.argmax(x)], "__index__"),
+    "slice": (lambda x: x * x[: np.argmax(x) + 1].sum(), "__index__"),
+    "len of a mask": (lambda x: x * len(x[x > 0]), "__len__"),
+    "shape of a mask": (lambda x: x * x[x > 0].shape[0], "shape"),
+    "hash": (lambda x: x * (hash(x[0]) % 7), "__hash__"),
+    "round": (lambda x: x * round(x[0], 1), "__round__"),
+    "bytes": (lambda x: x * len(x.tobytes()), "tobytes"),
+    "vectorize": (lambda x: x + np.vectorize(lambda v: v * 2)(x), "np.vectorize"),
+    "nditer": (lambda x: x + sum(float(v) for v in np.nditer(x)), "np.nditer"),
+    "trim_zeros": (lambda x: x * np.trim_zeros(x).sum(), "np.trim_zeros"),
+    "unmapped": (lambda x: x * np.polyfit([0, 1, 2, 3], x, 1)[0], "np.polyfit"),
+    "masked arrays": (lambda x: x * np.ma.masked_less(x, 0).sum(), "view as MaskedArray"),
+    "array_equal": (lambda x: x * np.array_equal(x, np.zeros(4)), "np.array_equal"),
+}
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_values_that_leave_are_reported(name: str, tmp_path: Path) -> None:
+    function, kind = ESCAPES[name]
+    done = trace(function, [draw(1)], tmp_path)
+    assert kind in done.escapes
+    assert done.results[0].tobytes() == np.asarray(function(draw(1))).tobytes()
+
+
+def test_compiled_code_that_asks_numpy_for_an_array_is_reported(tmp_path: Path) -> None:
+    """A compiled caller has no frame of its own: the caller's code does not name the function."""
+    ask = getattr(np, "asarray")  # noqa: B009
+
+    def function(x: A) -> A:
+        compiled = getattr(np, "as" + "array")
+        assert compiled is not ask
+        return x + compiled(x)
+
+    assert trace(function, [draw(1)], tmp_path).escapes == ["compiled code calling np.asarray"]
+
+
+def test_an_escape_shows_up_when_two_passes_differ(tmp_path: Path) -> None:
+    leapp.start("graph", save_path=tmp_path)
+    for seed in (1, 4):
+        x = annotate.input_tensors("n", {"x": draw(seed)})
+        annotate.output_tensors("n", {"y": x * bool(x[0] > 0)}, export_with="jit")
+    leapp.stop()
+    with pytest.raises(TraceError, match="__bool__"):
+        leapp.compile_graph(visualize=False)
+
+
+def test_a_number_passes_for_a_number(tmp_path: Path) -> None:
+    text = repr(draw(1).mean())
+
+    def function(x: A) -> A:
+        s = x.mean()
+        assert isinstance(s, np.floating)
+        assert isinstance(s, np.float32)
+        assert isinstance(x.astype(np.float64)[0], float)
+        assert np.isscalar(s)
+        assert s.dtype == np.float32
+        assert repr(s) == text
+        with pytest.raises(TypeError):
+            len(s)
+        with pytest.raises(TypeError):
+            s[...] = 1
+        assert isinstance(x, TracedNpArray)
+        assert not isinstance(x, TracedTensor)
+        assert not isinstance(np.ones(3), TracedNpArray)
+        return x * s
+
+    assert trace(function, [draw(1)], tmp_path).escapes == []
+
+
+@pytest.mark.parametrize("dtype", "uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float64 bool complex64".split())
+def test_ports_of_every_dtype(dtype: str, tmp_path: Path) -> None:
+    value = (np.abs(draw(1)) * 10).astype(dtype)
+    done = trace(lambda x: (x[::-1], x.copy()), [value], tmp_path)
+    new = (np.abs(draw(2)) * 10).astype(dtype)
+    for got, want in zip(done.run(new), (new[::-1], new), strict=True):
+        assert got.dtype == want.dtype
+        assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("value", [np.array(["a"]), np.array([object()]), np.zeros(2, "datetime64[s]")])
+def test_ports_refuse_what_is_no_number(value: A, tmp_path: Path) -> None:
+    leapp.start("graph", save_path=tmp_path)
+    try:
+        with pytest.raises(AnnotationTypeError, match=f"port 'x'.*{value.dtype}".replace("[", r"\[").replace("]", r"\]")):
+            annotate.input_tensors("n", {"x": value})
+    finally:
+        leapp.stop()
+
+
+def test_the_callers_array_stays_its_own(tmp_path: Path) -> None:
+    mine = draw(1)
+    leapp.start("graph", save_path=tmp_path)
+    x = annotate.input_tensors("n", {"x": mine})
+    assert type(mine) is np.ndarray
+    assert x is not mine
+    assert np.shares_memory(x, mine)
+    x[0] = 9.0
+    annotate.output_tensors("n", {"y": x * 2}, export_with="jit")
+    leapp.stop()
+    assert mine[0] == 9.0
+    assert type(x) is np.ndarray
+
+
+def test_a_session_leaves_no_trace(tmp_path: Path) -> None:
+    names = {np: "array asarray mean add full zeros nditer".split(), np.linalg: ["norm"], torch: ["from_numpy", "tensor"]}
+    before = {(m, n): getattr(m, n) for m, ns in names.items() for n in ns}
+    methods = dict(np.ndarray.__dict__)
+    plain = np.zeros(4)
+
+    def fails(x: A) -> A:
+        plain[:] = x
+        assert type(plain) is not np.ndarray
+        raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        trace(fails, [draw(1)], tmp_path)
+    assert {(m, n): getattr(m, n) for m, ns in names.items() for n in ns} == before
+    assert dict(np.ndarray.__dict__) == methods
+    assert type(plain) is np.ndarray
+    assert not hasattr(torch.Tensor, "__array_function__")
+    assert type(np.float32(2.5)) is np.float32
+
+
+def test_without_patching_numpy_is_left_alone(tmp_path: Path) -> None:
+    array, mean = np.array, np.mean
+
+    def function(x: A) -> A:
+        assert np.array is array
+        assert np.mean is mean
+        return np.sin(x) + x[0]
+
+    assert trace(function, [draw(1)], tmp_path, global_patching=False).escapes == []
+
+
+def test_a_function_patch_sees_arrays(tmp_path: Path) -> None:
+    import types
+
+    compiled = types.ModuleType("compiled")
+    compiled.double = lambda x: np.asarray(memoryview(np.ascontiguousarray(x).view(np.ndarray))) * 2  # type: ignore[attr-defined]
+    patch = FunctionPatch(compiled, "double", lambda x: x * 2)
+    done = trace(lambda x: compiled.double(x) + 1, [draw(1)], tmp_path, patching=[patch])
+    assert done.escapes == []
+    np.testing.assert_allclose(done.run(draw(2))[0], draw(2) * 2 + 1)
