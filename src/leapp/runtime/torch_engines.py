@@ -7,6 +7,7 @@ method. Neighbouring TorchScript nodes are written into one function when nothin
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,17 +102,25 @@ def _readable(model: bytes | Path) -> Any:
     return io.BytesIO(model) if isinstance(model, bytes) else str(model)
 
 
-def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> _Script:
-    try:
-        module: Any = torch.jit.load(_readable(model), map_location=device)  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise BundleError(f"The TorchScript model of node {name!r} cannot be opened: {error}") from error
-    if hasattr(module, "training"):
+def _open_script(name: str, model: bytes | Path, device: torch.device) -> Any:
+    with warnings.catch_warnings():
+        # torch's deprecation of TorchScript is for whoever exports; who runs a bundle cannot change it.
+        warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            # Numerics stay as saved: no folding of batch norms into convolutions.
-            module = torch.jit.freeze(module.eval(), optimize_numerics=False)
-        except RuntimeError:
-            module.eval()
+            module: Any = torch.jit.load(_readable(model), map_location=device)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise BundleError(f"The TorchScript model of node {name!r} cannot be opened: {error}") from error
+        if hasattr(module, "training"):
+            try:
+                # Numerics stay as saved: no folding of batch norms into convolutions.
+                module = torch.jit.freeze(module.eval(), optimize_numerics=False)
+            except RuntimeError:
+                module.eval()
+        return module
+
+
+def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> _Script:
+    module = _open_script(name, model, device)
     method = module._c._get_method("forward")
     graph = method.graph
     inputs, outputs = plan.input_keys(name), plan.output_keys(name)
