@@ -242,3 +242,35 @@ def test_scripts_with_branches_and_singular_zeros(tmp_path, face):
         out = runner({"p/x": x if face is InferenceManager else x.numpy()})["p/y"]
         assert x[0, 0] == sign * 4.0
         assert array(out)[0, 0] == (8.0 if sign > 0 else -0.25)
+
+
+class Fussy(torch.nn.Module):
+    """Fails on a row count that only its input can bring about, after the state was read."""
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        new = h + x.sum()
+        return x[x > 0].reshape(3) + new, new
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backends", [["jit"], ["onnx"], ["jit", "onnx"], ["onnx", "jit"]], ids="-".join)
+@pytest.mark.parametrize("sticky", [False, True])
+def test_a_step_whose_engine_fails_leaves_the_state_it_was_given_over(tmp_path, face, backends, sticky):
+    stages = {f"n{i}": Stage(Fussy(), {"x": torch.ones(3), "h": torch.zeros(1)}, ["y", "n"], b) for i, b in enumerate(backends)}
+    flow = {"n0/y": ("n1/x",)} if len(backends) > 1 else {}
+    feedback = {f"{name}/n": (f"{name}/h",) for name in stages}
+    path = write_bundle(tmp_path, stages, flow, feedback)
+    runner, other = face(path, sticky=sticky), face(path, sticky=sticky)
+    states = {f"{name}/h": np.array([5.0], np.float32) for name in stages}
+    bad = np.array([1.0, -1.0, 2.0], np.float32)
+    for k in range(4):
+        x = np.array([1.0, 2.0, 3.0], np.float32) + k
+        before = {k: array(v) for k, v in runner.state().items()}
+        for given in ({"n0/x": bad}, {"n0/x": bad, **states}, {"n0/x": bad, "n0/h": np.float32([-9.0])}):
+            with pytest.raises(LeappError, match="n0"):
+                runner(given)
+            for key, value in runner.state().items():
+                np.testing.assert_array_equal(array(value), before[key])
+        given = {} if sticky and k == 2 else {"n0/x": x}
+        for key, value in runner(given).items():
+            np.testing.assert_array_equal(array(value), array(other(given)[key]))

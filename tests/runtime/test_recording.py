@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import random
+import sys
+
 import numpy as np
 import pytest
 import torch
 
-from leapp.errors import InputError
+from leapp.errors import InputError, LeappError, MissingDependencyError
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
+from leapp.runtime.recording import read_recording
+from leapp.runtime.torch_engines import array_over
 from tests.runtime.bundles import BACKENDS, Stage, array, loop, memory, write_bundle
 
 FACES = (Pipeline, InferenceManager)
 
 
+SUFFIXES = ("npz", "mcap")
+
+
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_recording_replays_exactly(tmp_path, face, backend):
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_recording_replays_exactly(tmp_path, face, backend, suffix):
+    recording = tmp_path / f"run.{suffix}"
     path = loop(tmp_path / "g", backend, backend)
     runner = face(path)
     runner(runner.get_mock_input())
     given, want = [], []
-    with runner.record(tmp_path / "run.npz") as step:
+    with runner.record(recording) as step:
         for k in range(6):
             given.append(runner.get_mock_input())
             if k == 3:
@@ -29,13 +40,128 @@ def test_a_recording_replays_exactly(tmp_path, face, backend):
             if k == 4:
                 with pytest.raises(KeyError, match="no node 'zz'"):
                     step({**given[-1], "zz/x": [1.0]})
+            if k == 5:
+                runner.reset()
             want.append({k: array(v) for k, v in step(given[-1]).items()})
     for other in (runner, Pipeline(path), InferenceManager(path)):
-        replay = other.replay(tmp_path / "run.npz")
+        replay = other.replay(recording)
         assert (replay.steps, replay.difference) == (6, None)
-    file = np.load(tmp_path / "run.npz")
-    assert len(file["duration_ns"]) == 6
-    assert (file["duration_ns"] > 0).all()
+    found = read_recording(recording, runner._plan.input_ports, runner._plan.output_ports)
+    for made, kept in zip(want, found.outputs, strict=True):
+        assert {k: v.tolist() for k, v in made.items()} == {k: v.tolist() for k, v in kept.items()}
+    assert found.inputs[3]["p/mem"].tolist() == [7.0, 8.0]
+    assert found.state[5]["p/mem"].tolist() == [1.0, 2.0]
+    assert found.placed.tolist() == [True, False, False, False, False, True]
+    assert (found.duration_ns > 0).all()
+    assert (np.diff(found.start_ns) > 0).all()
+
+
+AWKWARD = {
+    "float32": [float("nan"), float("inf"), -0.0, 1e-45, 0.1],
+    "float64": [-float("inf"), 5e-324, 1.7976931348623157e308, 0.1, 3.0],
+    "bfloat16": [float("nan"), 1.5, -0.0, 3.0, 0.1],
+    "int64": [-(2**63), 2**63 - 1, 0, 1, 2],
+    "bool": [True, False, True, True, False],
+    "complex64": [complex(0.1, float("nan")), 1j, -1, 0, 2],
+}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("dtype", AWKWARD)
+def test_every_value_survives_a_recording(tmp_path, suffix, dtype):
+    class Turn(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([x[1:], x[:1]])
+
+    value = torch.tensor(AWKWARD[dtype], dtype=getattr(torch, dtype))
+    path = write_bundle(tmp_path / "g", {"p": Stage(Turn(), {"x": torch.zeros_like(value)}, ["y"], "jit")})
+    manager = InferenceManager(path)
+    with manager.record(tmp_path / f"run.{suffix}") as step:
+        step({"p/x": value})
+    assert Pipeline(path).replay(tmp_path / f"run.{suffix}").difference is None
+    found = read_recording(tmp_path / f"run.{suffix}", manager._plan.input_ports, manager._plan.output_ports)
+    assert str(found.inputs[0]["p/x"].astype(complex)) == str(array_over(value).astype(complex))
+    assert str(found.outputs[0]["p/y"].astype(complex)) == str(array_over(value.roll(-1)).astype(complex))
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_held_inputs_are_part_of_a_recording(tmp_path, face, suffix):
+    path = memory(tmp_path / "g", "onnx")
+    runner = face(path)
+    runner.set_input_value("p", "x", [1.0, 2.0, 3.0])
+    with runner.record(tmp_path / f"run.{suffix}") as step:
+        step({})
+        step({"p/x": np.ones(3, np.float32)})
+    replay = face(path).replay(tmp_path / f"run.{suffix}")
+    assert (replay.steps, replay.difference) == (2, None)
+
+
+def test_a_replay_sees_state_that_no_output_shows(tmp_path):
+    class Hidden(torch.nn.Module):
+        def __init__(self, gain: float) -> None:
+            super().__init__()
+            self.gain = gain
+
+        def forward(self, x: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x * 2.0, h + self.gain * x
+
+    stages = [Stage(Hidden(g), {"x": torch.ones(1), "h": torch.zeros(1)}, ["y", "n"], "jit") for g in (1.0, 1.5)]
+    paths = [write_bundle(tmp_path / str(i), {"p": s}, {}, {"p/n": ("p/h",)}) for i, s in enumerate(stages)]
+    with Pipeline(paths[0]).record(tmp_path / "run.npz") as step:
+        for x in (0.0, 0.0, 1.0, 1.0):
+            step({"p/x": [x]})
+    difference = Pipeline(paths[1]).replay(tmp_path / "run.npz").difference
+    assert (difference.step, difference.key, difference.largest) == (2, "p/h", 0.5)
+
+
+def test_an_mcap_is_readable_by_the_tools_of_that_format(tmp_path):
+    from mcap.reader import make_reader
+
+    pipeline = Pipeline(memory(tmp_path / "g", "onnx"))
+    with pipeline.record(tmp_path / "run.mcap") as step:
+        made = [step({"p/x": np.full(3, k, np.float32)})["p/y"] for k in range(3)]
+    with (tmp_path / "run.mcap").open("rb") as file:
+        messages = [(channel.topic, json.loads(message.data)) for _, channel, message in make_reader(file).iter_messages()]
+    assert [content["values"] for topic, content in messages if topic == "out/p/y"] == [y.tolist() for y in made]
+    assert {topic for topic, _ in messages} == {"in/p/x", "out/p/y", "state/p/h_in", "step"}
+    assert all(content["duration_ns"] > 0 for topic, content in messages if topic == "step")
+
+
+def test_without_the_package_the_message_says_what_to_install_and_no_step_runs(tmp_path, monkeypatch):
+    pipeline = Pipeline(memory(tmp_path / "g", "onnx"))
+    monkeypatch.setitem(sys.modules, "mcap", None)
+    for name in ("mcap.reader", "mcap.writer"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for use in (pipeline.record, pipeline.replay):
+        with pytest.raises(MissingDependencyError, match=r"pip install 'leapp\[mcap\]'"):
+            use(tmp_path / "run.mcap")
+    assert list(tmp_path.glob("*.mcap")) == []
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_damaged_recordings_are_refused_or_harmless(tmp_path, suffix):
+    path = memory(tmp_path / "g", "onnx")
+    recording = tmp_path / f"run.{suffix}"
+    with Pipeline(path).record(recording) as step:
+        for k in range(3):
+            step({"p/x": np.full(3, k, np.float32)})
+    whole, pipeline, choose = recording.read_bytes(), Pipeline(path), random.Random(suffix)
+    for size in (0, 1, len(whole) // 2, len(whole) - 1):
+        recording.write_bytes(whole[:size])
+        with pytest.raises(InputError, match="no recording of this bundle"):
+            pipeline.replay(recording)
+    for _ in range(200):
+        data = bytearray(whole)
+        data[choose.randrange(len(data))] ^= 1 << choose.randrange(8)
+        recording.write_bytes(data)
+        try:
+            pipeline.replay(recording)
+        except LeappError:
+            pass
+    recording.unlink()
+    with pytest.raises(InputError, match="no recording"):
+        pipeline.replay(recording)
 
 
 def test_a_replay_finds_the_step_that_differs(tmp_path):

@@ -61,12 +61,11 @@ class InferenceManager(Runner):
         plan, program = self._plan, self._program
         slots = [(k, plan.input_ports[k], program.inputs[k]) for k in plan.inputs]
         slots.sort(key=lambda entry: entry[2].arrays is None)
-        self._checks = tuple((i, k, torch.Size(port.shape), TORCH_DTYPES[port.dtype]) for i, (k, port, _) in enumerate(slots))
+        self._checks = tuple((k, torch.Size(port.shape), TORCH_DTYPES[port.dtype]) for k, port, _ in slots)
         bound = [program.view(slot.array(0), port) for _, port, slot in slots if slot.arrays]
         loose = tuple((i, slot.register) for i, (_, _, slot) in enumerate(slots) if not slot.arrays)
         self._filling = (bound[0].copy_ if len(bound) == 1 else None, bound, loose)
         self._count = len(slots)
-        self._blank: list[Any] = [None] * len(slots)
         self._ran: Frame = program.frame
         self._results = tuple(
             tuple(self._result(k, program.outputs[k], frame) for k in plan.outputs)
@@ -95,14 +94,14 @@ class InferenceManager(Runner):
         program = self._program
         if program is None:
             self._check_runnable()
-        values = self._blank[:]
         with self._lock:
             # Look whether all is as expected, and take the careful way when it is not.
+            values = []
             plain = self._plain and inputs.__class__ is dict and len(inputs) == self._count
             if plain:
                 try:
-                    for index, key, shape, dtype in self._checks:
-                        values[index] = value = inputs[key]
+                    for key, shape, dtype in self._checks:
+                        value = inputs[key]
                         if (
                             value.__class__ is not Tensor
                             or value.dtype is not dtype
@@ -112,10 +111,12 @@ class InferenceManager(Runner):
                         ):
                             plain = False
                             break
+                        values.append(value)
                 except KeyError:
                     plain = False
             if not plain:
-                values = self._careful(inputs)
+                given, overrides, held = self._gather(inputs)
+                values = [given[key] for key, _, _ in self._checks]
             copy, bound, loose = self._filling
             if copy is not None:
                 copy(values[0])
@@ -126,7 +127,7 @@ class InferenceManager(Runner):
             for index, register in loose:
                 registers[register] = values[index].contiguous()
             try:
-                self._ran = frame = program.run()
+                self._ran = frame = program.run() if plain else self._run_careful(overrides, held)
             finally:
                 for _, register in loose:
                     registers[register] = None
@@ -137,12 +138,6 @@ class InferenceManager(Runner):
             return results
 
     __call__ = run_policy
-
-    def _careful(self, inputs: Mapping[str, Any]) -> list[Tensor]:
-        given, overrides = self._gather(inputs)
-        for key, value in overrides.items():
-            self._write(key, self._host(key, value))
-        return [given[key] for _, key, _, _ in self._checks]
 
     def state(self) -> dict[str, Tensor]:
         """A copy of all state, for ``load_state``."""

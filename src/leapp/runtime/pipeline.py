@@ -69,22 +69,18 @@ class Pipeline(Runner):
             if plain:
                 for key, _, _, array in checks:
                     array[...] = inputs[key]
+                frame = self._program.run()
             else:
-                self._load_checked(inputs)
-            frame = self._program.run()
+                values, overrides, held = self._gather(inputs)
+                for key, _, _, array in checks:
+                    array[...] = values[key]
+                frame = self._run_careful(overrides, held)
             results = {}
             for key, array, register in self._results[frame.index]:
                 if array is None:
                     array = self._array_over(frame.registers[register])
                 results[key] = array.copy() if self._copy else array
             return results
-
-    def _load_checked(self, inputs: Mapping[str, Any]) -> None:
-        values, overrides = self._gather(inputs)
-        for key, _, _, array in self._checks:
-            array[...] = values[key]
-        for key, value in overrides.items():
-            self._write(key, value)
 
     def state(self) -> dict[str, Array]:
         """A copy of all state, for ``load_state``."""

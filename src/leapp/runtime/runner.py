@@ -27,7 +27,7 @@ from leapp.runtime.engines import EngineOptions, Unit, load_units
 from leapp.runtime.latency import Latency, measure
 from leapp.runtime.plan import Plan, make_plan
 from leapp.runtime.ports import PortInfo, describe
-from leapp.runtime.program import Program, Slot
+from leapp.runtime.program import Frame, Program, Slot
 from leapp.runtime.recording import Recorder, Replay, compare, read_recording
 from leapp.runtime.values import from_raw, is_tensor, to_array
 
@@ -361,30 +361,54 @@ class Runner:
         """A step function that keeps inputs, outputs, state and time of every step, to be used in a ``with`` block.
 
         Args:
-            path: The ``.npz`` file written at the end of the block.
+            path: The ``.npz`` or ``.mcap`` file written at the end of the block.
+
+        Raises:
+            MissingDependencyError: The file is an ``.mcap`` and the package that writes it is not installed.
+
+        Example:
+            >>> with pipeline.record("run.npz") as step:
+            ...     outputs = step({"policy/obs": obs})
         """
         self._check_runnable()
-        ports = self._plan.input_ports, self._plan.output_ports
-        return Recorder(path, self, self._state, self._arrays, ports)
+        return Recorder(path, self, self._state, self._passed, self._lock)
+
+    def _passed(
+        self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Copies of all that a step took, held values included, and of all that it made."""
+        return self._arrays({**self._held, **inputs}, self._plan.input_ports), self._arrays(outputs, self._plan.output_ports)
 
     def replay(self, path: str | os.PathLike[str], rtol: float = 0.0, atol: float = 0.0) -> Replay:
         """Give a recording's inputs to this bundle, from the recorded state on, until a step differs.
 
-        The state is left as the last step made it.
+        Outputs and state are compared. Where the recorded run was reset or given a state, so is this one. The state is
+        left as the last step made it.
 
         Args:
             path: What ``record`` wrote.
-            rtol: How much an output may differ, relative to the recorded one.
-            atol: How much an output may differ in any case.
+            rtol: How much a value may differ, relative to the recorded one.
+            atol: How much a value may differ in any case.
+
+        Raises:
+            InputError: The file is no recording of a bundle with these ports.
+
+        Example:
+            >>> pipeline.replay("run.npz").difference
         """
+        self._check_runnable()
         recording = read_recording(path, self._plan.input_ports, self._plan.output_ports)
-        if recording.state:
-            self.load_state(recording.state[0])
+        difference = None
         for index, (inputs, outputs) in enumerate(zip(recording.inputs, recording.outputs, strict=True)):
-            made = self._arrays(self(inputs), self._plan.output_ports)
-            difference = compare(index, made, outputs, rtol, atol)
+            if recording.placed[index]:
+                self.load_state(recording.state[index])
+            else:
+                difference = compare(index - 1, self._state(), recording.state[index], rtol, atol)
+            if difference is None:
+                made = self._arrays(self(inputs), self._plan.output_ports)
+                difference = compare(index, made, outputs, rtol, atol)
             if difference is not None:
-                return Replay(index + 1, difference)
+                return Replay(difference.step + 1, difference)
         return Replay(len(recording.inputs), None)
 
     def bench(self, steps: int = 1000, rate: float | None = None) -> Latency:
@@ -411,8 +435,12 @@ class Runner:
 
     # Inputs, the careful way. Faces look first whether all is as expected, and come here when it is not.
 
-    def _gather(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Check everything a caller gave, and return the value of each input and of each overridden state."""
+    def _gather(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Check everything a caller gave. Changes nothing.
+
+        Returns:
+            The value of each input, of each overridden state, and of each input to hold once the step is done.
+        """
         if not isinstance(given, Mapping):
             raise InputTypeError(f"A step takes a mapping from 'node/port' to values, got {type(given).__name__}.")
         values: dict[str, Any] = {}
@@ -429,11 +457,25 @@ class Runner:
         missing = [k for k in self._plan.inputs if k not in values and k not in self._held]
         if missing and not self._sticky:
             raise InputError(f"Missing input {', '.join(map(repr, missing))}. A step takes {self.inputs}.")
-        for k in missing:
-            self._held[k] = self._own(k, allocate(self._plan.input_ports[k]))
+        held = {**self._held, **{k: self._own(k, allocate(self._plan.input_ports[k])) for k in missing}}
+        values = {k: values[k] if k in values else held[k] for k in self._plan.inputs}
         if self._sticky:
-            self._held.update({k: self._duplicate(v) for k, v in values.items()})
-        return {k: values[k] if k in values else self._held[k] for k in self._plan.inputs}, overrides
+            held |= {k: self._duplicate(v) for k, v in values.items()}
+        return values, overrides, held
+
+    def _run_careful(self, overrides: Mapping[str, Any], held: dict[str, Any]) -> Frame:
+        """Run one step with some state replaced. A step that fails leaves the state and the held inputs as they were."""
+        before = {k: self._read(k) for k in overrides}
+        try:
+            for k, value in overrides.items():
+                self._write(k, self._host(k, value))
+            frame: Frame = self._program.run()
+        except BaseException:
+            for k, value in before.items():
+                self._write(k, value)
+            raise
+        self._held = held
+        return frame
 
     def _resolve(self, where: object) -> str:
         ports = self._plan.input_ports

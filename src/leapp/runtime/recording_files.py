@@ -1,0 +1,187 @@
+"""Recordings as files: ``.npz`` for NumPy alone, ``.mcap`` for the viewers of robot logs. Both hold the same values.
+
+In an ``.npz`` every port is one array of bits. In an ``.mcap`` every port is one channel of JSON messages, stamped with
+the start of their step, so that a viewer plots them as they are; the channel ``step`` holds the durations.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from leapp.errors import InputError, MissingDependencyError
+from leapp.graph.contract import Port
+from leapp.runtime.arrays import Array, form, numpy_dtype
+
+__all__ = ["Column", "Columns", "read", "writer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The values of one port, and the steps they belong to."""
+
+    steps: list[int]
+    values: list[Array]
+
+
+Columns = dict[tuple[str, str], Column]
+"""Columns by side (``in``, ``out``, ``state``) and port key."""
+
+Sides = Mapping[str, Mapping[str, Port]]
+"""The ports that each side may have."""
+
+
+_TIMES = ("start_ns", "duration_ns", "placed")
+
+
+def writer(path: str | os.PathLike[str]) -> Callable[[Columns, Array], None]:
+    """The function that writes columns and times to a file.
+
+    Times have one row a step: start, duration, and whether its state came from outside.
+
+    Raises:
+        InputError: Recordings are not written to files of this name.
+        MissingDependencyError: The package for such files is not installed.
+    """
+    suffix = Path(path).suffix
+    if suffix == ".npz":
+        return functools.partial(_write_npz, Path(path))
+    if suffix == ".mcap":
+        _mcap()
+        return functools.partial(_write_mcap, Path(path))
+    raise InputError(f"Recordings are .npz or .mcap files, got {os.fspath(path)!r}.")
+
+
+def read(path: str | os.PathLike[str], sides: Sides) -> tuple[Columns, Array]:
+    """The columns and times of a file.
+
+    Raises:
+        InputError: The file is no recording of a bundle with these ports.
+        MissingDependencyError: The package for such files is not installed.
+    """
+    try:
+        return (_read_mcap if Path(path).suffix == ".mcap" else _read_npz)(Path(path), sides)
+    except MissingDependencyError:
+        raise
+    except Exception as error:  # Neither package promises what a damaged file makes it raise.
+        raise InputError(f"{os.fspath(path)} is no recording of this bundle: {error}") from error
+
+
+def _port(sides: Sides, side: str, key: str) -> Port:
+    if key not in sides.get(side, {}):
+        raise ValueError(f"it holds {side} {key!r}, which the bundle does not have")
+    return sides[side][key]
+
+
+def _write_npz(path: Path, columns: Columns, times: Array) -> None:
+    arrays: dict[str, Array] = {name: times[:, index] for index, name in enumerate(_TIMES)}
+    for (side, key), column in columns.items():
+        # Bits, because the file format knows NumPy's own dtypes only.
+        arrays[f"{side}:{key}"] = np.stack([np.frombuffer(value.tobytes(), np.uint8) for value in column.values])
+        arrays[f"steps:{side}:{key}"] = np.array(column.steps, np.int64)
+    np.savez(path, allow_pickle=False, **arrays)
+
+
+def _read_npz(path: Path, sides: Sides) -> tuple[Columns, Array]:
+    with np.load(path, allow_pickle=False) as file:
+        arrays = dict(file)
+    times = np.stack([arrays.pop(name) for name in _TIMES], axis=1)
+    columns: Columns = {}
+    for name, rows in arrays.items():
+        side, _, key = name.partition(":")
+        if side == "steps":
+            continue
+        port = _port(sides, side, key)
+        values = [np.frombuffer(bits.tobytes(), numpy_dtype(port.dtype)).reshape(port.shape) for bits in rows]
+        columns[side, key] = Column(arrays[f"steps:{name}"].tolist(), values)
+    return columns, times
+
+
+_STEP = "step"
+_SCHEMA = {
+    "type": "object",
+    "properties": {"values": {"type": "array", "items": {"type": ["number", "boolean", "string"]}}},
+}
+_STEP_SCHEMA = {"type": "object", "properties": {"duration_ns": {"type": "integer"}, "placed": {"type": "boolean"}}}
+
+
+def _mcap() -> Any:
+    try:
+        import mcap.reader
+        import mcap.writer
+    except ImportError as error:
+        raise MissingDependencyError(".mcap recordings need the package mcap: pip install 'leapp[mcap]'.") from error
+    return mcap
+
+
+def _write_mcap(path: Path, columns: Columns, times: Array) -> None:
+    with path.open("wb") as stream:
+        file = _mcap().writer.Writer(stream)
+        file.start(profile="", library="leapp")
+        values = file.register_schema("leapp.Values", "jsonschema", msgspec.json.encode(_SCHEMA))
+        steps = file.register_schema("leapp.Step", "jsonschema", msgspec.json.encode(_STEP_SCHEMA))
+        messages = []
+        for (side, key), column in columns.items():
+            about = {"dtype": str(column.values[0].dtype), "shape": str(list(column.values[0].shape))}
+            channel = file.register_channel(f"{side}/{key}", "json", values, about)
+            rows = zip(column.steps, column.values, strict=True)
+            messages += [(step, channel, {"values": _numbers(value)}) for step, value in rows]
+        channel = file.register_channel(_STEP, "json", steps)
+        starts = times[:, 0].tolist()
+        for step, (duration, placed) in enumerate(times[:, 1:].tolist()):
+            messages.append((step, channel, {"duration_ns": duration, "placed": placed != 0}))
+        for step, channel, content in sorted(messages, key=lambda message: message[0]):
+            file.add_message(channel, starts[step], msgspec.json.encode(content), starts[step], step)
+        file.finish()
+
+
+def _read_mcap(path: Path, sides: Sides) -> tuple[Columns, Array]:
+    columns: Columns = {}
+    times: list[tuple[int, int, int]] = []
+    package = _mcap()
+    with path.open("rb") as stream:
+        messages = package.reader.make_reader(stream, validate_crcs=True).iter_messages(log_time_order=False)
+        for _, channel, message in messages:
+            content = msgspec.json.decode(message.data)
+            if channel.topic == _STEP:
+                times.append((message.log_time, content["duration_ns"], content["placed"]))
+                continue
+            side, _, key = channel.topic.partition("/")
+            port = _port(sides, side, key)
+            found = (channel.metadata.get("dtype"), channel.metadata.get("shape"))
+            if found != (port.dtype, str(list(port.shape))):
+                raise ValueError(f"{side} {key!r} is {' '.join(map(str, found))}, expected {form(port.dtype, port.shape)}")
+            column = columns.setdefault((side, key), Column([], []))
+            column.steps.append(message.sequence)
+            column.values.append(_array(content["values"], port))
+    return columns, np.array(times, np.int64).reshape(-1, 3)
+
+
+def _numbers(array: Array) -> list[Any]:
+    """The elements as JSON can hold them without loss. It knows no infinity and no NaN, so these become text."""
+    flat = np.ravel(array)
+    if flat.dtype.kind == "c":
+        flat = flat.view(flat.real.dtype)
+    elif flat.dtype.kind not in "fiub":
+        flat = flat.astype(np.float64)
+    numbers: list[Any] = flat.tolist()
+    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
+        return [value if math.isfinite(value) else str(value) for value in numbers]
+    return numbers
+
+
+def _array(numbers: list[Any], port: Port) -> Array:
+    dtype = numpy_dtype(port.dtype)
+    plain = [float(value) if isinstance(value, str) else value for value in numbers]
+    if dtype.kind == "c":
+        return np.array(plain, dtype.type().real.dtype).view(dtype).reshape(port.shape)
+    wide = np.array(plain, dtype if dtype.kind in "fiub" else np.float64)
+    return wide.astype(dtype).reshape(port.shape)
