@@ -783,8 +783,10 @@ def _cov(
     if y is not None or fweights is not None or aweights is not None or dtype is not None or m.dim() > 2:
         raise Unmapped
     m = m.to(torch.promote_types(m.dtype, torch.float64))
-    rows = m if rowvar or m.dim() < 2 else m.mT
-    return torch.cov(rows, correction=ddof if ddof is not None else int(not bias))
+    rows = m.reshape(1, -1) if m.dim() < 2 else m if rowvar else m.mT
+    rows = rows - torch.mean(rows, 1, keepdim=True)
+    found = torch.matmul(rows, torch.conj_physical(rows).mT) / (rows.shape[1] - (int(not bias) if ddof is None else ddof))
+    return found.squeeze()
 
 
 @_expression("corrcoef")
