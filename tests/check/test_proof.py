@@ -1,0 +1,199 @@
+"""The proof of an export: what it compares, what it says when a file is wrong, and where."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import leapp
+from leapp import TensorSemantics, annotate
+from leapp.check import compare
+from leapp.check.blame import first_departure
+from leapp.errors import ExportError, ValidationError
+from leapp.export import ExportJob, export_node
+
+
+def trace(where, function, backend, draw=lambda: torch.randn(2, 3), passes=2):
+    leapp.start("g", save_path=str(where))
+    try:
+        for _ in range(passes):
+            x = annotate.input_tensors("n", {"x": draw()})
+            names = [None, ["roll", "pitch", "yaw"]]
+            annotate.output_tensors("n", TensorSemantics("y", function(x), element_names=names), export_with=backend)
+    finally:
+        leapp.stop()
+
+
+def log(where):
+    return (where / "g" / "log.txt").read_text()
+
+
+COMPARED = {
+    "equal": ([1.0, 2.0], [1.0, 2.0], None),
+    "nan on both sides": ([np.nan, np.inf], [np.nan, np.inf], None),
+    "nan on one side": ([np.nan, 2.0], [1.0, 2.0], r"1 of 2 values \(50.0 %\) are NaN or infinite on one side"),
+    "infinities of other sign": ([np.inf], [-np.inf], "one side only"),
+    "out of tolerance": ([1.0, 2.5, 3.0], [1.0, 2.0, 3.0], r"1 of 3 values \(33.3 %\).*by up to 0.5 \(at \[1\]"),
+    "integers": (np.array([1, 5]), np.array([1, 2]), r"1 of 2 values \(50.0 %\) differ.*exported 5, traced 2"),
+    "large integers one apart": (np.array([2**60 + 1]), np.array([2**60]), "must be equal"),
+    "truth values": (np.array([True, False]), np.array([True, True]), "must be equal"),
+    "another shape": (np.zeros((1, 3)), np.zeros(3), r"is float64 \[1, 3\], traced was float64 \[3\]"),
+    "another dtype": (np.zeros(3, np.int32), np.zeros(3, np.int64), "int32.*int64"),
+    "empty": (np.zeros((0, 3)), np.zeros((0, 3)), None),
+}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_comparison(name):
+    got, want, reason = COMPARED[name]
+    found = compare(np.asarray(got), np.asarray(want), 1e-3, 1e-5)
+    if reason is None:
+        assert found is None
+    else:
+        assert re.search(reason, found.reason), found.reason
+
+
+def test_a_worst_element_within_a_wide_tolerance_is_not_named():
+    """A large value may differ by more than a small one and still be within the relative tolerance."""
+    found = compare(np.array([1000.5, 1.1]), np.array([1000.0, 1.0]), 1e-3, 1e-5)
+    assert found.index == (1,)
+
+
+def test_a_frozen_value_is_told_apart_from_a_wrong_export(tmp_path):
+    count = [0.0]
+
+    def counts(x):
+        count[0] += 1
+        return torch.tanh(x * 2 + torch.tensor(count[0]))
+
+    trace(tmp_path, counts, "onnx")
+    with pytest.raises(ValidationError, match="n.*log.txt"):
+        leapp.compile_graph(visualize=False)
+    text = log(tmp_path)
+    assert "n/y, sample 1: " in text and "rtol 0.001" in text
+    for word in ("max ", "mean ", "p50 ", "p75 ", "p90 ", "p99 ", "p995 ", "range ", "the worst element is "):
+        assert word in text
+    assert any(f"the worst element is {name}" in text for name in ("roll", "pitch", "yaw"))
+    assert "A value that varies was frozen" in text
+
+
+
+def test_the_first_call_that_departs_is_named_with_its_line(tmp_path, monkeypatch):
+    from leapp.export import operators
+
+    monkeypatch.setitem(operators.DECOMPOSITIONS, torch.ops.aten.heaviside.default, lambda x, values: (x > 0).to(x.dtype) + 1)
+    from leapp.export import onnxmodel
+
+    onnxmodel._tables.cache_clear()
+    try:
+
+        def steps(x):
+            y = x * 2
+            z = torch.heaviside(y, torch.zeros(1))  # this line
+            return z.cumsum(1)
+
+        trace(tmp_path, steps, "onnx")
+        with pytest.raises(ValidationError):
+            leapp.compile_graph(visualize=False)
+    finally:
+        onnxmodel._tables.cache_clear()
+    line = next(line for line in log(tmp_path).splitlines() if "first operation that departs" in line)
+    assert "heaviside" in line and "test_proof.py" in line and "# this line" in line
+    assert "6 of 6 values" in line
+
+
+def test_results_are_false_unless_passed(tmp_path):
+    count = [0.0]
+
+    def counts(x):
+        count[0] += 1
+        return x + torch.tensor(count[0])
+
+    trace(tmp_path, counts, "jit")
+    results = leapp.compile_graph(visualize=False, strict=False)
+    assert results == {"n": False} and not all(results.values())
+    trace(tmp_path, lambda x: (x.bfloat16() @ x.bfloat16().T @ x.bfloat16()), "onnx")
+    results = leapp.compile_graph(visualize=False, strict=False)
+    assert isinstance(results["n"], Exception) and not results["n"]
+
+
+def test_a_type_the_engine_lacks_is_named_with_the_backends_that_have_it(tmp_path):
+    trace(tmp_path, lambda x: (x.bfloat16() @ x.bfloat16().T @ x.bfloat16()).float(), "onnx")
+    with pytest.raises(ValidationError, match="node 'n'.*no MatMul for bfloat16.*'jit' or 'pt2'"):
+        leapp.compile_graph(visualize=False)
+
+
+@pytest.mark.parametrize("backend", ["onnx", "jit", "pt2"])
+def test_random_outputs_are_compared_by_form_and_the_others_by_value(backend, tmp_path):
+    leapp.start("g", save_path=str(tmp_path))
+    for _ in range(2):
+        x = annotate.input_tensors("n", {"x": torch.randn(2, 3)})
+        noisy = torch.nn.functional.dropout(x + 1, 0.5, True)
+        annotate.output_tensors("n", {"noisy": noisy, "plain": x * 2}, export_with=backend)
+    leapp.stop()
+    assert leapp.compile_graph(visualize=False) == {"n": True}
+    assert "draws random numbers: noisy compared by shape and dtype only" in log(tmp_path)
+
+
+def test_a_fixed_output_of_a_random_node_is_still_proven(tmp_path):
+    count = [0.0]
+    leapp.start("g", save_path=str(tmp_path))
+    for _ in range(2):
+        count[0] += 1
+        x = annotate.input_tensors("n", {"x": torch.randn(2, 3)})
+        out = {"noisy": x + torch.rand_like(x), "wrong": x + torch.tensor(count[0])}
+        annotate.output_tensors("n", out, export_with="jit")
+    leapp.stop()
+    assert leapp.compile_graph(visualize=False, strict=False) == {"n": False}
+    assert "n/wrong, sample 1" in log(tmp_path) and "n/noisy, sample" not in log(tmp_path)
+
+
+def test_thorough_runs_every_level(tmp_path, monkeypatch):
+    from leapp.check import engines
+
+    levels = []
+    plain = engines._onnx_engine
+    monkeypatch.setattr(engines, "_onnx_engine", lambda b, n, level: levels.append(level) or plain(b, n, level))
+    trace(tmp_path, lambda x: x.softmax(-1) @ torch.ones(3, 3), "onnx")
+    assert leapp.compile_graph(visualize=False, validate="thorough") == {"n": True}
+    assert levels == list(engines.LEVELS)
+    with pytest.raises(ValueError, match="thorough"):
+        leapp.compile_graph(validate="deep")
+
+
+@pytest.mark.parametrize(("backend", "function"), [("onnx", torch.special.i1), ("onnx", torch.linalg.svdvals)])
+def test_a_refusal_names_the_users_line(backend, function, tmp_path):
+    def policy(x):
+        y = x + 1
+        z = function(y)  # here
+        return z.expand(2, 3) if z.shape == (2, 3) else z.sum() + x
+
+    trace(tmp_path, policy, backend)
+    with pytest.raises(ExportError, match=r"n: .*first at .*test_proof\.py:\d+: .*# here") as caught:
+        leapp.compile_graph(visualize=False)
+    assert "'jit' or 'pt2'" in str(caught.value)
+
+
+def test_nothing_of_the_exporters_reaches_the_console(tmp_path, capfd, recwarn):
+    for backend in ("onnx", "jit", "pt2"):
+        trace(tmp_path / backend, lambda x: torch.nn.functional.layer_norm(x, (3,)), backend)
+        leapp.compile_graph(visualize=False)
+    shown = capfd.readouterr()
+    lines = [line for line in (shown.out + shown.err).splitlines() if line and not line.startswith("[SYSTEM]")]
+    assert lines == []
+    assert [str(w.message) for w in recwarn] == []
+
+
+def test_departure_is_found_in_a_job_of_its_own(tmp_path):
+    """``first_departure`` says so when the file does what PyTorch does."""
+    trace(tmp_path, lambda x: x.exp() + 1, "onnx")
+    node = leapp.ExportManager().session.nodes["n"]
+    x = torch.randn(2, 3)
+    job = ExportJob("n", node.replay, (x,), ["x"], ["y"], "onnx")
+    export_node(job, tmp_path)
+    assert onnx.load(tmp_path / "n.onnx").graph.output[0].name == "y"
+    assert "every operation agrees" in first_departure(job, (x,), (x.exp() + 1,), 1e-3, 1e-5)
