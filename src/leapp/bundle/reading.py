@@ -18,6 +18,7 @@ from leapp.bundle.layout import contract_of
 from leapp.bundle.onnx_files import external_files
 from leapp.errors import BundleError, BundleFileError
 from leapp.graph.contract import Contract
+from leapp.graph.html import describe_contract
 
 __all__ = [
     "Bundle",
@@ -58,6 +59,9 @@ class Bundle:
     def graph(self) -> str:
         """The name of the graph, which is that of the YAML file."""
         return self.path.stem
+
+    def _repr_html_(self) -> str:
+        return describe_contract(f"Bundle {self.graph}", self.contract, self.digest)
 
 
 def load_contract(path: str | os.PathLike[str]) -> Contract:

@@ -21,6 +21,7 @@ from leapp.bundle.reading import Bundle, model_file, open_bundle, read_initial_v
 from leapp.bundle.text import parse
 from leapp.errors import BundleError, InputError, InputTypeError, UnknownPortError
 from leapp.graph.contract import Port, key, split_key
+from leapp.graph.html import describe_contract
 from leapp.runtime.arrays import Array, allocate, is_float
 from leapp.runtime.binding import Bound, reorder
 from leapp.runtime.engines import EngineOptions, Unit, load_units
@@ -202,6 +203,9 @@ class Runner:
     def ports(self) -> list[PortInfo]:
         """The whole catalogue: inputs, feedback, outputs."""
         return [*self.input_ports.values(), *self.feedback_ports.values(), *self.output_ports.values()]
+
+    def _repr_html_(self) -> str:
+        return describe_contract(f"{type(self).__name__} {self._bundle.graph}", self._plan.contract, self.digest)
 
     def inputs_by_kind(self, kind: object) -> list[PortInfo]:
         """All inputs of a kind, given as a string or as an enum member."""

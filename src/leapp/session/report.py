@@ -10,6 +10,7 @@ import torch
 from leapp.capture.audit import hidden_reads
 from leapp.capture.replay import Replay, cut, fill
 from leapp.errors import TraceError
+from leapp.graph.html import card, table
 from leapp.session.log import logger
 from leapp.session.undeclared import undeclared_state
 
@@ -86,6 +87,21 @@ class Report:
         lines += [f"{n}: pruned {', '.join(names)}" for n, names in self.pruned.items()]
         lines = lines or ["nothing left the graph"]
         return "\n".join([*lines, *(f"missing for deployment: {text}" for text in self.missing)])
+
+    def _repr_html_(self) -> str:
+        escapes = [(e.node, e.kind, f"{e.file}:{e.line}", e.source, e.value, "yes" if e.varies else "") for e in self.escapes]
+        glue = [(g.node, g.source, ", ".join(g.ops), f"{g.file}:{g.line}") for g in self.glue]
+        constants = [(c.node, c.name, f"{c.dtype} {list(c.shape)}", c.bytes, f"{c.file}:{c.line}") for c in self.constants]
+        parts = [
+            table("escapes", ("node", "what", "where", "source", "frozen", "differs between passes"), escapes),
+            table("glue", ("node", "output", "changed by", "before"), glue),
+            table("pruned inputs", ("node", "inputs"), [(n, ", ".join(names)) for n, names in self.pruned.items()]),
+            table("random", ("node", "where"), [(n, ", ".join(places)) for n, places in self.random.items()]),
+            table("missing for deployment", ("what",), [(text,) for text in self.missing]),
+            table("constants", ("node", "name", "type", "bytes", "where"), constants, open=False),
+        ]
+        found = "" if self.escapes or self.glue or self.pruned else "nothing left the graph"
+        return card("Report", {found: ""} if found else {}, parts)
 
 
 def examine(session: Session) -> Report:

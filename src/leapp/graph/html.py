@@ -1,0 +1,77 @@
+"""Small tables of HTML for notebooks. Everything from outside is escaped; no script, no network, no dependency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from leapp.graph.contract import Contract, Port, key
+
+__all__ = ["card", "describe_contract", "table"]
+
+_CELL = "text-align:left;vertical-align:top;padding:2px 10px 2px 0;white-space:normal"
+_SHOWN = 6
+"""How many element names a cell shows before it says how many follow."""
+
+
+def card(title: str, facts: Mapping[str, object], parts: Iterable[str]) -> str:
+    """A titled box: facts in one line, then the given parts. Facts that are ``None`` are left out."""
+    line = " · ".join(f"{escape(name)} {escape(str(value))}" for name, value in facts.items() if value is not None)
+    return f'<div style="max-width:60em"><b>{escape(title)}</b><div>{line}</div>{"".join(parts)}</div>'
+
+
+def table(caption: str, headers: Sequence[str], rows: Sequence[Sequence[object]], *, open: bool = True) -> str:
+    """A table that folds under its caption, or nothing if there are no rows."""
+    if not rows:
+        return ""
+    head = "".join(f'<th style="{_CELL}">{escape(text)}</th>' for text in headers)
+    body = "".join(
+        "<tr>" + "".join(f'<td style="{_CELL}">{escape(str(cell))}</td>' for cell in row) + "</tr>" for row in rows
+    )
+    return (
+        f"<details{' open' if open else ''}><summary>{escape(caption)} ({len(rows)})</summary>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details>"
+    )
+
+
+def describe_contract(title: str, contract: Contract, digest: str | None) -> str:
+    """What a deployer asks first: what goes in, what is kept, what comes out, at which rate, from which files."""
+    pipeline = contract.pipeline
+    entering = {key(n, p.name): p for n, node in contract.nodes.items() for p in node.inputs}
+    leaving = {key(n, p.name): p for n, node in contract.nodes.items() for p in node.outputs}
+    state = sorted({target for targets in pipeline.feedback_flow.values() for target in targets})
+    rate = (pipeline.configs or {}).get("frequency")
+    facts = {
+        "nodes": len(contract.nodes),
+        "rate": None if rate is None else f"{rate} Hz",
+        "digest": digest[:12] if digest else None,
+    }
+    files = [
+        (name, node.model.backend or "none", node.model.model_path or "none", len(node.inputs), len(node.outputs))
+        for name, node in contract.nodes.items()
+    ]
+    headers = ("port", "type", "kind", "elements", "units")
+    inputs = [key(node, port) for node, ports in pipeline.inputs.items() for port in ports]
+    outputs = [key(node, port) for node, ports in pipeline.outputs.items() for port in ports]
+    return card(
+        title,
+        facts,
+        [
+            table("inputs", headers, [_port(k, entering[k]) for k in inputs if k in entering]),
+            table("state", headers, [_port(k, entering[k]) for k in state if k in entering]),
+            table("outputs", headers, [_port(k, leaving[k]) for k in outputs if k in leaving]),
+            table("nodes", ("node", "backend", "file", "inputs", "outputs"), files, open=False),
+        ],
+    )
+
+
+def _port(name: str, port: Port) -> tuple[object, ...]:
+    shape = f"{port.dtype} {list(port.shape)}"
+    return name, shape, port.kind or "", _elements(port), port.extra.get("units", "")
+
+
+def _elements(port: Port) -> str:
+    axes = [[str(name) for name in axis] for axis in port.element_names or () if isinstance(axis, list)]
+    return " × ".join(
+        ", ".join(names[:_SHOWN]) + (f" … {len(names) - _SHOWN} more" if len(names) > _SHOWN else "") for names in axes
+    )
