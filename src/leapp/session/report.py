@@ -100,8 +100,8 @@ class Report:
             table("missing for deployment", ("what",), [(text,) for text in self.missing]),
             table("constants", ("node", "name", "type", "bytes", "where"), constants, open=False),
         ]
-        found = "" if self.escapes or self.glue or self.pruned else "nothing left the graph"
-        return card("Report", {found: ""} if found else {}, parts)
+        facts = {"escapes": len(self.escapes), "glue": len(self.glue), "constants": len(self.constants)}
+        return card("Report", facts, parts)
 
 
 def examine(session: Session) -> Report:
