@@ -778,7 +778,7 @@ def _block(arrays: Any) -> Tensor:
 def _cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: None = None,
     aweights: None = None, *, dtype: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Any:  # fmt: skip
     m = tensor(m)
     if y is not None or fweights is not None or aweights is not None or dtype is not None or m.dim() > 2:
         raise Unmapped
