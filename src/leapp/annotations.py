@@ -22,7 +22,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Annotate:
-    """The annotation calls. ``leapp.annotate`` is the one instance."""
+    """The annotation calls. ``leapp.annotate`` is the one instance.
+
+    Example:
+        >>> obs = annotate.input_tensors("policy", {"obs": obs})
+        >>> action = annotate.output_tensors("policy", {"action": torch.tanh(obs)}, export_with="onnx")
+    """
 
     __slots__ = ("_session",)
 
@@ -149,6 +154,9 @@ class Annotate:
 
         Returns:
             ``target``; use this value from here on.
+
+        Example:
+            >>> action = annotate.mirror_leapp_tags(action, action.clone())
         """
         if self._session is not None:
             return self._session.mirror_leapp_tags(source, target)
@@ -224,7 +232,12 @@ class Annotate:
     def warp_op(
         self, node_name: str, inputs: Any = None, outputs: Any = None, **params: Any
     ) -> AbstractContextManager[None]:
-        """Mark a region of Warp kernels. Warp is not supported: inside a session this raises ``ImportError``."""
+        """Mark a region of Warp kernels. Warp is not supported: inside a session this raises ``ImportError``.
+
+        Example:
+            >>> with annotate.warp_op("policy"):
+            ...     pass
+        """
         if self._session is not None:
             self._session.warp_op(node_name)
         return nullcontext()

@@ -40,7 +40,12 @@ _MAX_DEPTH = 16
 
 
 class InputKindEnum(str, Enum):
-    """Roles an input can play. Any other string is allowed as a kind too."""
+    """Roles an input can play. Any other string is allowed as a kind too.
+
+    Example:
+        >>> InputKindEnum.JOINT_POSITION.value
+        'state/joint/position'
+    """
 
     JOINT_POSITION = "state/joint/position"
     JOINT_VELOCITY = "state/joint/velocity"
@@ -65,7 +70,12 @@ class InputKindEnum(str, Enum):
 
 
 class OutputKindEnum(str, Enum):
-    """Roles an output can play. Any other string is allowed as a kind too."""
+    """Roles an output can play. Any other string is allowed as a kind too.
+
+    Example:
+        >>> OutputKindEnum.JOINT_POSITION.value
+        'target/joint/position'
+    """
 
     KP = "kp"
     KD = "kd"
@@ -82,7 +92,13 @@ class OutputKindEnum(str, Enum):
 
 @dataclass(frozen=True)
 class TemporalAxis:
-    """An axis of a port that runs over time, one entry every ``period_ms`` milliseconds."""
+    """An axis of a port that runs over time, one entry every ``period_ms`` milliseconds.
+
+    Example:
+        >>> plan = TensorSemantics("plan", torch.zeros(8, 2), element_names=[TemporalAxis(20), ["hip", "knee"]])
+        >>> plan.temporal_period_ms
+        20
+    """
 
     period_ms: int | float
 
@@ -107,6 +123,10 @@ class TensorSemantics:
         scale: What the values are multiplied with before use.
         offset: What is added after ``scale``.
         frame: The coordinate frame the values are expressed in.
+
+    Example:
+        >>> meaning = TensorSemantics("q", obs, InputKindEnum.JOINT_POSITION, ["hip", "knee"], units="rad")
+        >>> q = annotate.input_tensors("policy", meaning)
     """
 
     name: str | None = None
@@ -212,6 +232,10 @@ class GraphConfigs:
     Attributes:
         frequency: How often a second the pipeline is meant to run.
         extra: Keys of your own, written beside ``frequency``.
+
+    Example:
+        >>> GraphConfigs(frequency=50, extra={"robot": "quadruped"}).to_dict()
+        {'frequency': 50, 'robot': 'quadruped'}
     """
 
     frequency: int | float | None = None

@@ -42,6 +42,10 @@ class Bundle:
         digest: The digest of the sealed bundle, ``None`` if the bundle carries no seal.
         files: The sha256 of every file leapp wrote beside the YAML, by name. Empty without a seal.
         allow_outside: Whether models may lie outside the directory.
+
+    Example:
+        >>> open_bundle("exports/my_policy").graph
+        'my_policy'
     """
 
     path: Path

@@ -21,12 +21,13 @@ def card(title: str, facts: Mapping[str, object], parts: Iterable[str]) -> str:
 
 
 def table(caption: str, headers: Sequence[str], rows: Sequence[Sequence[object]], *, open: bool = True) -> str:
-    """A table that folds under its caption, or nothing if there are no rows."""
+    """A table that folds under its caption, or nothing if there are no rows. Columns without content are left out."""
     if not rows:
         return ""
-    head = "".join(f'<th style="{_CELL}">{escape(text)}</th>' for text in headers)
+    columns = [i for i in range(len(headers)) if any(str(row[i]) for row in rows)]
+    head = "".join(f'<th style="{_CELL}">{escape(headers[i])}</th>' for i in columns)
     body = "".join(
-        "<tr>" + "".join(f'<td style="{_CELL}">{escape(str(cell))}</td>' for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f'<td style="{_CELL}">{escape(str(row[i]))}</td>' for i in columns) + "</tr>" for row in rows
     )
     return (
         f"<details{' open' if open else ''}><summary>{escape(caption)} ({len(rows)})</summary>"
@@ -67,7 +68,7 @@ def describe_contract(title: str, contract: Contract, digest: str | None) -> str
 
 def _port(name: str, port: Port) -> tuple[object, ...]:
     shape = f"{port.dtype} {list(port.shape)}"
-    return name, shape, port.kind or "", _elements(port), port.extra.get("units", "")
+    return name, shape.replace(" ", "\N{NO-BREAK SPACE}"), port.kind or "", _elements(port), port.extra.get("units", "")
 
 
 def _elements(port: Port) -> str:

@@ -90,6 +90,9 @@ class InferenceManager(Runner):
         Raises:
             InputError: A value is missing or does not fit. The state is untouched then.
             UnknownPortError: A key names no input. The state is untouched then.
+
+        Example:
+            >>> action = manager.run_policy({"policy/obs": obs})["policy/action"]
         """
         program = self._program
         if program is None:
@@ -140,15 +143,28 @@ class InferenceManager(Runner):
     __call__ = run_policy
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of all state, for ``load_state``."""
+        """A copy of all state, for ``load_state``.
+
+        Example:
+            >>> list(manager.state())
+            ['policy/h_in']
+        """
         return {k: self._own(k, value) for k, value in self._state().items()}
 
     def zeros_input(self) -> dict[str, Tensor]:
-        """A zero for each input."""
+        """A zero for each input.
+
+        Example:
+            >>> outputs = manager(manager.zeros_input())
+        """
         return self._zeros()
 
     def get_mock_input(self) -> dict[str, Tensor]:
-        """A random value for each input: normal floats, integers from 0 to 255 (127 for int8), random truth values."""
+        """A random value for each input: normal floats, integers from 0 to 255 (127 for int8), random truth values.
+
+        Example:
+            >>> outputs = manager(manager.get_mock_input())
+        """
         return {k: self._random(k, self._plan.input_ports[k]) for k in self._plan.inputs}
 
     def _random(self, where: str, port: Port) -> Tensor:

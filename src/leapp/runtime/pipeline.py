@@ -83,15 +83,28 @@ class Pipeline(Runner):
             return results
 
     def state(self) -> dict[str, Array]:
-        """A copy of all state, for ``load_state``."""
+        """A copy of all state, for ``load_state``.
+
+        Example:
+            >>> list(pipeline.state())
+            ['policy/h_in']
+        """
         return self._state()
 
     def zeros_input(self) -> dict[str, Array]:
-        """A zero for each input."""
+        """A zero for each input.
+
+        Example:
+            >>> outputs = pipeline(pipeline.zeros_input())
+        """
         return self._zeros()
 
     def get_mock_input(self) -> dict[str, Array]:
-        """A random value for each input: normal floats, integers from 0 to 255 (127 for int8), random truth values."""
+        """A random value for each input: normal floats, integers from 0 to 255 (127 for int8), random truth values.
+
+        Example:
+            >>> outputs = pipeline(pipeline.get_mock_input())
+        """
         ports = self._plan.input_ports
         return {k: random_array(ports[k]) for k in self._plan.inputs}
 

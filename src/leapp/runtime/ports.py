@@ -31,6 +31,11 @@ class PortInfo:
         dtype: The dtype's name.
         temporal_period_ms: The time between two entries of the temporal axis.
         extra: Everything else the annotation said.
+
+    Example:
+        >>> port = pipeline.input_ports["policy/obs"]
+        >>> port.shape, port.dtype, port.element_names, port.units
+        ((2,), 'float32', ('hip', 'knee'), 'rad')
     """
 
     key: str

@@ -208,19 +208,39 @@ class Runner:
         return describe_contract(f"{type(self).__name__} {self._bundle.graph}", self._plan.contract, self.digest)
 
     def inputs_by_kind(self, kind: object) -> list[PortInfo]:
-        """All inputs of a kind, given as a string or as an enum member."""
+        """All inputs of a kind, given as a string or as an enum member.
+
+        Example:
+            >>> [port.key for port in pipeline.inputs_by_kind("state/joint/position")]
+            ['policy/obs']
+        """
         return [port for port in self.input_ports.values() if port.kind == _kind(kind)]
 
     def outputs_by_kind(self, kind: object) -> list[PortInfo]:
-        """All outputs of a kind, given as a string or as an enum member."""
+        """All outputs of a kind, given as a string or as an enum member.
+
+        Example:
+            >>> [port.key for port in pipeline.outputs_by_kind("target/joint/position")]
+            ['policy/action']
+        """
         return [port for port in self.output_ports.values() if port.kind == _kind(kind)]
 
     def input_by_kind(self, kind: object) -> PortInfo | None:
-        """The first input of a kind, or None."""
+        """The first input of a kind, or None.
+
+        Example:
+            >>> pipeline.input_by_kind("state/joint/position").element_names
+            ('hip', 'knee')
+        """
         return next(iter(self.inputs_by_kind(kind)), None)
 
     def output_by_kind(self, kind: object) -> PortInfo | None:
-        """The first output of a kind, or None."""
+        """The first output of a kind, or None.
+
+        Example:
+            >>> pipeline.output_by_kind("kp") is None
+            True
+        """
         return next(iter(self.outputs_by_kind(kind)), None)
 
     def bind(
@@ -234,6 +254,10 @@ class Runner:
 
         Raises:
             InputError: The names are not those of the port. The message lists missing and extra ones.
+
+        Example:
+            >>> robot = pipeline.bind(inputs={"policy/obs": ["knee", "hip"]})
+            >>> outputs = robot({"policy/obs": np.array([0.3, -0.1], np.float32)})  # knee first
         """
         entering, leaving = inputs or {}, outputs or {}
         for where, keys in [(k, self.inputs) for k in entering] + [(k, self.outputs) for k in leaving]:
@@ -255,6 +279,9 @@ class Runner:
         Args:
             node: Reset the state of this node only.
             mask: One truth value a row: reset these rows of every state, whose first axis must be the batch.
+
+        Example:
+            >>> pipeline.reset()
         """
         self._check_runnable()
         if node is not None and node not in self._plan.contract.nodes:
@@ -287,6 +314,10 @@ class Runner:
         Raises:
             UnknownPortError: A key is missing or names no state. Nothing is changed then.
             InputError: A value does not fit. Nothing is changed then.
+
+        Example:
+            >>> kept = pipeline.state()
+            >>> pipeline.load_state(kept)
         """
         self._check_runnable()
         if set(state) != set(self._plan.feedback):
@@ -305,6 +336,9 @@ class Runner:
         Raises:
             UnknownPortError: There is no such node or input.
             InputError: The value cannot be broadcast, or another node feeds the input.
+
+        Example:
+            >>> pipeline.set_input_value("policy", "h", 0.0)
         """
         self._check_runnable()
         where = self._resolve(key(node_name, input_name))
@@ -328,7 +362,11 @@ class Runner:
         return fitted
 
     def warm_up(self, steps: int = 3) -> None:
-        """Run a few steps on zeros, so that engines finish their preparations, and put the state back."""
+        """Run a few steps on zeros, so that engines finish their preparations, and put the state back.
+
+        Example:
+            >>> pipeline.warm_up()
+        """
         self._check_runnable()
         with self._lock:
             before, held = self._state(), dict(self._held)
@@ -421,6 +459,9 @@ class Runner:
         Args:
             steps: How many.
             rate: Start them at this rate in hertz, and count those that are late.
+
+        Example:
+            >>> latency = pipeline.bench(steps=100)
         """
         inputs, before = self.get_mock_input(), self._state()
         self.warm_up()

@@ -25,7 +25,12 @@ _ESCAPES = ("warn", "error", "ignore")
 
 
 class ExportManager:
-    """The process-wide manager behind ``leapp.start``, ``stop`` and ``compile_graph``. There is one instance."""
+    """The process-wide manager behind ``leapp.start``, ``stop`` and ``compile_graph``. There is one instance.
+
+    Example:
+        >>> ExportManager().interpreting  # whether a session is open
+        False
+    """
 
     interpreting = False
     _instance: ExportManager | None = None
@@ -220,7 +225,13 @@ def start(
 
 
 def stop() -> None:
-    """Close the session. Everything it changed in the process is undone."""
+    """Close the session. Everything it changed in the process is undone.
+
+    Example:
+        >>> leapp.start("my_policy")
+        >>> action = step(obs)
+        >>> leapp.stop()
+    """
     ExportManager().stop()
 
 
@@ -256,6 +267,10 @@ def compile_graph(
     Returns:
         A dict from node to ``True``, ``False`` or the error it raised (anything but ``True`` is false), or ``True`` if
         nothing was validated.
+
+    Example:
+        >>> leapp.compile_graph(graph_configs=GraphConfigs(frequency=50))
+        {'policy': True}
     """
     return ExportManager().compile_graph(
         visualize, verbose, validate, rtol, atol, strict, graph_configs, dry_run=dry_run, fuse=fuse, target=target
@@ -263,7 +278,12 @@ def compile_graph(
 
 
 def report() -> Report:
-    """What the last session found: escapes, constants, pruned inputs, glue, validation."""
+    """What the last session found: escapes, constants, pruned inputs, glue, validation.
+
+    Example:
+        >>> [str(escape) for escape in leapp.report().escapes]
+        []
+    """
     manager = ExportManager()
     if manager.session is None:
         raise SessionError("report() was called but nothing was traced. Call leapp.start() first.")
@@ -281,8 +301,8 @@ def session(name: str | os.PathLike[str], *args: Any, compile: dict[str, Any] | 
         **kwargs: Passed to :func:`start`.
 
     Example:
-        >>> with leapp.session("my_policy"):
-        ...     run_annotated_code()
+        >>> with leapp.session("my_policy", save_path="exports"):
+        ...     action = step(obs)
     """
     start(name, *args, **kwargs)
     try:

@@ -70,7 +70,13 @@ class GlueInfo:
 
 @dataclass(slots=True)
 class Report:
-    """The findings of one session, as data."""
+    """The findings of one session, as data. ``leapp.report()`` gives it; notebooks show it as tables.
+
+    Example:
+        >>> print(leapp.report())
+        nothing left the graph
+        ...
+    """
 
     escapes: list[EscapeInfo] = field(default_factory=list)
     constants: list[ConstantInfo] = field(default_factory=list)
