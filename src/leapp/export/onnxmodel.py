@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,11 +88,23 @@ def _tables(opset: int) -> _Tables:
     composites = _collect_all_valid_cia_ops_for_aten_namespace()
     table = _decomp.create_onnx_friendly_decomposition_table(known)
     decompositions = {target: function for target, function in table.items() if target not in composites}
-    decompositions.update(DECOMPOSITIONS)
+    decompositions.update({op: _before(ours, decompositions.get(op)) for op, ours in DECOMPOSITIONS.items()})
     # A composite that we rewrite must reach the trace whole as well.
     whole = (op for op in composites if (op in known and op not in BROKEN_COMPOSITES) or op in DECOMPOSITIONS)
     keep = tuple(sorted(whole, key=str))
     return _Tables(registry, decompositions, keep)
+
+
+def _before(ours: Callable[..., Any], theirs: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Our rewriting of an operator; torch's own where ours leaves it as it is."""
+    if theirs is None:
+        return ours
+
+    def rewrite(*args: Any, **named: Any) -> Any:
+        result = ours(*args, **named)
+        return theirs(*args, **named) if result is NotImplemented else result
+
+    return rewrite
 
 
 def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
