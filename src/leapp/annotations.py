@@ -70,7 +70,7 @@ class Annotate:
             The values given: the only one, or a tuple.
 
         Example:
-            >>> annotate.output_tensors("policy", {"action": action}, export_with="onnx")
+            >>> action = annotate.output_tensors("policy", {"action": action}, export_with="onnx")
         """
         if self._session is not None:
             return self._session.output_tensors(node_name, tensors, static_outputs, **kwargs)
@@ -106,7 +106,7 @@ class Annotate:
         """Give the values that declared states take at the next call.
 
         Example:
-            >>> annotate.update_state("policy", {"h": next_h})
+            >>> h = annotate.update_state("policy", {"h": next_h})
         """
         if self._session is not None:
             return self._session.update_state(node_name, tensors)

@@ -196,7 +196,14 @@ class TensorSemantics:
         return {**fields, **(self.extra or {})}
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Set known fields from a mapping; other keys go to ``extra``. All checks run again."""
+        """Set known fields from a mapping; other keys go to ``extra``. All checks run again.
+
+        Example:
+            >>> meaning = TensorSemantics("q", obs)
+            >>> meaning.update({"units": "rad", "topic": "/joint_states"})
+            >>> meaning.to_dict()
+            {'units': 'rad', 'topic': '/joint_states'}
+        """
         known = {"name", "ref", "kind", "element_names", "extra", *_MEANING}
         rest = {key: value for key, value in values.items() if key not in known}
         for key in known & values.keys():

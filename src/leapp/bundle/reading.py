@@ -84,6 +84,10 @@ def open_bundle(path: str | os.PathLike[str], *, allow_outside: bool = False, ex
     Raises:
         BundleError: If the bundle is malformed, inconsistent, changed after its export or not the expected one.
         BundleFileError: If the YAML or a file it names does not exist.
+
+    Example:
+        >>> list(open_bundle("exports/my_policy").contract.nodes)
+        ['policy']
     """
     yaml_path = _yaml_path(path)
     contract, digest, files = _load(yaml_path)
