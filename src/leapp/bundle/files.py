@@ -59,8 +59,9 @@ def locate(directory: Path, name: str, what: str, *, allow_outside: bool = False
             f"{what}: '{name}' is a link to a place outside the bundle directory. "
             "Copy the file into the bundle, or pass allow_outside=True if you trust this bundle."
         )
-    if not path.exists():
-        raise BundleFileError(f"{what}: the file '{name}' is missing in {directory}. Copy the whole bundle directory.")
+    # Unlike Path.exists, this takes a name that is too long for one that does not exist.
+    if not os.path.exists(path):
+        raise BundleFileError(f"{what}: the file '{name[:200]}' is missing in {directory}. Copy the whole bundle directory.")
     return path
 
 

@@ -212,6 +212,9 @@ def _read_sealed(bundle: Bundle, name: str) -> bytes:
 
 def _check_external(bundle: Bundle, node: str, directory: Path, location: str) -> None:
     what = f"external data of node '{node}'"
+    if "*" in location:
+        # ONNX Runtime takes such a location for an address in its own memory, whatever the directory holds.
+        raise BundleError(f"{what}: {location!r} is not a usable path.")
     # An engine resolves the location against the model's own directory, wherever that is.
     path = locate(directory, location, what)
     if bundle.digest is None or Path(os.path.realpath(bundle.directory)) not in path.parents:

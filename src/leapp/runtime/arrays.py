@@ -5,11 +5,12 @@ Knows nothing of wiring. The dtypes that NumPy lacks come from ``ml_dtypes``, im
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from leapp.errors import MissingDependencyError
+from leapp.errors import BundleError, MissingDependencyError
 from leapp.graph.contract import Port
 
 __all__ = ["ONNX_CODES", "ONNX_TYPES", "Array", "allocate", "form", "is_float", "numpy_dtype", "random_array"]
@@ -49,9 +50,21 @@ def is_float(port: Port) -> bool:
     return "float" in port.dtype or "complex" in port.dtype
 
 
+LARGEST = 1 << 30
+"""The most bytes one value may have. A bundle can write any shape, a robot has no memory for it."""
+
+
 def allocate(port: Port) -> Array:
-    """Zeroed host memory for one value of a port."""
-    return np.zeros(port.shape, numpy_dtype(port.dtype))
+    """Zeroed host memory for one value of a port.
+
+    Raises:
+        BundleError: The value would be larger than any that is run.
+    """
+    dtype = numpy_dtype(port.dtype)
+    size = math.prod(port.shape) * dtype.itemsize
+    if size > LARGEST:
+        raise BundleError(f"Port {port.name!r} needs {size} bytes for one value; this runtime stops at {LARGEST}.")
+    return np.zeros(port.shape, dtype)
 
 
 def random_array(port: Port) -> Array:

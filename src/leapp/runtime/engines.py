@@ -153,7 +153,8 @@ def _open_session(model: bytes | Path, options: EngineOptions) -> Any:
     if wanted is None:
         present = ort.get_available_providers()
         wanted = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in present]
-    return ort.InferenceSession(model, settings, providers=list(wanted))
+    # With one provider there is nothing to fall back to; the engine would print a banner and try the same again.
+    return ort.InferenceSession(model, settings, providers=list(wanted), enable_fallback=int(len(wanted) > 1))
 
 
 def _check_side(label: str, side: str, ports: dict[str, Port], found: dict[str, Any]) -> None:

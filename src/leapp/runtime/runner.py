@@ -17,6 +17,7 @@ import numpy as np
 
 from leapp.bundle.layout import MODELS, PIPELINE, SYSTEM, dump_contract
 from leapp.bundle.onnx_files import external_files
+from leapp.bundle.packages import check_package
 from leapp.bundle.reading import Bundle, model_file, open_bundle, read_initial_values, read_model
 from leapp.bundle.text import parse
 from leapp.errors import BundleError, InputError, InputTypeError, UnknownPortError
@@ -49,7 +50,8 @@ class Runner:
         sticky: Reuse the last value of an input that is not given (zeros before the first).
         nonfinite: What to do about NaN and infinity in inputs.
         copy: Return outputs on memory of their own. False returns views that the next step overwrites.
-        allow_code: Accept TorchScript and ``.pt2`` models, which are programs. False refuses them.
+        allow_code: TorchScript and ``.pt2`` models are programs. None accepts them unless they bring native code or
+            pickled objects along, True accepts these too, False refuses all programs.
         allow_outside: Accept model files outside the bundle's directory.
         expect_digest: Refuse any bundle but the one with this digest.
     """
@@ -67,7 +69,7 @@ class Runner:
         sticky: bool = False,
         nonfinite: NonFinite = "ignore",
         copy: bool = True,
-        allow_code: bool = True,
+        allow_code: bool | None = None,
         allow_outside: bool = False,
         expect_digest: str | None = None,
     ) -> None:
@@ -79,7 +81,8 @@ class Runner:
         else:
             self._bundle = open_bundle(model_path, allow_outside=allow_outside, expect_digest=expect_digest)
         self._plan: Plan = make_plan(self._bundle.contract)
-        if not allow_code:
+        self._allow_code = allow_code
+        if allow_code is False:
             self._refuse_code()
         self._options = EngineOptions(threads, tuple(providers) if providers is not None else None, device)
         self._cast, self._sticky, self._nonfinite, self._copy = cast, sticky, nonfinite, copy
@@ -104,8 +107,11 @@ class Runner:
 
     def _model(self, node: str) -> bytes | Path:
         data = read_model(self._bundle, node)
-        if self._plan.contract.nodes[node].model.backend == "onnx" and external_files(data, node):
-            return model_file(self._bundle, node)
+        backend = self._plan.contract.nodes[node].model.backend
+        if backend == "onnx":
+            return model_file(self._bundle, node) if external_files(data, node) else data
+        assert backend is not None
+        check_package(data, backend, f"The {backend} model of node {node!r}", allow_native=self._allow_code is True)
         return data
 
     def _units(self, nodes: Sequence[str], options: EngineOptions) -> list[Unit]:

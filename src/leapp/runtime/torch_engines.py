@@ -7,6 +7,7 @@ method. Neighbouring TorchScript nodes are written into one function when nothin
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -158,11 +159,17 @@ def _is_straight(graph: Any) -> bool:
     return shown and plain and not list(own.uses())
 
 
+_TRIAL = 1 << 22
+"""The most elements of an input that is tried. Copies of larger ones are assumed to be needed."""
+
+
 def _habits(plan: Plan, call: Callable[..., Any], inputs: Sequence[str], device: torch.device) -> _Habits:
     """Run a straight graph twice on zeros and look what became of the memory."""
+    ports = [plan.input_ports[key] for key in inputs]
+    if any(math.prod(port.shape) > _TRIAL for port in ports):
+        return _Habits()
 
     def zeros() -> list[torch.Tensor]:
-        ports = [plan.input_ports[key] for key in inputs]
         return [torch.zeros(port.shape, dtype=TORCH_DTYPES[port.dtype], device=device) for port in ports]
 
     given = [zeros(), zeros()]

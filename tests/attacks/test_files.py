@@ -28,8 +28,7 @@ from leapp.bundle import (
 from leapp.bundle.integrity import seal
 from leapp.bundle.onnx_files import external_files
 from leapp.errors import BundleError, LeappError
-
-from .conftest import write
+from tests.bundle.conftest import write
 
 HEAD = "models: {}\npipeline: {data_flow: {}, inputs: {}, outputs: {}}\n"
 TAIL = "system information: {leapp config version: '1.3', leapp version: 0.7.2}\n"
@@ -137,6 +136,51 @@ def symlinked_folder(bundle: Path) -> None:
     point_to(bundle, "sub/secret.pt")
 
 
+def hard_link(bundle: Path) -> None:
+    target = outside(bundle)
+    target.write_text("a secret of this machine")
+    (bundle / "pre.pt").unlink()
+    os.link(target, bundle / "pre.pt")
+
+
+def hard_link_changed_from_outside(bundle: Path) -> None:
+    os.link(bundle / "pre.pt", bundle.parent / "twin.pt")
+    (bundle.parent / "twin.pt").write_text("other")
+
+
+def symlinked_initial_values(bundle: Path) -> None:
+    os.rename(bundle / "g_initial_values.safetensors", bundle.parent / "v.safetensors")
+    (bundle / "g_initial_values.safetensors").symlink_to("../v.safetensors")
+
+
+def symlink_to_itself(bundle: Path) -> None:
+    (bundle / "pre.pt").unlink()
+    (bundle / "pre.pt").symlink_to("pre.pt")
+
+
+def fifo_as_initial_values(bundle: Path) -> None:
+    (bundle / "g_initial_values.safetensors").unlink()
+    os.mkfifo(bundle / "g_initial_values.safetensors")
+
+
+def fifo_as_description(bundle: Path) -> None:
+    (bundle / "g.yaml").unlink()
+    os.mkfifo(bundle / "g.yaml")
+
+
+def symlink_to_a_device(bundle: Path) -> None:
+    (bundle / "pre.pt").unlink()
+    (bundle / "pre.pt").symlink_to("/dev/zero")
+
+
+def accents_collision(bundle: Path) -> None:
+    shutil.copy(bundle / "pre.pt", bundle / "e\u0301.pt")
+    shutil.copy(bundle / "pre.pt", bundle / "\u00e9.pt")
+    edit(bundle, "model_path: pre.pt", "model_path: e\u0301.pt")
+    edit(bundle, "model_path: pol.pt", "model_path: \u00e9.pt")
+    reseal(bundle)
+
+
 def fifo(bundle: Path) -> None:
     (bundle / "pre.pt").unlink()
     os.mkfifo(bundle / "pre.pt")
@@ -240,7 +284,9 @@ def seal_of_another_export(bundle: Path) -> None:
 
 
 FILE_ATTACKS = [
-    dotdot, dotdot_inside, absolute, symlink, symlinked_folder, fifo, device, folder, the_bundle_itself, nul,
+    dotdot, dotdot_inside, absolute, symlink, symlinked_folder, symlink_to_itself, symlinked_initial_values, hard_link,
+    hard_link_changed_from_outside, fifo, fifo_as_initial_values, fifo_as_description, device, symlink_to_a_device,
+    accents_collision, folder, the_bundle_itself, nul,
     backslash, drive, case_collision, swapped_models, missing_model, truncated_model, replaced_initial_values,
     missing_initial_values, initial_values_outside, uncovered_initial_values, changed_samples, changed_picture,
     edited_yaml, seal_cut_off, seal_emptied, seal_of_another_export,
@@ -370,17 +416,26 @@ def test_external_data_is_found_wherever_a_tensor_can_be(tmp_path):
         external_files(data[:-1], "m")
 
 
-@pytest.mark.parametrize("location", ["../weights.bin", "/etc/passwd", "link.bin", "absent.bin", "", "uncovered.bin"])
+MEMORY = "*/_ORT_MEM_ADDR_/*"
+"""What ONNX Runtime takes for an address in its own memory. A file can have that name."""
+
+
+@pytest.mark.parametrize("location", ["../weights.bin", "/etc/passwd", "link.bin", "absent.bin", "", "uncovered.bin", MEMORY])
 def test_external_data_stays_inside_and_sealed(location, bundle):
     (bundle / "uncovered.bin").write_bytes(b"\0" * 8)
     (bundle.parent / "weights.bin").write_bytes(b"\0" * 8)
     (bundle / "link.bin").symlink_to("../weights.bin")
+    (bundle / MEMORY).parent.mkdir(parents=True)
+    (bundle / MEMORY).write_bytes(b"\0" * 8)
     onnx_model(bundle / "pre.pt", location)
     text, _, rest = (bundle / "g.yaml").read_text().partition("integrity:")
     files = yaml.safe_load("integrity:" + rest)["integrity"]["files"]
     old, new = files["pre.pt"], hash_file(bundle / "pre.pt")[1]
     text = text.replace(old, new).replace("backend: jit", "backend: onnx", 1)
-    (bundle / "g.yaml").write_text(seal(text, {**files, "pre.pt": new}))
+    covered = {**files, "pre.pt": new}
+    if location == MEMORY:
+        covered[MEMORY] = hash_file(bundle / MEMORY)[1]
+    (bundle / "g.yaml").write_text(seal(text, covered))
     opened = open_bundle(bundle)
     with pytest.raises(BundleError, match="external data of node 'pre'"):
         model_file(opened, "pre")
