@@ -75,7 +75,6 @@ class Report:
     Example:
         >>> print(leapp.report())
         nothing left the graph
-        ...
     """
 
     escapes: list[EscapeInfo] = field(default_factory=list)
