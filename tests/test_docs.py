@@ -1,0 +1,235 @@
+"""The documents are true: links lead somewhere, programs run, docstrings hold, the reference is that of the code."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import doctest
+import importlib.util
+import inspect
+import os
+import re
+import subprocess
+import sys
+import types
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import leapp
+from leapp import annotate, bundle
+from leapp.runtime import Pipeline
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+DOCS = REPOSITORY / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+RUN_ELSEWHERE = {"getting_started.md"}  # tests/test_examples.py runs it and compares what it prints
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+def prose(path: Path) -> str:
+    """A page without its code, in which brackets are no links and hashes no headings."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"`[^`\n]*`", lambda code: code[0].replace("]", "").replace("[", ""), text)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that the site gives to the headings of a page."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE):
+        plain = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
+        slug = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
+        number = 0
+        while (candidate := slug if not number else f"{slug}_{number}") in found:
+            number += 1
+        found.add(candidate)
+    return found
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted(REPOSITORY.glob("*.md"))], ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        place, _, anchor = target.partition("#")
+        there = (page.parent / place).resolve() if place else page
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            broken.append(target)
+        if page.is_relative_to(DOCS) and place and not there.is_relative_to(DOCS):
+            broken.append(f"{target} (not on the site)")
+    assert broken == []
+
+
+def test_every_page_is_on_the_site_and_on_the_first_page() -> None:
+    def flat(entries: Any) -> Iterator[str]:
+        for entry in entries:
+            for value in entry.values():
+                if isinstance(value, str):
+                    yield value
+                else:
+                    yield from flat(value)
+
+    listed = list(flat(yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text())["nav"]))
+    pages = {str(page.relative_to(DOCS)) for page in PAGES}
+    assert sorted(listed) == sorted(pages)
+    linked = set(re.findall(r"\]\(([^)#]+)", (DOCS / "index.md").read_text()))
+    assert pages - linked == {"index.md"}
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def names(block: str) -> tuple[set[str], set[str]]:
+    """What a block uses without making it, and what it makes."""
+    used, made = set(), set()
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else made).add(node.id)
+        elif isinstance(node, ast.alias):
+            made.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            made.add(node.name)
+        elif isinstance(node, ast.arg):
+            made.add(node.arg)
+    return used - made - set(dir(builtins)), made
+
+
+def program(page: Path) -> tuple[str, list[str]]:
+    """The blocks of a page that need nothing but what stands before them, and what they say that they print."""
+    parts, known, printed = [], set[str](), []
+    for block in blocks(page):
+        needed, made = names(block)
+        if made and needed <= known:
+            parts.append(block)
+            known |= made
+            closing = re.search(r"(?:^# .*\n)+\Z", block, re.MULTILINE)
+            printed += [line.removeprefix("# ") for line in closing[0].splitlines()] if closing else []
+    return "\n".join(parts), printed
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "api.md"], ids=named)
+def test_code_is_python(page: Path) -> None:
+    for block in blocks(page):
+        ast.parse(block)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in {"api.md"} | RUN_ELSEWHERE and program(p)[0]], ids=named)
+def test_programs_run(page: Path, tmp_path: Path) -> None:
+    text, printed = program(page)
+    (tmp_path / "program.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == printed
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("api_reference", REPOSITORY / "scripts" / "api_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_is_up_to_date(reference: ModuleType) -> None:
+    assert (DOCS / "api.md").read_text() == reference.page(), "run python scripts/api_reference.py"
+
+
+def test_the_reference_covers_the_public_names(reference: ModuleType) -> None:
+    shown = {name.removeprefix("leapp.") for section in reference.public().values() for name in section}
+    assert {name for name in leapp.__all__ if name not in ("__version__", "annotate")} <= shown
+
+
+def step(obs: torch.Tensor) -> torch.Tensor:
+    """The program that the docstrings speak of."""
+    meaning = leapp.TensorSemantics("obs", obs, "state/joint/position", ["hip", "knee"], units="rad")
+    obs = annotate.input_tensors("policy", meaning)
+    h = annotate.state_tensors("policy", {"h": torch.zeros(2)})
+    annotate.update_state("policy", {"h": 0.5 * h + obs})
+    action = leapp.TensorSemantics("action", torch.tanh(obs + h), "target/joint/position", ["hip", "knee"], units="rad")
+    return annotate.output_tensors("policy", action, export_with="onnx")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What the docstrings take for granted: a bundle, its runners, and the names of a small program."""
+    directory, before = tmp_path_factory.mktemp("docstrings"), Path.cwd()
+    os.chdir(directory)
+    for place in ("exports/my_policy", "policy"):
+        leapp.start(place)
+        step(torch.randn(2))
+        leapp.stop()
+        leapp.compile_graph(visualize=False)
+    pipeline = Pipeline("exports/my_policy")
+    with pipeline.record("run.npz") as recorded:
+        recorded(pipeline.zeros_input())
+    cv2 = types.ModuleType("cv2")
+    cv2.cvtColor = lambda image, code: image  # type: ignore[attr-defined]
+    yield {
+        **{name: getattr(leapp, name) for name in leapp.__all__},
+        "leapp": leapp, "torch": torch, "np": np, "step": step, "cv2": cv2, "torch_cvt_color": cv2.cvtColor,
+        "Pipeline": Pipeline, "pipeline": pipeline, "open_bundle": bundle.open_bundle,
+        "manager": leapp.InferenceManager("exports/my_policy"), "model": torch.nn.Linear(2, 2), "obs": torch.zeros(2),
+        "action": torch.zeros(2), "h": torch.zeros(2), "next_h": torch.zeros(2),
+    }  # fmt: skip
+    os.chdir(before)
+
+
+def documented() -> dict[str, Any]:
+    """Every public function, class and method with its docstring."""
+    spec = importlib.util.spec_from_file_location("api_reference", REPOSITORY / "scripts" / "api_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = {}
+    for section, entries in module.public().items():
+        if section == "Errors":
+            continue
+        for name, value in entries.items():
+            found[name] = value
+            if inspect.isclass(value) and value is not leapp.ExportManager:
+                found |= {f"{name}.{method}": getattr(value, method) for method in module._methods(value)}
+    return found
+
+
+DOCUMENTED = documented()
+IN_NEED_OF_NO_EXAMPLE = re.compile(r"^What both share(\.__call__|\.get_mock_input)?$|Info$|__call__$|to_dict$|check_files$")
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_docstrings_have_examples_that_hold(name: str, world: dict[str, Any]) -> None:
+    text = inspect.getdoc(DOCUMENTED[name]) or ""
+    assert text, f"{name} has no docstring"
+    if IN_NEED_OF_NO_EXAMPLE.search(name):
+        return
+    assert ">>>" in text, f"{name} has no example"
+    example = doctest.DocTestParser().get_doctest(text, dict(world), name, None, None)
+    report: list[str] = []
+    if name in ("leapp.compile_graph", "leapp.report", "Report"):
+        leapp.start("traced")
+        step(torch.randn(2))
+        leapp.stop()
+    try:
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+        runner.run(example, out=report.append)
+    finally:
+        if leapp.ExportManager().interpreting:
+            leapp.stop()
+    assert not report, "".join(report)
