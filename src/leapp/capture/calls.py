@@ -33,6 +33,12 @@ _METADATA = _SHAPE | frozenset(
     "_is_view _has_symbolic_sizes_strides dim_order _conj_physical_ "
     "__subclasscheck__ __instancecheck__ __setstate__ _indices_nnz".split()
 )
+# Normalisation in training mode writes its running statistics and bumps no version counter: by name, the positions of the
+# statistics and of the flag.
+_STATISTICS = {
+    "batch_norm": (3, 4, 5), "instance_norm": (3, 4, 5), "native_batch_norm": (3, 4, 5), "cudnn_batch_norm": (3, 4, 5),
+    "F.batch_norm": (1, 2, 5), "F.instance_norm": (1, 2, 5),
+}  # fmt: skip
 _FACTORIES = frozenset("zeros ones empty eye arange rand randn tril_indices triu_indices".split())
 _IN_PLACE_DUNDERS = frozenset(
     f"__i{op}__"
@@ -60,8 +66,8 @@ class Kind:
     """How to treat calls of one function. Immutable once made."""
 
     __slots__ = (
-        "autograd", "call", "dynamic", "factory", "hidden_writes", "identity", "looks_at", "may_mask", "metadata", "name",
-        "random", "rewritten", "setter", "shape", "tracks_grad", "write_keywords", "writes",
+        "autograd", "call", "dynamic", "factory", "hidden_writes", "identity", "looks_at", "may_mask", "metadata",
+        "name", "random", "rewritten", "setter", "shape", "statistics", "tracks_grad", "write_keywords", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -78,6 +84,8 @@ class Kind:
             self.writes = (0,)
         #: Python functions may write to arguments that no name tells of (batch norm statistics, ``inplace=True``).
         self.hidden_writes = schema is None and (isinstance(func, FunctionType) or "_norm" in self.name)
+        python = isinstance(func, FunctionType)
+        self.statistics: tuple[int, ...] = _STATISTICS.get(f"F.{self.name}" if python else self.name.split(".")[0], ())
         packet = self.name.split(".")[0] if schema is not None else self.name.strip("_")
         self.call = _REPLAYED.get(self.name.split(".")[0], self.call)
         tags = set(func.tags) if schema is not None else _tags(packet)

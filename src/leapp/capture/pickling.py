@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -15,12 +16,14 @@ from leapp.capture.tape import Call
 
 __all__ = ["rebuild", "reduce"]
 
+_SERIALIZATION = torch.serialization.__file__
+
 
 def reduce(t: torch.Tensor) -> Any:
     """What ``copyreg`` hands to pickle while a session is open."""
     reduced = t.__reduce_ex__(4)  # type: ignore[no-untyped-call]
     recorder = Recorder.current
-    if recorder is None or not recorder.tapes or not isinstance(reduced, tuple):
+    if recorder is None or not recorder.tapes or not isinstance(reduced, tuple) or _saves_checkpoint():
         return reduced
     with recorder.silence():
         tape = recorder.owner([t])
@@ -30,6 +33,16 @@ def reduce(t: torch.Tensor) -> Any:
         token = len(recorder.pickled)
         recorder.pickled[token] = (tape, tape.remember(ref))
     return (rebuild, (token, *reduced[:2]), *reduced[2:])
+
+
+def _saves_checkpoint() -> bool:
+    """Whether ``torch.save`` is at work: its files must be read by whoever gets them, with nothing of ours inside."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_filename == _SERIALIZATION:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def rebuild(token: int, func: Any, args: tuple[Any, ...]) -> Any:

@@ -228,7 +228,7 @@ class Recorder:
     ) -> Any:
         """Run a call on traced values and put it on the tape."""
         known = tape.known
-        targets = _targets(kind, args, kwargs) if kind.writes or kwargs else []
+        targets = _targets(kind, args, kwargs) if kind.writes or kwargs or kind.statistics else []
         for t in targets:
             if not _is_known(known, t) and not tape.owns(t):
                 self.published.written(t, kind.name)
@@ -356,7 +356,7 @@ class Recorder:
     def _untraced(
         self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
     ) -> Any:
-        if kind.writes or "out" in kwargs:
+        if kind.writes or "out" in kwargs or kind.statistics:
             self._before_plain_write(kind, args, kwargs)
         out = func(*args, **kwargs)
         if kind.metadata:
@@ -370,7 +370,7 @@ class Recorder:
             for o in results or leaves[:1]:
                 self.random[id(o)] = weakref.ref(o)
         if self.tapes:
-            target = next(iter(_targets(kind, args, kwargs)), None) if kind.writes or kwargs else None
+            target = next(iter(_targets(kind, args, kwargs)), None) if kind.writes or kwargs or kind.statistics else None
             self.ages.plain_call(kind, target, leaves, results)
             for o in results:
                 self.born[id(o)] = weakref.ref(o)
@@ -394,7 +394,17 @@ class Recorder:
 def _targets(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """The tensors that a call is known to write to."""
     found = [t for i in kind.writes if i < len(args) for t in tensors(args[i])]
+    if kind.statistics:
+        found += _statistics(kind, args, kwargs)
     return found + [t for k in kind.write_keywords if k in kwargs for t in tensors(kwargs[k])]
+
+
+def _statistics(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The running statistics that a normalisation in training mode writes to."""
+    mean, var, flag = kind.statistics
+    training = args[flag] if flag < len(args) else kwargs.get("training", kwargs.get("use_input_stats", False))
+    given = [args[i] if i < len(args) else kwargs.get(n) for i, n in ((mean, "running_mean"), (var, "running_var"))]
+    return [t for t in given if isinstance(t, Tensor)] if training else []
 
 
 def _is_known(known: dict[int, Ref], t: Tensor) -> bool:

@@ -57,6 +57,30 @@ def _promoted(a: Any, b: Any) -> tuple[Tensor, Tensor]:
     return tuple(v.to(dtype) if isinstance(v, Tensor) else torch.full((), v, dtype=dtype, device=like.device) for v in (a, b))  # type: ignore[return-value]
 
 
+# Products with a vector: ONNX Runtime fuses a transpose into MatMul and loses it when the other side is one-dimensional.
+
+
+@replaces(aten.mv.default)
+def _mv(a: Tensor, b: Tensor) -> Any:
+    return aten.mm(a, b.unsqueeze(1)).squeeze(1)
+
+
+@replaces(aten.dot.default)
+def _dot(a: Tensor, b: Tensor) -> Any:
+    return aten.mm(a.unsqueeze(0), b.unsqueeze(1)).reshape(())
+
+
+@replaces(aten.matmul.default)
+def _matmul(a: Tensor, b: Tensor) -> Any:
+    if a.dim() > 1 and b.dim() > 1:
+        return NotImplemented
+    left = a.unsqueeze(0) if a.dim() == 1 else a
+    right = b.unsqueeze(1) if b.dim() == 1 else b
+    out = aten.matmul(left, right)
+    out = out.squeeze(-1) if b.dim() == 1 else out
+    return out.squeeze(-1 if b.dim() == 1 else -2) if a.dim() == 1 else out
+
+
 # Batch norm that computes its statistics from the batch: the library translates it as if it used the running ones.
 
 
