@@ -12,8 +12,8 @@ from typing import Any
 import leapp
 from leapp import bundle, errors, runtime
 from leapp.runtime.runner import Runner
-from leapp.session import lifecycle
-from leapp.session import report as reports
+from leapp.tracing import lifecycle
+from leapp.tracing import report as reports
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Example):$")
@@ -32,7 +32,7 @@ def public() -> dict[str, dict[str, Any]]:
             "leapp.start": lifecycle.start,
             "leapp.stop": lifecycle.stop,
             "leapp.compile_graph": lifecycle.compile_graph,
-            "leapp.session": lifecycle.session,
+            "leapp.tracing": lifecycle.session,
             "leapp.report": lifecycle.report,
             "leapp.FunctionPatch": leapp.FunctionPatch,
             "leapp.ExportManager": leapp.ExportManager,

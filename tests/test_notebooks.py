@@ -79,5 +79,5 @@ def test_report(exported: Path) -> None:
 
 
 def test_an_empty_report_has_no_tables() -> None:
-    shown = Reader(leapp.session.report.Report()._repr_html_())
+    shown = Reader(leapp.tracing.report.Report()._repr_html_())
     assert "table" not in shown.tags

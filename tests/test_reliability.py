@@ -319,7 +319,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
         import torch  # noqa: F401  (loaded once, before the forks)
 
-        import leapp.session.lifecycle  # noqa: F401
+        import leapp.tracing.lifecycle  # noqa: F401
 
         print(json.dumps(EXPERIMENTS[sys.argv[2]](Path(sys.argv[3]), int(sys.argv[4]))))
     elif sys.argv[1:] == ["--write"]:

@@ -13,8 +13,8 @@ from leapp.annotations import annotate
 if TYPE_CHECKING:
     from leapp.runtime.inference_manager import InferenceManager
     from leapp.semantics import GraphConfigs, InputKindEnum, OutputKindEnum, TemporalAxis, TensorSemantics
-    from leapp.session.lifecycle import ExportManager, compile_graph, report, session, start, stop
-    from leapp.session.patches import FunctionPatch
+    from leapp.tracing.lifecycle import ExportManager, compile_graph, report, session, start, stop
+    from leapp.tracing.patches import FunctionPatch
 
 __version__ = "1.0.0.dev0"
 __config_version__ = "1.3"
@@ -38,19 +38,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ExportManager": "leapp.session.lifecycle",
-    "FunctionPatch": "leapp.session.patches",
+    "ExportManager": "leapp.tracing.lifecycle",
+    "FunctionPatch": "leapp.tracing.patches",
     "GraphConfigs": "leapp.semantics",
     "InferenceManager": "leapp.runtime.inference_manager",
     "InputKindEnum": "leapp.semantics",
     "OutputKindEnum": "leapp.semantics",
     "TemporalAxis": "leapp.semantics",
     "TensorSemantics": "leapp.semantics",
-    "compile_graph": "leapp.session.lifecycle",
-    "report": "leapp.session.lifecycle",
-    "session": "leapp.session",
-    "start": "leapp.session.lifecycle",
-    "stop": "leapp.session.lifecycle",
+    "compile_graph": "leapp.tracing.lifecycle",
+    "report": "leapp.tracing.lifecycle",
+    "session": "leapp.tracing.lifecycle",
+    "start": "leapp.tracing.lifecycle",
+    "stop": "leapp.tracing.lifecycle",
 }
 
 
@@ -58,8 +58,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'leapp' has no attribute '{name}'")
-    module = import_module(home)
-    value = module if home == f"{__name__}.{name}" else getattr(module, name)
+    value = getattr(import_module(home), name)
     globals()[name] = value
     return value
 

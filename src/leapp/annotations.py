@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     import torch
 
-    from leapp.session.session import Session
+    from leapp.tracing.session import Session
 
 __all__ = ["Annotate", "annotate"]
 
@@ -196,7 +196,7 @@ class Annotate:
         if function:
             raise _wrong_type("write the decorator with parentheses: @annotate.method(export_with=...).")
         if unknown:
-            from leapp.session.words import refuse_unknown
+            from leapp.tracing.words import refuse_unknown
 
             known = (
                 "node_name", "export_with", "backend_params", "output_names", "input_semantics", "output_semantics",
@@ -207,7 +207,7 @@ class Annotate:
         def decorate(function: F) -> F:
             if isinstance(function, (staticmethod, classmethod)):
                 return type(function)(decorate(function.__func__))
-            from leapp.session.method import MethodNode, node_name_of, refuse_unfit
+            from leapp.tracing.method import MethodNode, node_name_of, refuse_unfit
 
             refuse_unfit(function)
             settings = MethodNode(
@@ -251,7 +251,7 @@ _CONTAINERS = (dict, list, tuple)
 
 def _hand_back(tensors: Any) -> Any:
     """The values of a payload that is not a plain dict; a form that would be wrong in a session is wrong here too."""
-    from leapp.session.payload import entries
+    from leapp.tracing.payload import entries
 
     values = tuple(value for _, value, _ in entries(tensors))
     return values[0] if len(values) == 1 else values
@@ -264,7 +264,7 @@ def _wrong_type(text: str) -> Exception:
 
 
 def _refuse_nested_state(tensors: Any) -> None:
-    from leapp.session.payload import refuse_nested_state
+    from leapp.tracing.payload import refuse_nested_state
 
     refuse_nested_state(tensors)
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from leapp.session.lifecycle import ExportManager
+from leapp.tracing.lifecycle import ExportManager
 
 __all__ = ["ExportManager"]

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from leapp.annotations import annotate
-from leapp.session.lifecycle import compile_graph, start, stop
+from leapp.tracing.lifecycle import compile_graph, start, stop
 
 __all__ = ["annotate", "compile_graph", "start", "stop"]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 import torch
@@ -37,12 +38,10 @@ def reduce(t: torch.Tensor) -> Any:
 
 def _saves_checkpoint() -> bool:
     """Whether ``torch.save`` is at work: its files must be read by whoever gets them, with nothing of ours inside."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code.co_filename == _SERIALIZATION:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename != _SERIALIZATION:
+        frame = frame.f_back
+    return frame is not None
 
 
 def rebuild(token: int, func: Any, args: tuple[Any, ...]) -> Any:

@@ -16,8 +16,8 @@ from leapp.capture.regions import geometry
 from leapp.capture.source import Where
 from leapp.capture.tape import Tape
 from leapp.errors import TraceError
-from leapp.session.log import logger
-from leapp.session.node import InputPort, NodeTrace, Source
+from leapp.tracing.log import logger
+from leapp.tracing.node import InputPort, NodeTrace, Source
 
 __all__ = ["Sources", "same_bits"]
 

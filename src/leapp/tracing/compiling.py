@@ -35,12 +35,12 @@ from leapp.graph.contract import Contract, ModelFile, Node, Port, key
 from leapp.graph.ports import port as describe_port
 from leapp.graph.wiring import Link, wire
 from leapp.semantics import GraphConfigs, OutputKindEnum
-from leapp.session.deployment import missing_for_deployment
-from leapp.session.details import page_details
-from leapp.session.log import SECTION, SYSTEM, Log, logger
-from leapp.session.node import InputPort, NodeTrace, OutputPort, Sample
-from leapp.session.report import Report, enforce
-from leapp.session.session import Session
+from leapp.tracing.deployment import missing_for_deployment
+from leapp.tracing.details import page_details
+from leapp.tracing.log import SECTION, SYSTEM, Log, logger
+from leapp.tracing.node import InputPort, NodeTrace, OutputPort, Sample
+from leapp.tracing.report import Report, enforce
+from leapp.tracing.session import Session
 
 __all__ = ["Failure", "Settings", "compile_session"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.session import patterns
-from tests.session.loops import PATTERNS, export, play
+from tests.tracing import patterns
+from tests.tracing.loops import PATTERNS, export, play
 
 GROUPS = {passes: [p for p in PATTERNS.values() if p.passes == passes] for passes in {p.passes for p in PATTERNS.values()}}
 

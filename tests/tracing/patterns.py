@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from leapp import InputKindEnum, OutputKindEnum, TensorSemantics, annotate
-from tests.session.loops import Step, Tensor, Values, pattern
+from tests.tracing.loops import Step, Tensor, Values, pattern
 
 A = annotate
 

@@ -29,15 +29,15 @@ from leapp.errors import (
     TraceError,
 )
 from leapp.semantics import TensorSemantics
-from leapp.session import buffers
-from leapp.session.constants import constant_names
-from leapp.session.log import logger
-from leapp.session.method import MethodNode, bind_arguments, output_names_of
-from leapp.session.node import InputPort, NodeTrace, OutputPort, Role, Sample, TrackedBuffer, dtype_name
-from leapp.session.payload import Entry, entries, leaf_names, map_leaves, refuse_nested_state, unpack
-from leapp.session.sources import Sources, same_bits
-from leapp.session.undeclared import rewritten_constants
-from leapp.session.words import nearest, refuse_unknown
+from leapp.tracing import buffers
+from leapp.tracing.constants import constant_names
+from leapp.tracing.log import logger
+from leapp.tracing.method import MethodNode, bind_arguments, output_names_of
+from leapp.tracing.node import InputPort, NodeTrace, OutputPort, Role, Sample, TrackedBuffer, dtype_name
+from leapp.tracing.payload import Entry, entries, leaf_names, map_leaves, refuse_nested_state, unpack
+from leapp.tracing.sources import Sources, same_bits
+from leapp.tracing.undeclared import rewritten_constants
+from leapp.tracing.words import nearest, refuse_unknown
 
 __all__ = ["Session"]
 

@@ -12,12 +12,12 @@ from typing import Any
 from leapp.annotations import annotate
 from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, SessionError
 from leapp.semantics import GraphConfigs
-from leapp.session.compiling import Settings, compile_session
-from leapp.session.log import FATAL, Log, logger
-from leapp.session.log import close as close_log
-from leapp.session.patches import FunctionPatch, Patches, check_patches
-from leapp.session.report import Report, examine
-from leapp.session.session import Session
+from leapp.tracing.compiling import Settings, compile_session
+from leapp.tracing.log import FATAL, Log, logger
+from leapp.tracing.log import close as close_log
+from leapp.tracing.patches import FunctionPatch, Patches, check_patches
+from leapp.tracing.report import Report, examine
+from leapp.tracing.session import Session
 
 __all__ = ["ExportManager", "compile_graph", "report", "session", "start", "stop"]
 

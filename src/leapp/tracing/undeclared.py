@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from leapp.check.compare import compare
-from leapp.session.sources import same_bits
+from leapp.tracing.sources import same_bits
 
 if TYPE_CHECKING:
     from leapp.capture.tape import Constant
-    from leapp.session.node import NodeTrace
+    from leapp.tracing.node import NodeTrace
 
 __all__ = ["rewritten_constants", "undeclared_state"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.semantics import TensorSemantics
-from leapp.session.words import nearest
+from leapp.tracing.words import nearest
 
 __all__ = ["MethodNode", "bind_arguments", "node_name_of", "output_names_of", "refuse_unfit"]
 

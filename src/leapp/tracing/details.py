@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from leapp.graph.contract import key
-from leapp.session.node import NodeTrace
-from leapp.session.report import Report
+from leapp.tracing.node import NodeTrace
+from leapp.tracing.report import Report
 
 __all__ = ["page_details"]
 

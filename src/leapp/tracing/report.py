@@ -11,12 +11,12 @@ from leapp.capture.audit import hidden_reads
 from leapp.capture.replay import Replay, cut, fill
 from leapp.errors import TraceError
 from leapp.graph.html import card, table
-from leapp.session.log import logger
-from leapp.session.undeclared import undeclared_state
+from leapp.tracing.log import logger
+from leapp.tracing.undeclared import undeclared_state
 
 if TYPE_CHECKING:
-    from leapp.session.node import NodeTrace
-    from leapp.session.session import Session
+    from leapp.tracing.node import NodeTrace
+    from leapp.tracing.session import Session
 
 __all__ = ["ConstantInfo", "EscapeInfo", "GlueInfo", "Report", "examine"]
 

@@ -1,0 +1,1 @@
+"""Tracing sessions: drives the stations from annotated code to a bundle on disk."""
