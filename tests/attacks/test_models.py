@@ -112,9 +112,7 @@ def test_a_library_inside_a_package_is_never_loaded_by_default(tmp_path):
 def test_packages_that_leapp_and_torch_write_are_accepted(tmp_path):
     path = one(tmp_path, "pt2")
     buffer = io.BytesIO()
-    torch.export.save(
-        torch.export.export(Scale(4, 4), (torch.randn(1, 4),)), buffer, extra_files={"notes.txt": "hello"}
-    )
+    torch.export.save(torch.export.export(Scale(4, 4), (torch.randn(1, 4),)), buffer, extra_files={"notes.txt": "hello"})
     exchange(path, "p.pt2", buffer.getvalue())
     x = torch.randn(1, 4)
     torch.testing.assert_close(InferenceManager(path)({"p/x": x})["p/y"], Scale(4, 4)(x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -16,6 +17,8 @@ from leapp.runtime.inference_manager import InferenceManager
 from tests.runtime.bundles import BACKENDS, Scale, Stage, array, chain, loop, memory, write_bundle
 
 FACES = (Pipeline, InferenceManager)
+CALLS = 250_000 if os.environ.get("LEAPP_SOAK") else 1500
+"""Calls from each of four threads."""
 
 
 class Joints(torch.nn.Module):
@@ -75,10 +78,32 @@ def test_binding_by_name_takes_and_gives_the_robots_order(tmp_path, face):
         runner.bind(inputs={"p/q": ["hip", "ankle", "wheel", "arm"]})
     with pytest.raises(InputError, match=r"twice \['hip'\]"):
         runner.bind(outputs={"p/y": ["hip", "hip", "knee", "ankle"]})
+    with pytest.raises(InputError, match=r"(?s)'p/q'.*missing \['hip'\].*'p/y'.*extra \['tail'\]"):
+        runner.bind(inputs={"p/q": ["knee", "ankle"]}, outputs={"p/y": ["hip", "knee", "ankle", "tail"]})
     with pytest.raises(UnknownPortError, match="'p/zz' cannot be bound"):
         runner.bind(inputs={"p/zz": []})
     with pytest.raises(BundleError, match="'p/g' has 0 axes with element names"):
         runner.bind(inputs={"p/g": ["x"]})
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_several_inputs_and_outputs_are_bound_at_once(tmp_path, face):
+    class Two(torch.nn.Module):
+        def forward(self, q: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return q - v, torch.stack([q, 10.0 * v], 1)
+
+    legs, spine = [["a", "b", "c"]], [["a", "b", "c"], None]
+    semantics = {k: {"element_names": n} for k, n in {"q": legs, "v": legs, "t": legs, "m": spine}.items()}
+    stage = Stage(Two(), {"q": torch.zeros(3), "v": torch.zeros(3)}, ["t", "m"], "jit", semantics)
+    runner = face(write_bundle(tmp_path, {"p": stage}))
+    step = runner.bind(
+        inputs={"p/q": ["c", "a", "b"], "p/v": ["b", "a", "c"]}, outputs={"p/t": ["c", "b", "a"], "p/m": ["b", "c", "a"]}
+    )
+    for k in range(3):
+        a, b, c = 1.0 + k, 2.0, 3.0 * k
+        out = step({"p/q": np.array([c, a, b], np.float32), "p/v": np.array([b, 0.0, c], np.float32)})
+        assert array(out["p/t"]).tolist() == [0.0, 0.0, a]
+        assert array(out["p/m"]).tolist() == [[b, 10.0 * b], [c, 10.0 * c], [a, 0.0]]
 
 
 def test_manager_attributes_that_clients_read(tmp_path):
@@ -147,7 +172,7 @@ def test_a_shared_runner_is_never_wrong(tmp_path, face, backends):
 
     def work(i: int) -> None:
         inputs = {"n0/x": given[i] if face is InferenceManager else given[i].numpy()}
-        for _ in range(1500):
+        for _ in range(CALLS):
             if not np.array_equal(array(runner(inputs)["n1/y"]), want[i]):
                 wrong.append(i)
 

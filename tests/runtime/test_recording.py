@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from leapp.errors import InputError, LeappError, MissingDependencyError
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
+from leapp.runtime.latency import measure
 from leapp.runtime.recording import read_recording
 from leapp.runtime.torch_engines import array_over
 from tests.runtime.bundles import BACKENDS, Stage, array, loop, memory, write_bundle
@@ -209,3 +211,22 @@ def test_bench_times_steps_and_leaves_the_state(tmp_path, face):
     assert 0 <= paced.misses <= 20
     for k, v in runner.state().items():
         np.testing.assert_array_equal(array(v), before[k])
+
+
+def test_bench_counts_late_steps_and_tells_a_slow_step_from_a_slow_machine():
+    slow = [k % 4 == 3 for k in range(40)]
+    turn = iter(slow)
+    found = measure(lambda: time.sleep(0.012 if next(turn) else 0.0), 40, 200.0)
+    assert 10 <= found.misses <= 40
+    assert found.longest > 11_000 > found.p50
+    assert found.jitter > 1000
+    assert found.noise_p50 < found.p999
+    assert found.noise_p50 <= found.noise_p999
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_bench_refuses_what_cannot_be_measured(tmp_path, face):
+    runner = face(memory(tmp_path, "onnx"))
+    for wrong in ({"steps": 0}, {"rate": 0.0}, {"rate": -5.0}, {"rate": float("nan")}):
+        with pytest.raises(InputError, match="at least one step and a positive rate"):
+            runner.bench(**wrong)

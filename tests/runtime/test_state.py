@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from leapp.errors import InputError, UnknownPortError
+from leapp.errors import InputError, InputTypeError, UnknownPortError
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
 from tests.runtime.bundles import BACKENDS, Memory, Stage, array, loop, memory, write_bundle
@@ -132,6 +132,53 @@ def test_rows_of_a_batch_are_reset_by_mask(tmp_path, face, backend):
     assert array(runner({"p/x": ones})["p/y"])[:, 0].tolist() == [13.0, 21.0, 33.0]
     with pytest.raises(InputError, match=r"mask has the shape \[2\]"):
         runner.reset(mask=[True, False])
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("backends", [("onnx", "onnx"), ("jit", "onnx"), ("onnx", "jit"), ("jit", "jit")], ids="-".join)
+def test_a_row_that_was_reset_runs_like_a_fresh_one(tmp_path, face, backends):
+    class Leak(torch.nn.Module):
+        def forward(self, x: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            new = torch.tanh(0.7 * h + x)
+            return new * 2.0, new
+
+    rows, start = 4, torch.linspace(-1.0, 1.0, 8).reshape(4, 2)
+    stages = {
+        f"n{i}": Stage(Leak(), {"x": torch.ones(rows, 2), "h": torch.zeros(rows, 2)}, ["y", "n"], backend)
+        for i, backend in enumerate(backends)
+    }
+    feedback = {f"{name}/n": (f"{name}/h",) for name in stages}
+    initial = {"n0/h": start, "n1/h": -start}
+    runner = face(write_bundle(tmp_path, stages, {"n0/y": ("n1/x",)}, feedback, initial))
+    choose = np.random.default_rng(0)
+    h = [start, -start]
+    for k in range(12):
+        if k % 3 == 2:
+            mask = choose.random(rows) < 0.5
+            runner.reset(mask=[mask, torch.from_numpy(mask), mask.tolist()][k % 9 // 3])
+            h = [torch.where(torch.from_numpy(mask)[:, None], s, v) for s, v in zip((start, -start), h, strict=True)]
+        if k == 7:
+            runner.reset(node="n1", mask=[True, False, False, False])
+            h[1] = torch.cat([-start[:1], h[1][1:]])
+        x = choose.standard_normal((rows, 2)).astype(np.float32)
+        y, h[0] = Leak()(torch.from_numpy(x), h[0])
+        want, h[1] = Leak()(y, h[1])
+        np.testing.assert_allclose(array(runner({"n0/x": x})["n1/y"]), want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_masks_that_could_mean_something_else_are_refused_and_change_nothing(tmp_path, face):
+    runner = face(loop(tmp_path, "onnx", "jit"))
+    run(runner, values(3, 2), "p/obs")
+    before = {k: array(v) for k, v in runner.state().items()}
+    for mask in ([0, 1], np.array([1.0, 0.0]), torch.tensor([1, 0])):
+        with pytest.raises(InputTypeError, match="one truth value a row"):
+            runner.reset(mask=mask)
+    for mask in (True, [True], [[True, False]]):
+        with pytest.raises(InputError, match="mask has the shape"):
+            runner.reset(mask=mask)
+    for k, v in runner.state().items():
+        np.testing.assert_array_equal(array(v), before[k])
 
 
 @pytest.mark.parametrize("face", FACES)

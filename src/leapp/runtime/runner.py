@@ -24,7 +24,7 @@ from leapp.errors import BundleError, InputError, InputTypeError, UnknownPortErr
 from leapp.graph.contract import Port, key, split_key
 from leapp.graph.html import describe_contract
 from leapp.runtime.arrays import Array, allocate, is_float
-from leapp.runtime.binding import Bound, reorder
+from leapp.runtime.binding import Bound, Reordering, reorder
 from leapp.runtime.engines import EngineOptions, Unit, load_units
 from leapp.runtime.latency import Latency, measure
 from leapp.runtime.plan import Plan, make_plan
@@ -259,7 +259,8 @@ class Runner:
             outputs: For an output key, the names of the elements in the order the robot wants them.
 
         Raises:
-            InputError: The names are not those of the port. The message lists missing and extra ones.
+            InputError: Some names are not those of their port. The message lists missing and extra ones of every port.
+            UnknownPortError: A key names no input or output.
 
         Example:
             >>> robot = pipeline.bind(inputs={"policy/obs": ["knee", "hip"]})
@@ -269,11 +270,18 @@ class Runner:
         for where, keys in [(k, self.inputs) for k in entering] + [(k, self.outputs) for k in leaving]:
             if where not in keys:
                 raise UnknownPortError(f"{where!r} cannot be bound; there are {keys}.")
-        return Bound(
-            self,
-            {k: reorder(k, self._plan.input_ports[k], names, True) for k, names in entering.items()},
-            {k: reorder(k, self._plan.output_ports[k], names, False) for k, names in leaving.items()},
-        )
+        ports = self._plan.input_ports, self._plan.output_ports
+        orders: tuple[dict[str, Reordering], dict[str, Reordering]] = ({}, {})
+        problems = []
+        for side, names in enumerate((entering, leaving)):
+            for k, given in names.items():
+                try:
+                    orders[side][k] = reorder(k, ports[side][k], given, side == 0)
+                except InputError as error:
+                    problems.append(str(error))
+        if problems:
+            raise InputError("\n".join(problems))
+        return Bound(self, *orders)
 
     # State.
 
@@ -293,7 +301,7 @@ class Runner:
         if node is not None and node not in self._plan.contract.nodes:
             raise UnknownPortError(f"There is no node {node!r}; there are {sorted(self._plan.contract.nodes)}.")
         keys = [k for k in self._plan.feedback if node is None or split_key(k)[0] == node]
-        rows = None if mask is None else np.asarray(mask).astype(bool, copy=False)
+        rows = None if mask is None else _rows(mask)
         for k in keys:
             shape = self._plan.input_ports[k].shape
             if rows is not None and rows.shape != shape[:1]:
@@ -466,14 +474,21 @@ class Runner:
             steps: How many.
             rate: Start them at this rate in hertz, and count those that are late.
 
+        Raises:
+            InputError: Steps or rate are not positive.
+
         Example:
             >>> latency = pipeline.bench(steps=100)
         """
-        inputs, before = self.get_mock_input(), self._state()
+        if steps < 1 or (rate is not None and not rate > 0):
+            raise InputError(f"bench takes at least one step and a positive rate, got steps={steps} and rate={rate}.")
+        inputs, before, held = self.get_mock_input(), self._state(), self._held
         self.warm_up()
-        result = measure(lambda: self(inputs), steps, rate)
-        self.load_state(before)
-        return result
+        try:
+            return measure(lambda: self(inputs), steps, rate)
+        finally:
+            self.load_state(before)
+            self._held = held
 
     def _arrays(self, values: Mapping[str, Any], ports: Mapping[str, Port]) -> dict[str, Array]:
         """Copies of inputs or outputs, as arrays."""
@@ -590,6 +605,14 @@ class Runner:
 
     def _zeros(self) -> dict[str, Any]:
         return {k: self._own(k, allocate(self._plan.input_ports[k])) for k in self._plan.inputs}
+
+
+def _rows(mask: Any) -> Array:
+    rows = np.asarray(mask.detach().cpu() if is_tensor(mask) else mask)
+    if rows.dtype != np.bool_:
+        # Numbers could be meant as row numbers.
+        raise InputTypeError(f"A mask holds one truth value a row, got {rows.dtype}. Convert it to bool.")
+    return rows
 
 
 def _kind(kind: object) -> object:
