@@ -30,6 +30,7 @@ from . import families, special  # noqa: F401  (they register what they replace)
 from .aten import AtenGraph, trace_aten
 from .failures import MissingOperatorsError
 from .job import ExportJob, ExportResult
+from .numbers import keep_precision
 from .onnxfile import name_values, strip_metadata, write_model
 from .operators import BROKEN_COMPOSITES, DECOMPOSITIONS, TRANSLATIONS
 
@@ -110,6 +111,7 @@ def _before(ours: Callable[..., Any], theirs: Callable[..., Any] | None) -> Call
 def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
     """The ATen graph as an ONNX model whose inputs are the node's and whose initialisers are its weights."""
     graph = aten.module.graph
+    keep_precision(aten)
     if _mixes_types(graph):
         _fx_passes.insert_type_promotion_nodes(aten.module)
     _fx_passes.remove_assertion_nodes(aten.module)

@@ -57,6 +57,14 @@ def _promoted(a: Any, b: Any) -> tuple[Tensor, Tensor]:
     return tuple(v.to(dtype) if isinstance(v, Tensor) else torch.full((), v, dtype=dtype, device=like.device) for v in (a, b))  # type: ignore[return-value]
 
 
+# A number of type float64: the library writes it through float32.
+
+
+@replaces(aten.scalar_tensor.default)
+def _scalar_tensor(value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
+    return torch.full((), value, dtype=dtype or torch.get_default_dtype())
+
+
 # Products with a vector: ONNX Runtime fuses a transpose into MatMul and loses it when the other side is one-dimensional.
 
 
