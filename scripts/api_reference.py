@@ -32,7 +32,7 @@ def public() -> dict[str, dict[str, Any]]:
             "leapp.start": lifecycle.start,
             "leapp.stop": lifecycle.stop,
             "leapp.compile_graph": lifecycle.compile_graph,
-            "leapp.tracing": lifecycle.session,
+            "leapp.session": lifecycle.session,
             "leapp.report": lifecycle.report,
             "leapp.FunctionPatch": leapp.FunctionPatch,
             "leapp.ExportManager": leapp.ExportManager,
