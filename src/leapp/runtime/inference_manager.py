@@ -130,7 +130,7 @@ class InferenceManager(Runner):
             for index, register in loose:
                 registers[register] = values[index].contiguous()
             try:
-                self._ran = frame = program.run() if plain else self._run_careful(overrides, held)
+                self._ran = frame = program.frame.run() if plain else self._run_careful(overrides, held)
             finally:
                 for _, register in loose:
                     registers[register] = None

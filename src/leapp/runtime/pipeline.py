@@ -69,7 +69,7 @@ class Pipeline(Runner):
             if plain:
                 for key, _, _, array in checks:
                     array[...] = inputs[key]
-                frame = self._program.run()
+                frame = self._program.frame.run()
             else:
                 values, overrides, held = self._gather(inputs)
                 for key, _, _, array in checks:

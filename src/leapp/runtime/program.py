@@ -2,8 +2,7 @@
 
 Everything is decided when the program is built. ONNX sessions are bound once to host arrays; a value that passes
 between two of them stays where it is. Values of torch units travel in registers, a plain list. A call reads one
-contiguous stretch of registers and writes another, so a bound session (whose registers hold its binding) and a
-TorchScript function run through the same line.
+contiguous stretch of registers and writes another; the registers of a bound session hold its binding.
 
 State that goes from ONNX to ONNX is double-buffered: two frames take turns, one reads what the other wrote. All other
 feedback is handed over after the last call of a step. So a step that fails has changed no state.
@@ -52,24 +51,50 @@ class Frame:
 
     Attributes:
         registers: Values of torch units, bindings of ONNX units.
-        calls: What to run, in order; see ``Program.run`` for the parts of an entry.
+        calls: What to run, in order.
         handed: Registers whose value becomes state: (from, to) in the next frame.
         filed: Registers whose value becomes state in host memory: (copy function, from).
         copied: Arrays whose value becomes state in other host memory: (to, from).
         next: The frame of the next step.
+        run: Runs one step on the inputs in place, hands the state on, and returns this frame, which holds the results.
     """
 
     index: int
     registers: list[Any] = field(default_factory=list)
-    calls: tuple[tuple[Any, ...], ...] = ()
+    calls: tuple[_Call, ...] = ()
     handed: tuple[tuple[int, int], ...] = ()
     filed: tuple[tuple[Callable[[Any], Any], int], ...] = ()
     copied: tuple[tuple[Array, Array], ...] = ()
     next: Frame = field(init=False, repr=False)
+    run: Callable[[], Frame] = field(init=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One trip into an engine.
+
+    Attributes:
+        label: The node, for messages.
+        function: What to call, with the registers ``inputs``.
+        outputs: The registers that take the results; empty when the results are in host memory.
+        single: Whether one bare result comes back instead of a tuple.
+        loads: Values to bring into host memory before: (copy function, register).
+        checks: What the results must be: (register, shape, dtype, key).
+        moves: Results that are inputs of a later call: (from, to).
+    """
+
+    label: str
+    function: Callable[..., Any]
+    inputs: range
+    outputs: range = range(0)
+    single: bool = False
+    loads: tuple[tuple[Callable[[Any], Any], int], ...] = ()
+    checks: tuple[tuple[int, Any, Any, str], ...] = ()
+    moves: tuple[tuple[int, int], ...] = ()
 
 
 class Program:
-    """The memory and the calls of a plan.
+    """The memory and the calls of a plan. ``frame.run()`` runs one step.
 
     Args:
         plan: The wiring.
@@ -84,51 +109,60 @@ class Program:
         self.frame: Frame = layout.frames[0]
         self.view = layout.view
         self._layout = layout  # Keeps bindings and arrays alive, which engines know by address only.
-        self._torch_c: Any = None
-        if any(isinstance(unit, TorchUnit) for unit in units):
-            import torch
+        torch = any(isinstance(unit, TorchUnit) for unit in units)
+        for frame in layout.frames:
+            frame.run = _written(self, frame, torch)
 
-            self._torch_c = torch._C
 
-    def run(self) -> Frame:
-        """Run one step on the inputs in place, hand the state on, and return the frame that holds the results."""
-        torch_c = self._torch_c
-        if torch_c is not None and torch_c.is_grad_enabled():
-            torch_c._set_grad_enabled(False)
-            try:
-                return self.run()
-            finally:
-                torch_c._set_grad_enabled(True)
-        frame = self.frame
-        registers = frame.registers
-        label = ""
-        try:
-            for label, loads, call, start, stop, out, checks, moves in frame.calls:  # noqa: B007
-                for load, register in loads:
-                    load(registers[register])
-                registers[out] = call(*registers[start:stop])
-                for register, shape, dtype, key in checks:
-                    value = registers[register]
-                    if value.shape != shape or value.dtype is not dtype:
-                        raise BundleError(
-                            f"Output {key!r} came out as {form(value.dtype, value.shape)}, "
-                            f"the bundle says {form(dtype, shape)}."
-                        )
-                for source, target in moves:
-                    registers[target] = registers[source]
-        except BundleError:
-            raise
-        except Exception as error:
-            raise BundleError(f"Node {label} failed: {error}") from error
-        following = frame.next
-        for source, target in frame.handed:
-            following.registers[target] = registers[source]
-        for file, register in frame.filed:
-            file(registers[register])
-        for to, array in frame.copied:
-            to[...] = array
-        self.frame = following
-        return frame
+def _written(program: Program, frame: Frame, torch: bool) -> Callable[[], Frame]:
+    """The step of a frame as one straight function.
+
+    After an engine ran, the processor has forgotten the interpreter; every loop over what never changes would be paid
+    anew in each step. The text holds numbers only: names and objects enter through the namespace.
+    """
+    names: dict[str, Any] = {"R": frame.registers, "N": frame.next.registers, "frame": frame, "program": program}
+    names |= {"failed": _failed, "wrong": _wrong, "Refused": BundleError}
+
+    def name(value: Any) -> str:
+        names[f"c{len(names)}"] = value
+        return f"c{len(names) - 1}"
+
+    lines = ["def run():"]
+    if torch:
+        from torch import _C
+
+        names |= {"grad": _C.is_grad_enabled, "set_grad": _C._set_grad_enabled}
+        lines += [" if grad():", "  set_grad(False)", "  try: return run()", "  finally: set_grad(True)"]
+    lines += [" at = None", " try:"]
+    for call in frame.calls:
+        lines.append(f"  at = {name(call.label)}")
+        lines += [f"  {name(load)}(R[{register}])" for load, register in call.loads]
+        made = f"{name(call.function)}({', '.join(f'R[{register}]' for register in call.inputs)})"
+        taken = ", ".join(f"v{register}" for register in call.outputs)
+        lines.append(f"  {taken}{'' if call.single else ','} = {made}" if taken else f"  {made}")
+        for register, *about in call.checks:
+            shape, dtype, key = map(name, about)
+            lines.append(f"  if v{register}.shape != {shape} or v{register}.dtype is not {dtype}:")
+            lines.append(f"   raise wrong(v{register}, {shape}, {dtype}, {key})")
+        lines += [f"  R[{register}] = v{register}" for register in call.outputs]
+        lines += [f"  R[{target}] = v{source}" for source, target in call.moves]
+    lines += ["  pass", " except Refused: raise", " except Exception as error: raise failed(at, error) from error"]
+    lines += [f" N[{target}] = R[{source}]" for source, target in frame.handed]
+    lines += [f" {name(file)}(R[{register}])" for file, register in frame.filed]
+    lines += [f" {name(to)}[...] = {name(array)}" for to, array in frame.copied]
+    lines += [f" program.frame = {name(frame.next)}", " return frame"]
+    exec(compile("\n".join(lines), "<leapp step>", "exec"), names)
+    run: Callable[[], Frame] = names["run"]
+    return run
+
+
+def _failed(label: str, error: Exception) -> BundleError:
+    return BundleError(f"Node {label} failed: {error}")
+
+
+def _wrong(value: Any, shape: Any, dtype: Any, key: str) -> BundleError:
+    found = form(value.dtype, value.shape) if hasattr(value, "dtype") else type(value).__name__
+    return BundleError(f"Output {key!r} came out as {found}, the bundle says {form(dtype, shape)}.")
 
 
 class _Layout:
@@ -148,7 +182,7 @@ class _Layout:
         ranges = {unit.label: self._place_torch(unit) for unit in torch}
         double = any(s.arrays and s.arrays[0] is not s.arrays[1] for s in self.inputs.values())
         self.frames = [Frame(index) for index in range(2 if double else 1)]
-        calls: list[list[tuple[Any, ...]]] = [[] for _ in self.frames]
+        calls: list[list[_Call]] = [[] for _ in self.frames]
         for unit in units:
             for frame in self.frames:
                 if isinstance(unit, OnnxUnit):
@@ -180,7 +214,7 @@ class _Layout:
             elif key not in self.inputs:
                 self.inputs[key] = _fixed(ports[key])
 
-    def _place_torch(self, unit: TorchUnit) -> tuple[int, int, int | slice]:
+    def _place_torch(self, unit: TorchUnit) -> tuple[range, range]:
         """Give consecutive registers to the inputs of a torch unit, then to its outputs."""
         start = len(self._templates)
         for key in unit.inputs:
@@ -197,7 +231,7 @@ class _Layout:
         for key in unit.outputs:
             self.outputs[key] = Slot(self._plan.output_ports[key], None, len(self._templates))
             self._templates.append((None, None))
-        return start, stop, stop if unit.single else slice(stop, len(self._templates))
+        return range(start, stop), range(stop, len(self._templates))
 
     def _enters_by_array(self, key: str) -> bool:
         return key in self._plan.inputs and not self._register_inputs
@@ -213,7 +247,7 @@ class _Layout:
             self._views[id(array)] = tensor_over(array, port.dtype)
         return self._views[id(array)]
 
-    def _onnx_call(self, unit: OnnxUnit, turn: int) -> tuple[Any, ...]:
+    def _onnx_call(self, unit: OnnxUnit, turn: int) -> _Call:
         binding = unit.session.io_binding()
         loads = []
         for key, name in unit.inputs.items():
@@ -228,10 +262,10 @@ class _Layout:
         run, bare = _bare(unit.session, binding)
         self._kept.append(binding)
         register = len(self._templates)
-        self._templates += [(bare, bare), (None, None), (None, None)]
-        return unit.label, tuple(loads), run, register, register + 2, register + 2, (), ()
+        self._templates += [(bare, bare), (None, None)]
+        return _Call(unit.label, run, range(register, register + 2), loads=tuple(loads))
 
-    def _torch_call(self, unit: TorchUnit, registers: tuple[int, int, int | slice]) -> tuple[Any, ...]:
+    def _torch_call(self, unit: TorchUnit, registers: tuple[range, range]) -> _Call:
         from leapp.runtime.torch_engines import TORCH_DTYPES
 
         slots = [(key, self.outputs[key]) for key in unit.outputs]
@@ -241,7 +275,7 @@ class _Layout:
             for target, source in self._plan.edges.items()
             if source in unit.outputs and target in self.inputs and self.inputs[target].arrays is None
         )
-        return unit.label, (), unit.call, *registers, checks, moves
+        return _Call(unit.label, unit.call, *registers, unit.single, checks=checks, moves=moves)
 
     def _hand_on(self, frame: Frame) -> None:
         handed, filed, copied = [], [], []

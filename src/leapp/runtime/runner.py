@@ -429,9 +429,7 @@ class Runner:
         self._check_runnable()
         return Recorder(path, self, self._state, self._passed, self._lock)
 
-    def _passed(
-        self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
+    def _passed(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Copies of all that a step took, held values included, and of all that it made."""
         return self._arrays({**self._held, **inputs}, self._plan.input_ports), self._arrays(outputs, self._plan.output_ports)
 
@@ -535,7 +533,7 @@ class Runner:
         try:
             for k, value in overrides.items():
                 self._write(k, self._host(k, value))
-            frame: Frame = self._program.run()
+            frame: Frame = self._program.frame.run()
         except BaseException:
             for k, value in before.items():
                 self._write(k, value)
