@@ -64,6 +64,8 @@ def message(tag: int, chunks: Chunks) -> Chunks:
 
 
 def _read_number(body: memoryview, at: int) -> tuple[int, int]:
+    if at < len(body) and body[at] < 0x80:
+        return body[at], at + 1
     value = 0
     for index, byte in enumerate(body[at : at + _LONGEST]):
         value |= (byte & 0x7F) << 7 * index

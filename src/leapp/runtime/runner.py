@@ -109,7 +109,9 @@ class Runner:
         data = read_model(self._bundle, node)
         backend = self._plan.contract.nodes[node].model.backend
         if backend == "onnx":
-            return model_file(self._bundle, node) if external_files(data, node) else data
+            # Reading has walked the whole model; a second walk pays only where the word occurs at all.
+            outside = b"location" in data and external_files(data, node)
+            return model_file(self._bundle, node) if outside else data
         assert backend is not None
         check_package(data, backend, f"The {backend} model of node {node!r}", allow_native=self._allow_code is True)
         return data
