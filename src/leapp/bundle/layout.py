@@ -198,13 +198,13 @@ class _Reader:
     def _split(self, value: Any, type_: type[_T], path: tuple[str | int, ...]) -> _T:
         """Known keys become fields, all others ``extra``."""
         entry = self._mapping(value, path)
-        known = {field.name for field in msgspec.structs.fields(type_)} - {"extra"}
+        known = set(type_.__struct_fields__) - {"extra"}
         fields: dict[str, Any] = {key: item for key, item in entry.items() if key in known}
         fields["extra"] = {key: item for key, item in entry.items() if key not in known}
         return self._convert(fields, type_, path)
 
     def _pipeline(self, entry: dict[str, Any]) -> Pipeline:
-        known = {field.name for field in msgspec.structs.fields(Pipeline)}
+        known = set(Pipeline.__struct_fields__)
         fields = {key: value for key, value in entry.items() if key in known}
         older = entry.get("feedback_connections")
         if older is not None and fields.setdefault("feedback_flow", older) != older:

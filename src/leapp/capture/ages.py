@@ -82,12 +82,12 @@ class Ages:
 def _storage(t: Tensor) -> int:
     try:
         return int(t.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):  # sparse tensors have none
+    except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
         return 0
 
 
 def _size(t: Tensor) -> int:
     try:
         return int(t.untyped_storage().nbytes())
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError, ValueError):
         return -1

@@ -8,12 +8,14 @@ the user's tensors are neither wrapped nor changed.
 
 from __future__ import annotations
 
+import random
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils import _python_dispatch
@@ -61,6 +63,8 @@ class Recorder:
         self.dynamic = False
         """Whether an open node has values whose shape depends on other values."""
         self.published = Provenance()
+        self.given: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        """The user's own tensors that were declared as inputs, and of which node."""
         self.former: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self.random: dict[int, weakref.ref[Tensor]] = {}
         self.born: dict[int, weakref.ref[Tensor]] = {}
@@ -125,20 +129,21 @@ class Recorder:
     def open(self, node: str) -> Tape:
         """Begin recording a node."""
         tape = Tape(node)
+        tape.chance = _generators()
         self.tapes.append(tape)
         return tape
 
     def close(self, tape: Tape) -> None:
         """Stop recording a node; its values are remembered only to refuse their use elsewhere."""
         tape.open = False
+        if tape.chance != _generators() and not any("random" in e.kind for e in tape.escapes):
+            tape.escapes.append(Escape("random numbers of Python or NumPy, drawn before", where(), "a number"))
         if tape in self.tapes:
             self.tapes.remove(tape)
-        if self.tapes:
-            for i, ref in tape.known.items():
-                if ref.tensor() is not None:
-                    self.former[i] = (ref.tensor, tape.node)
-        else:
-            self.former.clear()
+        for i, ref in tape.known.items():
+            if ref.tensor() is not None:
+                self.former[i] = (ref.tensor, tape.node)
+        if not self.tapes:
             self.born.clear()
             self.ages.clear()
             self.arrays.forget()
@@ -154,6 +159,7 @@ class Recorder:
             if type(alias) not in PLAIN:
                 alias = alias.as_subclass(type(t))
             tape.declare(alias)
+            self.given[id(t)] = (weakref.ref(t), tape.node)
             self.autograd = self.autograd or (alias.requires_grad and torch.is_grad_enabled())
         return alias
 
@@ -285,7 +291,8 @@ class Recorder:
     ) -> None:
         """Remember the values whose shape depends on other values; that there are so many of them is a value that left."""
         if kind.factory:
-            self._escape(tape, kind, args, kwargs, refs, tuple(results[0].shape))
+            slots = tuple(r.slot for r in refs.values())
+            tape.escapes.append(Escape(kind.name, where(), tuple(results[0].shape), None, slots))
         if kind.dynamic or _masked(kind, args) or not tape.dynamic.isdisjoint(r.slot for r in refs.values()):
             tape.dynamic.update(s for s, o in zip(outs, results, strict=True) if o.dim())
             self.dynamic = self.dynamic or bool(tape.dynamic)
@@ -312,6 +319,9 @@ class Recorder:
         constant.random = born is not None and born() is t and not isinstance(t, torch.nn.Parameter)
         if source is not None:
             constant.undeclared = f"{source.node}/{source.port}"
+        given = self.given.get(id(t))
+        if given is not None and given[0]() is t and given[1] != tape.node:
+            constant.undeclared = f"an input of node '{given[1]}'"
         return ref
 
     def _adopt_after(self, tape: Tape, t: Tensor, ref: Ref) -> None:
@@ -358,17 +368,28 @@ class Recorder:
     ) -> Any:
         if kind.writes or "out" in kwargs or kind.statistics:
             self._before_plain_write(kind, args, kwargs)
+        # Dropout and attention carry the tag of random ops even where they draw nothing; the generator tells.
+        before = torch.get_rng_state() if kind.random else None
         out = func(*args, **kwargs)
         if kind.metadata:
             return out
         results = list(tensors(out))
+        drawn = before is not None and (
+            "generator" in kwargs or not all(t.is_cpu for t in results) or not torch.equal(before, torch.get_rng_state())
+        )
         if self.published:
             self.published.follow(kind, args, leaves, results)
             if kind.name == "numpy" and self.source(leaves[0]) is not None:
                 out = self.arrays.to_array(leaves[0], out)
-        if kind.random or (self.random and any(self._is_random(t) for t in leaves)):
+        if drawn or (self.random and any(self._is_random(t) for t in leaves)):
             for o in results or leaves[:1]:
                 self.random[id(o)] = weakref.ref(o)
+            if self.tapes and not results and out is not None:
+                self.tapes[-1].escapes.append(Escape(f"random number read by {kind.name}", where(), out))
+        elif self.tapes and not results and out is not None and kind.looks_at is None and leaves:
+            source = self.source(leaves[0])
+            if source is not None:
+                self.tapes[-1].escapes.append(Escape(f"{kind.name} of '{source.node}/{source.port}'", where(), out))
         if self.tapes:
             target = next(iter(_targets(kind, args, kwargs)), None) if kind.writes or kwargs or kind.statistics else None
             self.ages.plain_call(kind, target, leaves, results)
@@ -385,7 +406,7 @@ class Recorder:
             for tape in self.tapes:
                 try:
                     memory = tape.memories.get(t.untyped_storage()._cdata)
-                except (RuntimeError, NotImplementedError):
+                except (RuntimeError, NotImplementedError, ValueError):
                     continue
                 if memory is not None and not memory.traced:
                     tape.forget(memory)
@@ -397,6 +418,12 @@ def _targets(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     if kind.statistics:
         found += _statistics(kind, args, kwargs)
     return found + [t for k in kind.write_keywords if k in kwargs for t in tensors(kwargs[k])]
+
+
+def _generators() -> tuple[Any, ...]:
+    """Where the global generators of Python and NumPy stand."""
+    legacy = np.random.get_state(legacy=False)
+    return random.getstate(), legacy["state"]["pos"], legacy["has_gauss"], legacy["state"]["key"].tobytes()
 
 
 def _statistics(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
@@ -464,6 +491,8 @@ class _FunctionMode(TorchFunctionMode):
 class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees the ATen ops of what never reached the function mode."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
@@ -473,6 +502,14 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():
             if not recorder.tapes:
+                return func(*args, **kwargs)
+            if isinstance(func, torch._ops.HigherOrderOperator):
+                tape = recorder.owner(tensors((args, kwargs)))
+                if tape is not None:
+                    raise TraceError(
+                        f"node '{tape.node}': {func} at {where()} runs functions that cannot be recorded as one call. "
+                        "Use torch.where() or ordinary Python control flow in their place."
+                    )
                 return func(*args, **kwargs)
             if torch._C._current_graph_task_id() != -1:
                 _refuse_unseen(recorder, func, args, kwargs)

@@ -140,6 +140,8 @@ class Tape:
         self.escapes: list[Escape] = []
         self.random: list[Where] = []
         self.dynamic: set[int] = set()
+        self.chance: Any = None
+        """Where the global random generators stood when the node was opened."""
         self.precision = 0.0
         """The rounding step of the coarsest float type that the node computed with, if that is coarser than float32."""
 
@@ -153,7 +155,7 @@ class Tape:
             self.precision = max(self.precision, torch.finfo(t.dtype).eps)
         try:
             storage = t.untyped_storage()
-        except (RuntimeError, NotImplementedError):  # sparse tensors have none
+        except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
             memory_of.append(Memory(True, None))
             return ref
         cdata = storage._cdata
@@ -173,7 +175,7 @@ class Tape:
     def _memory(self, t: Tensor) -> Memory | None:
         try:
             storage = t.untyped_storage()
-        except (RuntimeError, NotImplementedError):  # sparse tensors have none
+        except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
             return None
         cdata = storage._cdata
         memory = self.memories.get(cdata)
@@ -206,7 +208,7 @@ class Tape:
         """Whether any traced value lies in the memory of ``t``."""
         try:
             memory = self.memories.get(t.untyped_storage()._cdata)
-        except (RuntimeError, NotImplementedError):
+        except (RuntimeError, NotImplementedError, ValueError):
             return False
         if memory is None or not memory.traced:
             return False
@@ -285,6 +287,7 @@ class Tape:
     def make_constant(self, slot: int, value: Tensor, origin: Tensor, at: Where) -> None:
         """Turn a declared input into a constant."""
         self.inputs.remove(slot)
+        self.known.pop(id(origin), None)
         self.constants[slot] = Constant(value, at, None, weakref.ref(origin))
 
     def same(self, source: Tensor, target: Tensor) -> None:

@@ -27,7 +27,7 @@ def _load(arguments: Namespace) -> tuple[Bundle, Pipeline, float]:
     bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
     with progress("opening engines"):
         pipeline = Pipeline(
-            bundle, threads=arguments.threads, providers=arguments.provider, allow_code=not arguments.no_code
+            bundle, threads=arguments.threads, providers=arguments.provider, allow_code=False if arguments.no_code else None
         )
     return bundle, pipeline, time.perf_counter() - began
 

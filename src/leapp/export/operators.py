@@ -73,6 +73,11 @@ def _mv(a: Tensor, b: Tensor) -> Any:
     return aten.mm(a, b.unsqueeze(1)).squeeze(1)
 
 
+@replaces(aten.addmv.default)
+def _addmv(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return aten.add(aten.mul(c, beta), aten.mul(aten.mm(a, b.unsqueeze(1)).squeeze(1), alpha))
+
+
 @replaces(aten.dot.default)
 def _dot(a: Tensor, b: Tensor) -> Any:
     return aten.mm(a.unsqueeze(0), b.unsqueeze(1)).reshape(())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ _BITS = {
     if name == "bfloat16" or name.startswith("float8")
 }
 """Dtypes that NumPy lacks, each with an integer of its size."""
+
+
+# torch's reader of .pt2 files keeps its state in a global.
+_READING = threading.Lock()
 
 
 def tensor_over(array: Array, dtype: str) -> torch.Tensor:
@@ -240,7 +245,8 @@ def _merged(plan: Plan, scripts: list[_Script], device: torch.device) -> TorchUn
 
 def _load_pt2(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> TorchUnit:
     try:
-        program = torch.export.load(_readable(model))
+        with _READING:
+            program = torch.export.load(_readable(model))
         module: Any = program.module()
     except Exception as error:
         raise BundleError(f"The pt2 model of node {name!r} cannot be opened: {error}") from error

@@ -48,7 +48,7 @@ def resolve(node: NodeTrace, recorder: Recorder) -> dict[str, tuple[Tensor, Wher
     changed: dict[str, tuple[Tensor, Where]] = {}
     for buffer in list(node.buffers):
         port = node.inputs[buffer.port]
-        now = buffer.tensor if buffer.module is None else buffer.module._buffers.get(buffer.name)
+        now = buffer.tensor if buffer.module is None else getattr(buffer.module, buffer.name, None)
         moved = now is not buffer.tensor
         if tape is not None and port.slot is not None:
             moved = moved or tape.memory_of[port.slot] in written

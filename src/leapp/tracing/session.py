@@ -238,6 +238,11 @@ class Session:
     ) -> Tensor:
         """Declare one input port and return the tensor to go on with."""
         at = where()
+        if t.is_nested or t.layout != torch.strided or t.is_meta:
+            form = "nested" if t.is_nested else "meta" if t.is_meta else "sparse"
+            raise AnnotationTypeError(
+                f"node '{node.name}', port '{name}' (at {at}): a {form} tensor cannot be a port. Pass a dense tensor."
+            )
         with self.recorder.silence():
             if node.finished:
                 return self._again(node, name, t, role, at)
@@ -434,7 +439,7 @@ class Session:
 
     def _track(self, node: NodeTrace, model: torch.nn.Module, name: str, t: Tensor, at: Where) -> None:
         path, _, leaf = name.rpartition(".")
-        owner = model.get_submodule(path)
+        owner = functools.reduce(getattr, path.split("."), model) if path else model
         port_name = name.replace(".", "_")
         if node.finished:
             buffer = buffers.tracked(node, owner, leaf, port_name)
@@ -638,7 +643,7 @@ class Session:
         with self.recorder.silence():
             tensors = {n: t for n, (t, _) in {**ports, **static}.items()}
             for buffer in node.buffers:
-                now = buffer.tensor if buffer.module is None else buffer.module._buffers.get(buffer.name)
+                now = buffer.tensor if buffer.module is None else getattr(buffer.module, buffer.name, None)
                 if now is not None and buffer.port in node.current.inputs:
                     tensors[buffer.port] = now
             tensors.update({n: t for n, (t, _) in node.updates.items()})

@@ -41,7 +41,8 @@ class Sources:
             self._report_unpublished(node, port, t, at)
             return None
         if found.glue:
-            if not node.finished:
+            # Between passes a simulator may stand in the way; a few ops are the user's own.
+            if not node.finished or (len(found.glue) <= 3 and not self._reported(node, found)):
                 self._report_glue(node, port, found, at)
             return None
         if found.static:
@@ -115,6 +116,9 @@ class Sources:
                 "node '%s', input '%s' (at %s) is a value of node '%s' that output_tensors() did not publish; it becomes an "
                 "input of the graph.", node.name, port, at, former[1],
             )  # fmt: skip
+
+    def _reported(self, node: NodeTrace, found: Published) -> bool:
+        return any(entry[:2] == (node.name, f"{found.node}/{found.port}") for entry in self.glue)
 
     def _report_glue(self, node: NodeTrace, port: str, found: Published, at: Where) -> None:
         ops = ", ".join(f"{op} ({place})" for op, place in found.glue)
