@@ -177,10 +177,12 @@ def trace_all(programs: list[Program], backend: str, directory: Path) -> Inferen
             plain, held = program.pool(1), program.pool(1)
             before = [t.clone() for t in plain]
             wanted = {k: t.clone() for k, t in program(plain).items()}
+            names = [k for k in wanted if depends(program, k)]
             declared = annotate.input_tensors(f"n{n}", {f"x{i}": held[i] for i in range(3)})
+            held[3:] = program.constants()  # made in the node: older ones that it changes would be state
             outputs = program([*declared, *held[3:]])
-            live = {k: t for k, t in outputs.items() if depends(program, k)}
-            annotate.output_tensors(f"n{n}", live or {"x0": declared[0]}, export_with=backend)
+            live = {k: outputs[k] for k in names} or {"x0": declared[0]}
+            annotate.output_tensors(f"n{n}", live, export_with=backend)
             # Comparing before the node is finished would itself be a value leaving the graph.
             for name, want in wanted.items():
                 assert torch.equal(outputs[name], want), f"program {program.seed}: tracing changed {name}"

@@ -81,6 +81,8 @@ class RawTensor:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+            if flat.stride(0) != 1:  # a single element may have any stride
+                flat = flat.clone(memory_format=torch.contiguous_format)
             return cls(dtype, shape, flat.view(torch.uint8).numpy().tobytes())
         return cls(dtype, shape, value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes())
 
