@@ -42,7 +42,8 @@ def test_many_steps(tmp_path, face, backends):
     for k in range(STEPS - STEPS // 10 - TAIL):
         runner({"p/obs": given[k % 64]})
     growth = peak() - before
-    assert growth < max(2.0, STEPS / 1e6), f"{growth:.1f} MB"
+    # A short run only sees what one step would leak; pools of the process itself move by a few megabytes.
+    assert growth < max(8.0, STEPS / 1e6), f"{growth:.1f} MB"
     fresh = face(path)
     fresh.load_state(runner.state())
     seen = set()

@@ -57,6 +57,39 @@ def _promoted(a: Any, b: Any) -> tuple[Tensor, Tensor]:
     return tuple(v.to(dtype) if isinstance(v, Tensor) else torch.full((), v, dtype=dtype, device=like.device) for v in (a, b))  # type: ignore[return-value]
 
 
+# Writes into a part: the library computes with the old content, and NaN or infinity in fresh memory spoils the result.
+
+
+def _put(x: Tensor, source: Tensor, dim: int, positions: range) -> Tensor:
+    """``x`` with the slices at ``positions`` along ``dim`` taken from ``source``, by choosing and nothing else."""
+    size = x.shape[dim]
+    first, step = positions.start, positions.step
+    if step == 1:
+        parts = [x.narrow(dim, 0, first), source.to(x.dtype), x.narrow(dim, positions.stop, size - positions.stop)]
+        return torch.cat(parts, dim)
+    place = torch.arange(size, device=x.device)
+    turn = place - first
+    taken = (turn >= 0) & (place < positions.stop) & (turn % step == 0)
+    index = torch.where(taken, size + turn // step, place)
+    return aten.index_select(torch.cat([x, source.to(x.dtype)], dim), dim, index)  # type: ignore[no-any-return]
+
+
+@replaces(aten.slice_scatter.default)
+def _slice_scatter(
+    x: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    dim = dim % x.dim()
+    positions = range(x.shape[dim])[slice(start, end, step)]
+    shape = [*x.shape[:dim], len(positions), *x.shape[dim + 1 :]]
+    return _put(x, source.expand(shape), dim, positions) if len(positions) else x.clone()
+
+
+@replaces(aten.select_scatter.default)
+def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Any:
+    dim = dim % x.dim()
+    return _put(x, source.unsqueeze(dim), dim, range(index % x.shape[dim], index % x.shape[dim] + 1))
+
+
 # A number of type float64: the library writes it through float32.
 
 

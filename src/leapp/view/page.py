@@ -12,10 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from leapp.bundle import Sample
-from leapp.bundle.profiles import deployment_gaps
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Node, Port, key
 
@@ -23,6 +21,9 @@ from .picture import draw
 from .subject import describe
 from .svg import encode_svg
 from .text import visible
+
+if TYPE_CHECKING:
+    from leapp.bundle import Sample
 
 __all__ = ["page", "write_page"]
 
@@ -95,6 +96,8 @@ def page(
     Raises:
         BundleError: If the wiring names a port that no node has.
     """
+    from leapp.bundle.profiles import deployment_gaps
+
     details = details or {}
     told = details.get("nodes", {})
     counts = {n: int(told[n]["parameters"]) for n in contract.nodes if told.get(n, {}).get("parameters") is not None}
