@@ -62,16 +62,22 @@ def _promoted(a: Any, b: Any) -> tuple[Tensor, Tensor]:
 
 def _put(x: Tensor, source: Tensor, dim: int, positions: range) -> Tensor:
     """``x`` with the slices at ``positions`` along ``dim`` taken from ``source``, by choosing and nothing else."""
+    # The result lies in memory as ``x`` does: later views of it count on that.
+    order = sorted(range(x.dim()), key=lambda d: -x.stride()[d])
+    out = _put_dense(x.permute(order), source.to(x.dtype).permute(order), order.index(dim), positions)
+    return out.permute([order.index(d) for d in range(x.dim())])
+
+
+def _put_dense(x: Tensor, source: Tensor, dim: int, positions: range) -> Tensor:
     size = x.shape[dim]
     first, step = positions.start, positions.step
     if step == 1:
-        parts = [x.narrow(dim, 0, first), source.to(x.dtype), x.narrow(dim, positions.stop, size - positions.stop)]
-        return torch.cat(parts, dim)
+        return torch.cat([x.narrow(dim, 0, first), source, x.narrow(dim, positions.stop, size - positions.stop)], dim)
     place = torch.arange(size, device=x.device)
     turn = place - first
     taken = (turn >= 0) & (place < positions.stop) & (turn % step == 0)
     index = torch.where(taken, size + turn // step, place)
-    return aten.index_select(torch.cat([x, source.to(x.dtype)], dim), dim, index)  # type: ignore[no-any-return]
+    return aten.index_select(torch.cat([x, source], dim), dim, index)  # type: ignore[no-any-return]
 
 
 @replaces(aten.slice_scatter.default)
