@@ -525,7 +525,9 @@ def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Non
         return
     for t in leaves:
         seen = recorder.born.get(id(t))
-        if (seen is not None and seen() is t) or tape.find(t) is not None or id(t) in tape.constant_ids:
+        constant = tape.constant_ids.get(id(t))
+        known = constant is not None and constant[0].tensor() is t
+        if (seen is not None and seen() is t) or known or tape.find(t) is not None:
             continue
         if t._is_view() or isinstance(t, torch.nn.Parameter) or not t.dim():
             continue

@@ -123,7 +123,7 @@ def _by_slices(
         return None
     if len(steps) == 1:  # such as a diagonal
         line = flat[offset : offset + (size[order[0]] - 1) * steps[0] + 1 : steps[0]]
-        return line.view([n if d == order[0] else 1 for d, n in enumerate(size)]).expand(size)
+        return _widened(line, [n if d == order[0] else 1 for d, n in enumerate(size)], size)
     if not steps or steps[-1] != 1:
         steps.append(1)
     if any(a % b for a, b in pairwise(steps)) or total % steps[0]:
@@ -139,4 +139,10 @@ def _by_slices(
     # Now one axis per moving dimension in `order` (and perhaps a last axis of length one): back to the wanted order.
     view = view.reshape([size[d] for d in order])
     view = view.permute([order.index(d) for d in moving])
-    return view.view([size[d] if d in moving else 1 for d in range(len(size))]).expand(size)
+    return _widened(view, [size[d] if d in moving else 1 for d in range(len(size))], size)
+
+
+def _widened(t: torch.Tensor, shape: list[int], size: tuple[int, ...]) -> torch.Tensor:
+    """``t`` in ``shape``, repeated to ``size``. No expand without need: a write through one is computed by differences."""
+    t = t.view(shape)
+    return t if tuple(shape) == tuple(size) else t.expand(size)

@@ -49,7 +49,7 @@ def _copy(t: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _deepcopy(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     result = func(*args, **kwargs)
-    return result if tape.known.get(id(result)) else _same_value(result, recorder, tape, args[0])
+    return result if tape.find(result) is not None else _same_value(result, recorder, tape, args[0])
 
 
 def _construct(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
