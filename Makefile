@@ -4,7 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint soak docs clean
+.PHONY: demo test test-scale lint soak docs clean
+
+# The servers that tests/scale starts. Each has packages that do not agree with the others, hence a venv of its own, made
+# from tests/scale/<name>/requirements.txt.
+SCALE := triton
+# The Python stub of pytriton's server is linked with the system's own libpython.
+PYTHON_triton ?= /usr/bin/python3
+.PHONY: $(SCALE:%=test-%)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -24,6 +31,16 @@ test: lint
 	@sh scripts/chromium.sh
 	$(BIN)/pytest -n 2 --dist worksteal
 
+test-scale: $(SCALE:%=test-%)
+
+$(SCALE:%=test-%): test-%: .venv-%/.ready
+	.venv-$*/bin/python -m pytest tests/scale/$*
+
+.venv-%/.ready: pyproject.toml tests/scale/%/requirements.txt
+	test -x .venv-$*/bin/python || $(or $(PYTHON_$*),$(PYTHON)) -m venv .venv-$*
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check -r tests/scale/$*/requirements.txt -e .
+	touch $@
+
 soak: $(READY)
 	@sh scripts/chromium.sh
 	LEAPP_SOAK=1 $(BIN)/pytest -n 2 --dist worksteal
@@ -35,4 +52,4 @@ docs: $(READY)
 	@echo "site/index.html"
 
 clean:
-	rm -rf $(VENV) build dist site
+	rm -rf $(VENV) $(SCALE:%=.venv-%) build dist site
