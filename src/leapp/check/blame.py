@@ -21,31 +21,29 @@ from leapp.export.locating import Prefix, spelled_call
 from leapp.graph.contract import Contract, Node, Pipeline, Port
 from leapp.runtime.values import from_raw
 
-__all__ = ["first_departure", "why_not_run"]
+__all__ = ["first_departure", "recording_departs", "why_not_run"]
 
 _LACKING = re.compile(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'")
 
 
-def first_departure(
+def recording_departs(
     job: ExportJob, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], rtol: float, atol: float
-) -> str:
+) -> bool:
+    """Whether the recorded calls themselves, run in PyTorch, do not give what the program computed from these inputs."""
+    with torch.no_grad():
+        again = job.module(*(value.clone() for value in inputs))
+    return any(_departs(a, b, rtol, atol) for a, b in zip(again, outputs, strict=True))
+
+
+def first_departure(job: ExportJob, inputs: Sequence[torch.Tensor], rtol: float, atol: float) -> str:
     """A sentence that says which recorded call gives another value in the file than in PyTorch.
 
     Args:
         job: The node as it was exported.
         inputs: The sample that fails.
-        outputs: What was recorded for it.
         rtol: Relative tolerance for floats.
         atol: Absolute tolerance for floats.
     """
-    with torch.no_grad():
-        again = job.module(*(value.clone() for value in inputs))
-    if any(_departs(a, b, rtol, atol) for a, b in zip(again, outputs, strict=True)):
-        return (
-            "PyTorch gives the file's value too when the recorded calls are run on this sample: what the program computed "
-            "in this pass is not what was recorded in the first. A value that varies was frozen; keep it a tensor or "
-            "declare it as an input."
-        )
     probe = Prefix(job.module)
     with torch.no_grad():
         wanted = probe(*(value.clone() for value in inputs))

@@ -26,6 +26,16 @@ class _Console(logging.Formatter):
         return f"{colour}{text}\033[0m" if colour else text
 
 
+class _Stderr(logging.Handler):
+    """Writes to what is ``sys.stderr`` at the moment: a progress display takes its place to keep its own lines together."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
+
+
 class Log:
     """The handlers of one session. They replace those of the session before."""
 
@@ -34,7 +44,7 @@ class Log:
         self.path = path
         self._file = logging.FileHandler(path, mode="w", encoding="utf-8")
         self._file.setFormatter(logging.Formatter("[%(levelname)s]: %(message)s"))
-        self._console = logging.StreamHandler(sys.stderr)
+        self._console = _Stderr()
         self._console.setFormatter(_Console())
         self.verbose(verbose)
         for handler in (self._file, self._console):

@@ -1,0 +1,84 @@
+"""A node as exporters and files know it: its names there, its export job, its samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leapp.bundle import RawTensor
+from leapp.bundle import Sample as RawSample
+from leapp.bundle.profiles import Profile
+from leapp.errors import AnnotationError
+from leapp.export import ExportJob
+from leapp.tracing.node import NodeTrace, Sample
+
+__all__ = ["FileNames", "export_job", "file_names", "in_step", "raw_samples"]
+
+
+@dataclass(slots=True)
+class FileNames:
+    """The names of a node's ports in files. ONNX keeps inputs and outputs in one name space."""
+
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
+def file_names(node: NodeTrace) -> FileNames:
+    """The names of a node's ports in its file."""
+    inputs, outputs = {n: n for n in node.inputs}, {n: n for n in node.outputs}
+    if node.backend in ("onnx", "onnx-torchscript"):
+        for name in [n for n in inputs if n in outputs]:
+            renamed = (f"{name}_in", f"{name}_out")
+            for new in renamed:
+                if new in inputs.values() or new in outputs.values():
+                    raise AnnotationError(
+                        f"node '{node.name}': '{name}' is an input and an output, so ONNX needs the names "
+                        f"'{renamed[0]}' and '{renamed[1]}', but '{new}' is taken. Rename a port."
+                    )
+            inputs[name], outputs[name] = renamed
+    return FileNames(inputs, outputs)
+
+
+def export_job(node: NodeTrace, names: FileNames, profile: Profile | None = None) -> ExportJob:
+    """The export of a node as it was recorded."""
+    assert node.replay is not None
+    assert node.backend is not None
+    params = dict(node.backend_params)
+    if profile is not None and node.backend in ("onnx", "onnx-torchscript"):
+        params.setdefault("opset_version", profile.opset)
+    return ExportJob(
+        node=node.name,
+        module=node.replay,
+        example=tuple(node.samples[0].inputs[n] for n in node.inputs),
+        input_names=[names.inputs[n] for n in node.inputs],
+        output_names=[names.outputs[n] for n in node.outputs],
+        backend=node.backend,
+        params=params,
+    )
+
+
+def in_step(nodes: list[NodeTrace]) -> dict[str, list[Sample]]:
+    """The samples of consecutive passes in which every node ran, from the first such pass on."""
+    if not nodes or not all(n.samples for n in nodes):
+        return {n.name: [] for n in nodes}
+    first = max(n.samples[0].passno for n in nodes)
+    by_pass = [{s.passno: s for s in n.samples} for n in nodes]
+    passes = 0
+    while all(first + passes in samples for samples in by_pass):
+        passes += 1
+    return {n.name: [s[first + i] for i in range(passes)] for n, s in zip(nodes, by_pass, strict=True)}
+
+
+def raw_samples(
+    nodes: list[NodeTrace], names: dict[str, FileNames], chosen: dict[str, list[Sample]] | None = None
+) -> dict[str, list[RawSample]]:
+    """The samples of every node, or those ``chosen``, with the names of files."""
+    return {
+        n.name: [
+            RawSample(
+                {names[n.name].inputs[p]: RawTensor.of(t) for p, t in s.inputs.items()},
+                {names[n.name].outputs[p]: RawTensor.of(t) for p, t in s.outputs.items()},
+            )
+            for s in (n.samples if chosen is None else chosen[n.name])
+        ]
+        for n in nodes
+    }
