@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,8 +14,10 @@ from leapp.errors import BundleError, InputError
 from leapp.graph.contract import Port, split_key
 from leapp.runtime.arrays import Array
 from leapp.runtime.engines import OnnxUnit, TorchUnit
+from leapp.runtime.guards import Guard
 from leapp.runtime.program import Frame, Slot, run_session
 from leapp.runtime.runner import Runner
+from leapp.runtime.step import Name, write_steps
 from leapp.runtime.torch_engines import TORCH_DTYPES, tensor_over, torch_device
 from leapp.runtime.values import misfit, to_array
 
@@ -59,24 +61,53 @@ class InferenceManager(Runner):
 
     def _prepare(self) -> None:
         plan, program = self._plan, self._program
-        slots = [(k, plan.input_ports[k], program.inputs[k]) for k in plan.inputs]
-        slots.sort(key=lambda entry: entry[2].arrays is None)
-        self._checks = tuple((k, torch.Size(port.shape), TORCH_DTYPES[port.dtype]) for k, port, _ in slots)
-        bound = [program.view(slot.array(0), port) for _, port, slot in slots if slot.arrays]
-        loose = tuple((i, slot.register) for i, (_, _, slot) in enumerate(slots) if not slot.arrays)
-        self._filling = (bound[0].copy_ if len(bound) == 1 else None, bound, loose)
-        self._count = len(slots)
-        self._ran: Frame = program.frame
-        self._results = tuple(
-            tuple(self._result(k, program.outputs[k], frame) for k in plan.outputs)
-            for frame in (program.frame, program.frame.next)
+        # Values that go to host memory stand in front, so that one trip copies them all.
+        self._order = sorted(plan.inputs, key=lambda k: program.inputs[k].arrays is None)
+        slots = [program.inputs[k] for k in self._order]
+        self._forms = tuple(
+            (torch.Size(s.port.shape), TORCH_DTYPES[s.port.dtype], self._device(split_key(k)[0]).type, s.arrays is None)
+            for k, s in zip(self._order, slots, strict=True)
         )
+        self._guard = Guard([s.port.shape for s in slots], [s.arrays is None for s in slots])
+        write_steps(program, self._lock, self, self._order, plan.outputs, self._plain)
 
-    def _result(self, where: str, slot: Slot, frame: Frame) -> tuple[str, Tensor | None, int, bool]:
-        """An output: its view of host memory, or its register, and whether the caller may have that very tensor."""
+    def _look(self, name: Name, values: Sequence[str]) -> list[str]:
+        taken = ", ".join(values)
+        return [
+            f"if not {name(self._guard)}.check({taken}):",
+            f" values = {name(self._accept)}(({taken},))",
+            " if values is None: return None",
+            f" {taken}, = values",
+        ]
+
+    def _accept(self, values: tuple[Any, ...]) -> tuple[Tensor, ...] | None:
+        """The values as a step takes them, None if there is anything to refuse or to convert."""
+        found = []
+        for value, (shape, dtype, device, loose) in zip(values, self._forms, strict=True):
+            if (
+                value.__class__ is not Tensor
+                or value.dtype is not dtype
+                or value.shape != shape
+                or value.requires_grad
+                or value.device.type != device
+            ):
+                return None
+            found.append(value.contiguous() if loose else value)
+        self._guard.saw(values)
+        return tuple(found)
+
+    def _fill(self, name: Name, values: Sequence[str]) -> list[str]:
+        slots = [self._program.inputs[k] for k in self._order]
+        bound = [self._program.view(slot.array(0), slot.port) for slot in slots if slot.arrays]
+        if len(bound) == 1:
+            return [f"{name(bound[0].copy_)}({values[0]})"]
+        return [f"{name(_foreach_copy_)}({name(bound)}, [{', '.join(values[: len(bound)])}])"] if bound else []
+
+    def _hand_out(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
         if slot.arrays is not None:
-            return where, self._program.view(slot.value(frame), slot.port), -1, not self._copy
-        return where, None, slot.register, not self._copy or where not in self._plan.feedback.values()
+            view = self._program.view(slot.value(frame), slot.port)
+            return f"{name(view.clone)}()" if self._copy else name(view)
+        return f"{made}.clone()" if self._copy and where in self._plan.feedback.values() else made
 
     def run_policy(self, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
         """Run one step.
@@ -97,48 +128,9 @@ class InferenceManager(Runner):
         program = self._program
         if program is None:
             self._check_runnable()
-        with self._lock:
-            # Look whether all is as expected, and take the careful way when it is not.
-            values = []
-            plain = self._plain and inputs.__class__ is dict and len(inputs) == self._count
-            if plain:
-                try:
-                    for key, shape, dtype in self._checks:
-                        value = inputs[key]
-                        if (
-                            value.__class__ is not Tensor
-                            or value.dtype is not dtype
-                            or value.shape != shape
-                            or value.requires_grad
-                            or not value.is_cpu
-                        ):
-                            plain = False
-                            break
-                        values.append(value)
-                except KeyError:
-                    plain = False
-            if not plain:
-                given, overrides, held = self._gather(inputs)
-                values = [given[key] for key, _, _ in self._checks]
-            copy, bound, loose = self._filling
-            if copy is not None:
-                copy(values[0])
-            elif bound:
-                # One trip for all of them; loose values stand behind.
-                _foreach_copy_(bound, values[: len(bound)])
-            registers = program.frame.registers
-            for index, register in loose:
-                registers[register] = values[index].contiguous()
-            try:
-                self._ran = frame = program.frame.run() if plain else self._run_careful(overrides, held)
-            finally:
-                for _, register in loose:
-                    registers[register] = None
-            results = {}
-            for key, view, register, free in self._results[frame.index]:
-                value = registers[register] if view is None else view
-                results[key] = value if free else value.clone()
-            return results
+        # The step looks whether all is as expected; the careful way is taken when it is not.
+        made = program.frame.step(inputs)
+        return self._step_carefully(inputs) if made is None else made
 
     __call__ = run_policy
 
@@ -206,12 +198,12 @@ class InferenceManager(Runner):
         with self._lock:
             found: dict[str, dict[str, Tensor]] = {name: {} for name in self._plan.contract.nodes}
             for where, slot in self._program.inputs.items():
-                frame = self._program.frame if where in self._plan.feedback else self._ran
+                frame = self._program.frame if where in self._plan.feedback else self._program.ran
                 value = self._held.get(where, slot.value(frame))
                 if value is not None:
                     node, port = split_key(where)
                     found[node][port] = _copied(value, slot.port)
-            outputs = {k: (slot.value(self._ran), slot.port) for k, slot in self._program.outputs.items()}
+            outputs = {k: (slot.value(self._program.ran), slot.port) for k, slot in self._program.outputs.items()}
             found[OUT] = {k: _copied(*outputs[k]) for k in self._plan.outputs if outputs[k][0] is not None}
             return found
 
@@ -258,6 +250,9 @@ class InferenceManager(Runner):
     def _own(self, where: str, array: Array) -> Tensor:
         port = self._plan.input_ports[where]
         return tensor_over(array, port.dtype).to(self._device(split_key(where)[0]))
+
+    def _in_order(self, values: Mapping[str, Tensor]) -> list[Tensor]:
+        return [values[k].contiguous() for k in self._order]
 
     def _duplicate(self, value: Tensor) -> Tensor:
         return value.clone()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,9 @@ from numpy import ndarray
 
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, numpy_dtype, random_array
+from leapp.runtime.program import Frame, Slot
 from leapp.runtime.runner import Runner
+from leapp.runtime.step import Name, write_steps
 from leapp.runtime.values import to_array
 
 __all__ = ["Pipeline"]
@@ -27,18 +29,29 @@ class Pipeline(Runner):
     """
 
     def _prepare(self) -> None:
-        ports, program = self._plan.input_ports, self._program
-        self._checks = tuple(
-            (k, ports[k].shape, numpy_dtype(ports[k].dtype), program.inputs[k].array(0)) for k in self._plan.inputs
-        )
-        slots = [(k, program.outputs[k]) for k in self._plan.outputs]
-        self._results = tuple(
-            tuple((k, slot.value(frame), slot.register) for k, slot in slots) for frame in (program.frame, program.frame.next)
-        )
-        if not all(slot.arrays for _, slot in slots):
-            from leapp.runtime.torch_engines import array_over
+        write_steps(self._program, self._lock, self, self._plan.inputs, self._plan.outputs, self._plain)
 
-            self._array_over = array_over
+    def _look(self, name: Name, values: Sequence[str]) -> list[str]:
+        ports = [self._plan.input_ports[k] for k in self._plan.inputs]
+        exact = name(ndarray)
+        tests = (
+            f"{v}.__class__ is not {exact} or {v}.shape != {name(p.shape)} or {v}.dtype != {name(numpy_dtype(p.dtype))}"
+            for v, p in zip(values, ports, strict=True)
+        )
+        return [f"if {' or '.join(tests)}: return None"]
+
+    def _fill(self, name: Name, values: Sequence[str]) -> list[str]:
+        arrays = [self._program.inputs[k].array(0) for k in self._plan.inputs]
+        return [f"{name(array)}[...] = {value}" for array, value in zip(arrays, values, strict=True)]
+
+    def _hand_out(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
+        if slot.arrays is not None:
+            array = slot.array(frame.index)
+            return f"{name(array.copy)}()" if self._copy else name(array)
+        from leapp.runtime.torch_engines import array_over
+
+        over = f"{name(array_over)}({made})"
+        return f"{over}.copy()" if self._copy and where in self._plan.feedback.values() else over
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run one step.
@@ -53,34 +66,12 @@ class Pipeline(Runner):
             InputError: A value is missing or does not fit. The state is untouched then.
             UnknownPortError: A key names no input. The state is untouched then.
         """
-        if self._program is None:
+        program = self._program
+        if program is None:
             self._check_runnable()
-        checks = self._checks
-        with self._lock:
-            plain = self._plain and inputs.__class__ is dict and len(inputs) == len(checks)
-            if plain:
-                try:
-                    for key, shape, dtype, _ in checks:
-                        value = inputs[key]
-                        if value.__class__ is not ndarray or value.shape != shape or value.dtype != dtype:
-                            plain = False
-                except KeyError:
-                    plain = False
-            if plain:
-                for key, _, _, array in checks:
-                    array[...] = inputs[key]
-                frame = self._program.frame.run()
-            else:
-                values, overrides, held = self._gather(inputs)
-                for key, _, _, array in checks:
-                    array[...] = values[key]
-                frame = self._run_careful(overrides, held)
-            results = {}
-            for key, array, register in self._results[frame.index]:
-                if array is None:
-                    array = self._array_over(frame.registers[register])
-                results[key] = array.copy() if self._copy else array
-            return results
+        # The step looks whether all is as expected; the careful way is taken when it is not.
+        made = program.frame.step(inputs)
+        return self._step_carefully(inputs) if made is None else made
 
     def state(self) -> dict[str, Array]:
         """A copy of all state, for ``load_state``.
@@ -116,6 +107,9 @@ class Pipeline(Runner):
 
     def _own(self, where: str, array: Array) -> Array:
         return array
+
+    def _in_order(self, values: Mapping[str, Array]) -> list[Array]:
+        return list(values.values())
 
     def _duplicate(self, value: Array) -> Array:
         return np.array(value)

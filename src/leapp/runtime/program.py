@@ -12,17 +12,19 @@ Knows nothing of what callers give or get; the two faces do that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leapp.errors import BundleError
 from leapp.graph.contract import Port
-from leapp.runtime.arrays import ONNX_CODES, Array, allocate, form
+from leapp.runtime.arrays import ONNX_CODES, Array, allocate
 from leapp.runtime.engines import OnnxUnit, TorchUnit, Unit
 from leapp.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from leapp.runtime.guards import Guard
 
 __all__ = ["Frame", "Program", "Slot", "run_session"]
 
@@ -56,7 +58,8 @@ class Frame:
         filed: Registers whose value becomes state in host memory: (copy function, from).
         copied: Arrays whose value becomes state in other host memory: (to, from).
         next: The frame of the next step.
-        run: Runs one step on the inputs in place, hands the state on, and returns this frame, which holds the results.
+        step: Runs one step and hands the state on. Takes what the caller gave and returns the results, or None, having
+            changed nothing, if that is not as expected; or takes None and values that fit.
     """
 
     index: int
@@ -66,7 +69,7 @@ class Frame:
     filed: tuple[tuple[Callable[[Any], Any], int], ...] = ()
     copied: tuple[tuple[Array, Array], ...] = ()
     next: Frame = field(init=False, repr=False)
-    run: Callable[[], Frame] = field(init=False, repr=False)
+    step: Callable[..., Any] = field(init=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class _Call:
         single: Whether one bare result comes back instead of a tuple.
         loads: Values to bring into host memory before: (copy function, register).
         checks: What the results must be: (register, shape, dtype, key).
+        guard: The same checks in one trip.
         moves: Results that are inputs of a later call: (from, to).
     """
 
@@ -90,11 +94,12 @@ class _Call:
     single: bool = False
     loads: tuple[tuple[Callable[[Any], Any], int], ...] = ()
     checks: tuple[tuple[int, Any, Any, str], ...] = ()
+    guard: Guard | None = None
     moves: tuple[tuple[int, int], ...] = ()
 
 
 class Program:
-    """The memory and the calls of a plan. ``frame.run()`` runs one step.
+    """The memory and the calls of a plan. ``frame`` is the one to run next, ``ran`` the one that holds the last results.
 
     Args:
         plan: The wiring.
@@ -106,63 +111,12 @@ class Program:
         layout = _Layout(plan, units, register_inputs)
         self.inputs: Mapping[str, Slot] = layout.inputs
         self.outputs: Mapping[str, Slot] = layout.outputs
+        self.frames: Sequence[Frame] = layout.frames
         self.frame: Frame = layout.frames[0]
+        self.ran: Frame = self.frame
         self.view = layout.view
         self._layout = layout  # Keeps bindings and arrays alive, which engines know by address only.
-        torch = any(isinstance(unit, TorchUnit) for unit in units)
-        for frame in layout.frames:
-            frame.run = _written(self, frame, torch)
-
-
-def _written(program: Program, frame: Frame, torch: bool) -> Callable[[], Frame]:
-    """The step of a frame as one straight function.
-
-    After an engine ran, the processor has forgotten the interpreter; every loop over what never changes would be paid
-    anew in each step. The text holds numbers only: names and objects enter through the namespace.
-    """
-    names: dict[str, Any] = {"R": frame.registers, "N": frame.next.registers, "frame": frame, "program": program}
-    names |= {"failed": _failed, "wrong": _wrong, "Refused": BundleError}
-
-    def name(value: Any) -> str:
-        names[f"c{len(names)}"] = value
-        return f"c{len(names) - 1}"
-
-    lines = ["def run():"]
-    if torch:
-        from torch import _C
-
-        names |= {"grad": _C.is_grad_enabled, "set_grad": _C._set_grad_enabled}
-        lines += [" if grad():", "  set_grad(False)", "  try: return run()", "  finally: set_grad(True)"]
-    lines += [" at = None", " try:"]
-    for call in frame.calls:
-        lines.append(f"  at = {name(call.label)}")
-        lines += [f"  {name(load)}(R[{register}])" for load, register in call.loads]
-        made = f"{name(call.function)}({', '.join(f'R[{register}]' for register in call.inputs)})"
-        taken = ", ".join(f"v{register}" for register in call.outputs)
-        lines.append(f"  {taken}{'' if call.single else ','} = {made}" if taken else f"  {made}")
-        for register, *about in call.checks:
-            shape, dtype, key = map(name, about)
-            lines.append(f"  if v{register}.shape != {shape} or v{register}.dtype is not {dtype}:")
-            lines.append(f"   raise wrong(v{register}, {shape}, {dtype}, {key})")
-        lines += [f"  R[{register}] = v{register}" for register in call.outputs]
-        lines += [f"  R[{target}] = v{source}" for source, target in call.moves]
-    lines += ["  pass", " except Refused: raise", " except Exception as error: raise failed(at, error) from error"]
-    lines += [f" N[{target}] = R[{source}]" for source, target in frame.handed]
-    lines += [f" {name(file)}(R[{register}])" for file, register in frame.filed]
-    lines += [f" {name(to)}[...] = {name(array)}" for to, array in frame.copied]
-    lines += [f" program.frame = {name(frame.next)}", " return frame"]
-    exec(compile("\n".join(lines), "<leapp step>", "exec"), names)
-    run: Callable[[], Frame] = names["run"]
-    return run
-
-
-def _failed(label: str, error: Exception) -> BundleError:
-    return BundleError(f"Node {label} failed: {error}")
-
-
-def _wrong(value: Any, shape: Any, dtype: Any, key: str) -> BundleError:
-    found = form(value.dtype, value.shape) if hasattr(value, "dtype") else type(value).__name__
-    return BundleError(f"Output {key!r} came out as {found}, the bundle says {form(dtype, shape)}.")
+        self.torch = any(isinstance(unit, TorchUnit) for unit in units)
 
 
 class _Layout:
@@ -266,6 +220,7 @@ class _Layout:
         return _Call(unit.label, run, range(register, register + 2), loads=tuple(loads))
 
     def _torch_call(self, unit: TorchUnit, registers: tuple[range, range]) -> _Call:
+        from leapp.runtime.guards import Guard
         from leapp.runtime.torch_engines import TORCH_DTYPES
 
         slots = [(key, self.outputs[key]) for key in unit.outputs]
@@ -275,7 +230,8 @@ class _Layout:
             for target, source in self._plan.edges.items()
             if source in unit.outputs and target in self.inputs and self.inputs[target].arrays is None
         )
-        return _Call(unit.label, unit.call, *registers, unit.single, checks=checks, moves=moves)
+        guard = Guard([slot.port.shape for _, slot in slots], [False] * len(slots)) if slots else None
+        return _Call(unit.label, unit.call, *registers, unit.single, checks=checks, guard=guard, moves=moves)
 
     def _hand_on(self, frame: Frame) -> None:
         handed, filed, copied = [], [], []

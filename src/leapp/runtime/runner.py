@@ -29,7 +29,7 @@ from leapp.runtime.engines import EngineOptions, Unit, load_units
 from leapp.runtime.latency import Latency, measure
 from leapp.runtime.plan import Plan, make_plan
 from leapp.runtime.ports import PortInfo, describe
-from leapp.runtime.program import Frame, Program, Slot
+from leapp.runtime.program import Program, Slot
 from leapp.runtime.recording import Recorder, Replay, compare, read_recording
 from leapp.runtime.values import from_raw, is_tensor, to_array
 
@@ -529,19 +529,21 @@ class Runner:
             held |= {k: self._duplicate(v) for k, v in values.items()}
         return values, overrides, held
 
-    def _run_careful(self, overrides: Mapping[str, Any], held: dict[str, Any]) -> Frame:
-        """Run one step with some state replaced. A step that fails leaves the state and the held inputs as they were."""
-        before = {k: self._read(k) for k in overrides}
-        try:
-            for k, value in overrides.items():
-                self._write(k, self._host(k, value))
-            frame: Frame = self._program.frame.run()
-        except BaseException:
-            for k, value in before.items():
-                self._write(k, value)
-            raise
-        self._held = held
-        return frame
+    def _step_carefully(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one step on whatever was given. A step that fails leaves the state and the held inputs as they were."""
+        with self._lock:
+            values, overrides, held = self._gather(given)
+            before = {k: self._read(k) for k in overrides}
+            try:
+                for k, value in overrides.items():
+                    self._write(k, self._host(k, value))
+                results: dict[str, Any] = self._program.frame.step(None, self._in_order(values))
+            except BaseException:
+                for k, value in before.items():
+                    self._write(k, value)
+                raise
+            self._held = held
+            return results
 
     def _resolve(self, where: object) -> str:
         ports = self._plan.input_ports
@@ -589,6 +591,10 @@ class Runner:
 
     def _own(self, where: str, array: Array) -> Any:
         """An array nobody else holds, in the form the face loads."""
+        raise NotImplementedError
+
+    def _in_order(self, values: Mapping[str, Any]) -> list[Any]:
+        """The values of all inputs as the step takes them."""
         raise NotImplementedError
 
     def _duplicate(self, value: Any) -> Any:

@@ -1,0 +1,73 @@
+"""Tensors looked at in one trip: class, dtype, device, shape and strides, without a Python attribute each.
+
+Built on a part of PyTorch that is not public. It is tried once in a process; where it does not do what is asked of it,
+guards know nothing and callers look for themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+__all__ = ["Guard"]
+
+_PATIENCE = 16
+"""How many unknown forms are let pass before the next one is learned."""
+
+
+def _never(*values: Any) -> bool:
+    return False
+
+
+@lru_cache(maxsize=1)
+def _engine() -> Callable[..., Any] | None:
+    """PyTorch's own check, if it is there and answers as expected."""
+    try:
+        made: Callable[..., Any] = torch._C._dynamo.guards.TensorGuards
+        with torch.enable_grad():
+            check = made(torch.zeros(2, 3), dynamic_dims_sizes=[[2, 3]], dynamic_dims_strides=[[3, 1]]).check
+            good = [torch.ones(2, 3)]
+            bad = [torch.ones(3, 2), torch.ones(6), torch.ones(2, 3).double(), torch.ones(3, 2).t()]
+            bad += [torch.ones(2, 3, requires_grad=True), torch.ones(2, 3, device="meta"), torch.nn.Parameter(good[0])]
+            right = all(check(value) is True for value in good) and not any(check(value) for value in bad)
+    except (AttributeError, TypeError, RuntimeError):
+        return None
+    return made if right else None
+
+
+class Guard:
+    """What is known of the tensors at some place of a step.
+
+    Args:
+        shapes: The shape of each tensor.
+        contiguous: Whether each tensor must lie contiguous in memory.
+
+    Attributes:
+        check: Whether all tensors have a form that was seen to be right. False says nothing.
+    """
+
+    __slots__ = ("_missed", "_sizes", "_strides", "check")
+
+    def __init__(self, shapes: Sequence[Sequence[int]], contiguous: Sequence[bool]) -> None:
+        self._sizes = [list(shape) for shape in shapes]
+        self._strides = [_strides(shape, whole) for shape, whole in zip(shapes, contiguous, strict=True)]
+        self._missed = 0
+        self.check: Callable[..., bool] = _never
+
+    def saw(self, values: Sequence[torch.Tensor]) -> None:
+        """Tell that these values, which ``check`` did not know, were looked at and are right."""
+        engine = _engine()
+        if engine is not None and self._missed % _PATIENCE == 0:
+            self.check = engine(*values, dynamic_dims_sizes=self._sizes, dynamic_dims_strides=self._strides).check
+        self._missed += 1
+
+
+def _strides(shape: Sequence[int], contiguous: bool) -> list[int | None]:
+    """The strides to ask for: none where they do not matter."""
+    if not contiguous or 0 in shape:
+        return [None] * len(shape)
+    return [math.prod(shape[axis + 1 :]) if size > 1 else None for axis, size in enumerate(shape)]

@@ -1,0 +1,162 @@
+"""One step as one straight Python function, written when a bundle is opened.
+
+After an engine ran, the processor has forgotten the interpreter; every loop over what never changes would be paid anew in
+each step. The text holds numbers only: names and objects enter through the namespace.
+
+Knows neither arrays nor tensors: a face says how values come in and go out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from leapp.errors import BundleError
+from leapp.runtime.arrays import form
+from leapp.runtime.program import Frame, Program, Slot
+
+__all__ = ["Door", "Name", "write_steps"]
+
+Name = Callable[[Any], str]
+"""Makes an object known to the text and returns its name there."""
+
+
+class Lock(Protocol):
+    """A lock that its holder may take again."""
+
+    def acquire(self) -> bool:
+        """Take it."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+class Door(Protocol):
+    """How a face brings values in and takes results out, as pieces of the text."""
+
+    def _look(self, name: Name, values: Sequence[str]) -> list[str]:
+        """Lines that ``return None`` unless the values are as expected. They may put others in their place."""
+
+    def _fill(self, name: Name, values: Sequence[str]) -> list[str]:
+        """Lines that bring the values into host memory, where they go there."""
+
+    def _hand_out(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
+        """The value of an output for the caller. ``made`` is the tensor, if the output lives in a register."""
+
+
+def write_steps(program: Program, lock: Lock, door: Door, inputs: Sequence[str], outputs: Sequence[str], plain: bool) -> None:
+    """Give every frame its ``step``.
+
+    Args:
+        program: The memory and the calls.
+        lock: Held during a step.
+        door: The face.
+        inputs: The keys of the inputs, in the order of values.
+        outputs: The keys of the outputs.
+        plain: Whether inputs that look right may be used at once. All of them go the careful way otherwise.
+    """
+    for frame in program.frames:
+        frame.step = _written(program, frame, lock, door, inputs, outputs, plain)
+
+
+def _written(
+    program: Program,
+    frame: Frame,
+    lock: Lock,
+    door: Door,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    plain: bool,
+) -> Callable[..., Any]:
+    names: dict[str, Any] = {"R": frame.registers, "N": frame.next.registers, "program": program, "frame": frame}
+    names |= {"failed": _failed, "wrong": _wrong, "Refused": BundleError}
+    names |= {"acquire": lock.acquire, "release": lock.release}
+
+    def name(value: Any) -> str:
+        names[f"c{len(names)}"] = value
+        return f"c{len(names) - 1}"
+
+    values = [f"i{place}" for place in range(len(inputs))]
+    lines = [*_turn(frame), *_grad_off(program, names), *_entry(door, name, inputs, values, plain)]
+    lines += door._fill(name, values)
+    entering = [(program.inputs[key], value) for key, value in zip(inputs, values, strict=True)]
+    entered = {slot.register: value for slot, value in entering if slot.arrays is None}
+    lines += _calls(frame, name, entered)
+    lines += [f"N[{target}] = v{source}" for source, target in frame.handed]
+    lines += [f"{name(file)}(v{register})" for file, register in frame.filed]
+    lines += [f"{name(to)}[...] = {name(array)}" for to, array in frame.copied]
+    if frame.next is not frame:
+        lines += [f"program.frame = {name(frame.next)}", "program.ran = frame"]
+    slots = [(key, program.outputs[key]) for key in outputs]
+    results = (f"{name(k)}: {door._hand_out(name, k, slot, frame, f'v{slot.register}')}" for k, slot in slots)
+    lines.append(f"return {{{', '.join(results)}}}")
+    text = ["def step(inputs, values=None):", " acquire()", " try:", *(f"  {line}" for line in lines), " finally: release()"]
+    exec(compile("\n".join(text), "<leapp step>", "exec"), names)
+    step: Callable[..., Any] = names["step"]
+    return step
+
+
+def _turn(frame: Frame) -> list[str]:
+    """Whose turn it is is certain only under the lock."""
+    return [] if frame.next is frame else ["if program.frame is not frame: return program.frame.step(inputs, values)"]
+
+
+def _grad_off(program: Program, names: dict[str, Any]) -> list[str]:
+    if not program.torch:
+        return []
+    from torch import _C
+
+    names |= {"grad": _C.is_grad_enabled, "set_grad": _C._set_grad_enabled}
+    return ["if grad():", " set_grad(False)", " try: return step(inputs, values)", " finally: set_grad(True)"]
+
+
+def _entry(door: Door, name: Name, inputs: Sequence[str], values: Sequence[str], plain: bool) -> list[str]:
+    taken = "".join(f"{value}, " for value in values)
+    careful = [f"else: {taken}= values"] if values else []
+    if not plain:
+        return ["if values is None: return None", *careful]
+    lines = ["if values is None:", f" if inputs.__class__ is not dict or len(inputs) != {len(inputs)}: return None"]
+    if values:
+        lines.append(" try:")
+        lines += [f"  {value} = inputs[{name(key)}]" for key, value in zip(inputs, values, strict=True)]
+        lines.append(" except KeyError: return None")
+        lines += [f" {line}" for line in door._look(name, values)]
+    return lines + careful
+
+
+def _calls(frame: Frame, name: Name, entered: dict[int, str]) -> list[str]:
+    states = {target for _, target in frame.handed}
+    known = dict(entered)
+
+    def argument(register: int) -> str:
+        if register in known:
+            return known[register]
+        return f"R[{register}]" if register in states else name(frame.registers[register])
+
+    lines = ["at = None", "try:"]
+    for call in frame.calls:
+        lines.append(f" at = {name(call.label)}")
+        lines += [f" {name(load)}(v{register})" for load, register in call.loads]
+        made = f"{name(call.function)}({', '.join(map(argument, call.inputs))})"
+        taken = ", ".join(f"v{register}" for register in call.outputs)
+        lines.append(f" {taken}{'' if call.single else ','} = {made}" if taken else f" {made}")
+        if call.guard is not None:
+            guard = name(call.guard)
+            lines.append(f" if not {guard}.check({taken}):")
+            for register, *about in call.checks:
+                shape, dtype, key = map(name, about)
+                lines.append(f"  if v{register}.shape != {shape} or v{register}.dtype is not {dtype}:")
+                lines.append(f"   raise wrong(v{register}, {shape}, {dtype}, {key})")
+            lines.append(f"  {guard}.saw(({taken},))")
+        lines += [f" R[{register}] = v{register}" for register in call.outputs]
+        known |= {target: f"v{source}" for source, target in call.moves}
+    return [*lines, " pass", "except Refused: raise", "except Exception as error: raise failed(at, error) from error"]
+
+
+def _failed(label: str, error: Exception) -> BundleError:
+    return BundleError(f"Node {label} failed: {error}")
+
+
+def _wrong(value: Any, shape: Any, dtype: Any, key: str) -> BundleError:
+    found = form(value.dtype, value.shape) if hasattr(value, "dtype") else type(value).__name__
+    return BundleError(f"Output {key!r} came out as {found}, the bundle says {form(dtype, shape)}.")
