@@ -56,6 +56,41 @@ def test_refused_inputs_name_the_port_and_leave_the_state(tmp_path, face, backen
             np.testing.assert_array_equal(array(v), before[k], err_msg=name)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+def test_a_step_that_was_right_many_times_makes_nothing_else_right(tmp_path, backend, mode):
+    path = memory(tmp_path, backend)
+    manager, fresh = InferenceManager(path), Pipeline(path)
+    (state,) = manager.feedback_inputs
+    wide = torch.stack([torch.from_numpy(GOOD), torch.zeros(3)], 1)
+    row = torch.zeros(2, 3)
+    row[1] = torch.from_numpy(GOOD)
+    others = [
+        wide[:, 0],
+        row[1],
+        torch.from_numpy(GOOD).requires_grad_(),
+        torch.nn.Parameter(torch.from_numpy(GOOD)),
+        GOOD,
+        GOOD.tolist(),
+    ]
+    with mode():
+        for k in range(40):
+            given = torch.from_numpy(GOOD) + k
+            np.testing.assert_array_equal(array(manager({"p/x": given})["p/y"]), fresh({"p/x": given})["p/y"])
+        for k in range(40):
+            (made,) = manager({"p/x": others[k % len(others)]}).values()
+            assert not made.requires_grad
+            np.testing.assert_array_equal(array(made), fresh({"p/x": GOOD})["p/y"])
+        before = array(manager.state()[state])
+        for given, error, message in REFUSED.values():
+            if isinstance(given, dict):
+                given = {state if k == "STATE" else k: v for k, v in given.items()}
+                given |= {k: torch.from_numpy(v) for k, v in given.items() if isinstance(v, np.ndarray)}
+            with pytest.raises(error, match=message):
+                manager(given)
+        np.testing.assert_array_equal(array(manager.state()[state]), before)
+
+
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
