@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import pickle
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -396,6 +397,9 @@ COPIES = {
     "float": lambda t, _: t.float(),
     "data": lambda t, _: t.data,
     "deepcopy": lambda t, _: copy.deepcopy(t),
+    "copy": lambda t, _: copy.copy(t),
+    "pickle": lambda t, _: pickle.loads(pickle.dumps(t)),
+    "numpy": lambda t, _: torch.from_numpy(t.numpy().copy()),
     "chain": lambda t, _: t.detach().clone().cpu().contiguous(),
     "whole_slice": lambda t, buf: _filled(buf, t),
     "copy_": lambda t, buf: buf.copy_(t),

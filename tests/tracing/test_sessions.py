@@ -472,6 +472,23 @@ def test_nodes_in_several_threads(tmp_path: Path) -> None:
     assert build() == {f"n{k}": True for k in range(4)}
 
 
+def test_a_session_that_another_thread_ends(tmp_path: Path) -> None:
+    """Nothing is recorded any more, and the next call of leapp leaves this thread as it was."""
+    leapp.start("g", save_path=tmp_path)
+    x = A.input_tensors("n", {"x": torch.randn(3)})
+    kept = A.output_tensors("n", {"y": x * 2.0}, export_with="jit")
+    A.input_tensors("open", {"x": torch.randn(3)})
+    ending = threading.Thread(target=leapp.stop)
+    ending.start()
+    ending.join()
+    assert torch.add(kept, torch.ones(3)).tolist() == (x * 2.0 + 1.0).tolist()
+    leapp.start("g", save_path=tmp_path)
+    simple()(torch.randn(3))
+    leapp.stop()
+    assert torch._C._len_torch_function_stack() == torch._C._len_torch_dispatch_stack() == 0
+    assert build() == {"n": True}
+
+
 def test_a_forked_child_is_clean(tmp_path: Path) -> None:
     """The child is in no session, and what it logs does not reach the parent's log."""
     leapp.start("g", save_path=tmp_path)

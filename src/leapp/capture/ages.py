@@ -7,8 +7,13 @@ plain ops: what it was made from, and whether it was changed in a way that keeps
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
+import numpy as np
 import torch
 
+from leapp.capture.births import Births
 from leapp.capture.calls import Kind
 
 __all__ = ["Ages"]
@@ -26,16 +31,43 @@ class Ages:
         self._made_of: dict[int, frozenset[int]] = {}
         self._carried: set[int] = set()
         self._received: set[int] = set()
+        self._lent: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._births = Births()
+
+    def begin(self) -> None:
+        """A node is open: what is made from here on is not older than it."""
+        self._births.begin()
 
     def clear(self) -> None:
         """No node is open any more."""
         self._made_of.clear()
         self._carried.clear()
         self._received.clear()
+        self._lent.clear()
+        self._births.end()
+
+    def over(self, array: np.ndarray[Any, Any], t: Tensor) -> None:
+        """``t`` lies over the memory of ``array``, and is as old as that."""
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        cdata = int(t.untyped_storage()._cdata)
+        self._lent.pop(cdata, None)
+        if self._births.is_new(array):
+            self._made_of[cdata] = _NONE
+            return
+        first = next((c for c, (_, ref) in self._lent.items() if ref() is array), cdata)
+        self._lent[cdata] = (first, weakref.ref(array))
+        if first == cdata:
+            self._made_of.pop(cdata, None)
+
+    def lender(self, t: Tensor) -> weakref.ref[Any] | None:
+        """The array whose memory ``t`` lies over, if it is older than the open nodes."""
+        found = self._lent.get(_storage(t))
+        return None if found is None else found[1]
 
     def origins(self, t: Tensor) -> frozenset[int]:
         """The old memories that went into what ``t`` holds."""
-        cdata = _storage(t)
+        cdata = self._memory(t)
         return self._made_of.get(cdata, frozenset({cdata}))
 
     def is_fresh(self, t: Tensor) -> bool:
@@ -53,7 +85,7 @@ class Ages:
     def written(self, t: Tensor) -> None:
         """A traced value is written to plain memory."""
         if not self.is_fresh(t):
-            self._received.add(_storage(t))
+            self._received.add(self._memory(t))
 
     def plain_call(self, kind: Kind, target: Tensor | None, leaves: list[Tensor], results: list[Tensor]) -> None:
         """A call without traced values has run; ``target`` is what it wrote to."""
@@ -61,14 +93,14 @@ class Ages:
             self._plain_write(kind, target, [t for t in leaves if t is not target])
             return
         into = frozenset[int]().union(*map(self.origins, leaves)) if leaves else _NONE
-        shared = {_storage(t) for t in leaves}
+        shared = {self._memory(t) for t in leaves}
         for o in results:
-            cdata = _storage(o)
+            cdata = self._memory(o)
             if cdata not in shared:
                 self._made_of[cdata] = into
 
     def _plain_write(self, kind: Kind, target: Tensor, others: list[Tensor]) -> None:
-        cdata = _storage(target)
+        cdata = self._memory(target)
         into = frozenset[int]().union(*map(self.origins, others)) if others else _NONE
         whole = target.numel() * target.element_size() == _size(target) and kind.name != "__setitem__"
         if whole and kind.name in _FILLS | _COPIES:
@@ -77,6 +109,12 @@ class Ages:
             self._made_of[cdata] = self.origins(target) | into
         elif not self.is_fresh(target):
             self._carried.add(cdata)
+
+    def _memory(self, t: Tensor) -> int:
+        """The storage of ``t``, or the first one over the same array."""
+        cdata = _storage(t)
+        found = self._lent.get(cdata)
+        return cdata if found is None else found[0]
 
 
 def _storage(t: Tensor) -> int:

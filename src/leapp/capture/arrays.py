@@ -195,10 +195,8 @@ class Arrays(Ufuncs):
     def through(self, function: Any, name: str, array: Array, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call whose result is no array: the value leaves the graph."""
         result = function(*unwrapped((array, *args)), **unwrapped(kwargs))
-        tape = self.traced(array)
-        if tape is not None:
-            source = _SOURCES.get(name) if isinstance(result, (bool, int, float)) else None
-            self.escape(tape, name, [array], result if source is None else digits(result), source)
+        source = _SOURCES.get(name) if isinstance(result, (bool, int, float)) else None
+        self.escape(self.traced(array), name, [array], result if source is None else digits(result), source)
         return result
 
     def read_out(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

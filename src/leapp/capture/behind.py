@@ -124,6 +124,8 @@ class Behinds:
         except (TypeError, ValueError):
             return None
         self._hold(root, whole)
+        if self.recorder.tapes:
+            self.recorder.ages.over(root, whole)
         return whole
 
     def _hold(self, root: Array, whole: Tensor) -> None:
@@ -325,6 +327,8 @@ class Behinds:
     def escape(self, tape: Tape | None, kind: str, operands: Iterable[Any], value: Any, source: Any = None) -> None:
         """Note that a value left the graph."""
         if tape is None:
+            for t in self._tensors(operands):
+                self.recorder.read_between(kind, t, frozen(value))
             return
         reads = []
         with self.recorder.silence():

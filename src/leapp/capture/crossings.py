@@ -80,7 +80,10 @@ def _from_numpy(arrays: Arrays) -> Callable[..., Any]:
     def from_numpy(ndarray: Any) -> Any:
         if arrays.listening and isinstance(ndarray, np.ndarray) and arrays.concerned([ndarray]):
             return arrays.to_tensor(ndarray)
-        return original(ndarray)
+        made = original(ndarray)
+        if arrays.recorder.tapes:
+            arrays.recorder.ages.over(ndarray, made)
+        return made
 
     return from_numpy
 

@@ -1,4 +1,4 @@
-"""Pickling inside a node: what is read back in this process is a copy of the value as it was.
+"""Pickling during a session: what is read back in this process is a copy of the value as it was.
 
 ``copy.copy`` and ``pickle`` take tensors apart in ways that no mode sees, but both ask ``copyreg`` first.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from leapp.capture.provenance import Published
 from leapp.capture.recorder import Recorder
 from leapp.capture.source import where
 from leapp.capture.tape import Call
@@ -24,15 +25,16 @@ def reduce(t: torch.Tensor) -> Any:
     """What ``copyreg`` hands to pickle while a session is open."""
     reduced = t.__reduce_ex__(4)  # type: ignore[no-untyped-call]
     recorder = Recorder.current
-    if recorder is None or not recorder.tapes or not isinstance(reduced, tuple) or _saves_checkpoint():
+    if recorder is None or not isinstance(reduced, tuple) or _saves_checkpoint():
         return reduced
     with recorder.silence():
-        tape = recorder.owner([t])
+        tape = recorder.owner([t]) if recorder.tapes else None
         ref = tape.find(t) if tape is not None else None
-        if tape is None or ref is None:
+        source = recorder.source(t)
+        if ref is None and source is None:
             return reduced
         token = len(recorder.pickled)
-        recorder.pickled[token] = (tape, tape.remember(ref))
+        recorder.pickled[token] = (tape, tape.remember(ref)) if tape is not None and ref is not None else source
     return (rebuild, (token, *reduced[:2]), *reduced[2:])
 
 
@@ -45,13 +47,17 @@ def _saves_checkpoint() -> bool:
 
 
 def rebuild(token: int, func: Any, args: tuple[Any, ...]) -> Any:
-    """Read back a tensor that was pickled while a node was open."""
+    """Read back a tensor that was pickled during the session."""
     result = func(*args)
     recorder = Recorder.current
-    tape, ref = recorder.pickled.get(token, (None, None)) if recorder is not None else (None, None)
-    if recorder is not None and tape is not None and ref is not None and tape.open:
-        with recorder.silence():
-            if tape.find(result) is None:
-                slot = tape.bind(result).slot
-                tape.calls.append(Call(torch.clone, (ref,), {}, (slot,), (ref.slot,), (), where()))
+    found = recorder.pickled.get(token) if recorder is not None else None
+    if recorder is None or found is None:
+        return result
+    with recorder.silence():
+        if isinstance(found, Published):
+            recorder.published.copy(found, result)
+        elif found[0].open and found[0].find(result) is None:
+            tape, ref = found
+            slot = tape.bind(result).slot
+            tape.calls.append(Call(torch.clone, (ref,), {}, (slot,), (ref.slot,), (), where()))
     return result

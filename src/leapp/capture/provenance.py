@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from leapp.capture.calls import Kind, tensors
 from leapp.capture.regions import geometry
 from leapp.capture.source import Where, where
 
-__all__ = ["Provenance", "Published"]
+__all__ = ["Provenance", "Published", "Read"]
 
 Tensor = torch.Tensor
 Glue = tuple[tuple[str, Where], ...]
@@ -38,11 +39,26 @@ class Published:
         return Published(t, self.node, self.port, self.passno, (*self.glue, *ops)[-_REMEMBERED:], self.static)
 
 
+@dataclass(slots=True, eq=False)
+class Read:
+    """A published output that was read out between nodes, as a number or a list."""
+
+    kind: str
+    source: str
+    passno: int
+    where: Where
+    value: Any
+    varies: bool = False
+    """Whether the same line read another value in a later pass."""
+
+
 class Provenance:
     """The tensors that go back to published outputs, by identity."""
 
     def __init__(self) -> None:
         self._known: dict[int, Published] = {}
+        self.reads: dict[tuple[str, Where], Read] = {}
+        """What was read out between nodes, by line."""
 
     def __bool__(self) -> bool:
         return bool(self._known)
@@ -81,6 +97,16 @@ class Provenance:
         if found.version is not None and found.version != _version(t):
             found = self._known[id(t)] = found.of(t, ("an in-place write", where()))
         return found
+
+    def read(self, kind: str, source: Published, value: Any) -> None:
+        """A value of ``source`` became something that is no tensor, outside all nodes."""
+        at = where()
+        found = self.reads.get((kind, at))
+        if found is None:
+            name = f"{source.node}/{source.port}"
+            self.reads[kind, at] = Read(kind, name, source.passno, at, value)
+        elif not found.varies:
+            found.varies = repr(found.value) != repr(value)
 
     def latest(self, node: str, port: str, passno: int) -> Tensor | None:
         """The tensor that was published as that output, if it is still there and unchanged."""

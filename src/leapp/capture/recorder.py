@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from leapp.capture.ages import Ages
 from leapp.capture.arrays import Arrays
 from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
+from leapp.capture.plain import address
 from leapp.capture.provenance import Provenance, Published
 from leapp.capture.regions import geometry
 from leapp.capture.rewrites import CONSTRUCTORS, REWRITES
@@ -69,7 +70,7 @@ class Recorder:
         self.random: dict[int, weakref.ref[Tensor]] = {}
         self.born: dict[int, weakref.ref[Tensor]] = {}
         self.ages = Ages()
-        self.pickled: dict[int, tuple[Tape, Ref]] = {}
+        self.pickled: dict[int, tuple[Tape, Ref] | Published | None] = {}
         self.arrays = Arrays(self)
         self._function = _FunctionMode(self)
         self._dispatch = _DispatchMode(self)
@@ -106,6 +107,14 @@ class Recorder:
                 _discard(stack, self._dispatch)
         on.function = on.dispatch = False
 
+    @staticmethod
+    def sweep() -> None:
+        """Take off the modes that a session left on this thread because another thread ended it."""
+        now = Recorder.current
+        for modes in (_function_modes, _dispatch_modes):
+            with modes() as stack:
+                stack[:] = [m for m in stack if not isinstance(m, _FunctionMode | _DispatchMode) or m.recorder is now]
+
     @property
     def installed(self) -> bool:
         """Whether this thread is listened to."""
@@ -131,6 +140,7 @@ class Recorder:
         tape = Tape(node)
         tape.chance = _generators()
         self.tapes.append(tape)
+        self.ages.begin()
         return tape
 
     def close(self, tape: Tape) -> None:
@@ -238,7 +248,7 @@ class Recorder:
         for t in targets:
             if not _is_known(known, t) and not tape.owns(t):
                 self.published.written(t, kind.name)
-                tape.adopt(t, self.ages.origins(t))
+                tape.adopt(t, self.ages.origins(t), self.ages.lender(t))
                 self.ages.written(t)
         refs: dict[int, Ref] = {}
         for t in leaves:
@@ -315,7 +325,7 @@ class Recorder:
         ref = tape.constant(t)
         constant = tape.constants[ref.slot]
         born = self.random.get(id(t))
-        constant.origins = self.ages.origins(t)
+        constant.origins, constant.lender = self.ages.origins(t), self.ages.lender(t)
         constant.random = born is not None and born() is t and not isinstance(t, torch.nn.Parameter)
         if source is not None:
             constant.undeclared = f"{source.node}/{source.port}"
@@ -380,22 +390,31 @@ class Recorder:
         if self.published:
             self.published.follow(kind, args, leaves, results)
             if kind.name == "numpy" and self.source(leaves[0]) is not None:
-                out = self.arrays.to_array(leaves[0], out)
+                return self.arrays.to_array(leaves[0], out)
         if drawn or (self.random and any(self._is_random(t) for t in leaves)):
             for o in results or leaves[:1]:
                 self.random[id(o)] = weakref.ref(o)
             if self.tapes and not results and out is not None:
                 self.tapes[-1].escapes.append(Escape(f"random number read by {kind.name}", where(), out))
-        elif self.tapes and not results and out is not None and kind.looks_at is None and leaves:
-            source = self.source(leaves[0])
-            if source is not None:
-                self.tapes[-1].escapes.append(Escape(f"{kind.name} of '{source.node}/{source.port}'", where(), out))
+        elif not results and out is not None and kind.looks_at is None and leaves:
+            self.read_between(kind.name, leaves[0], out)
         if self.tapes:
             target = next(iter(_targets(kind, args, kwargs)), None) if kind.writes or kwargs or kind.statistics else None
-            self.ages.plain_call(kind, target, leaves, results)
+            if func in CONSTRUCTORS and args and isinstance(args[0], np.ndarray) and out.data_ptr() == address(args[0]):
+                self.ages.over(args[0], out)
+            else:
+                self.ages.plain_call(kind, target, leaves, results)
             for o in results:
                 self.born[id(o)] = weakref.ref(o)
         return out
+
+    def read_between(self, kind: str, t: Tensor, out: Any) -> None:
+        """A published output became something that is no tensor: frozen in the node that is open, or in one after it."""
+        source = self.source(t)
+        if source is not None and self.tapes:
+            self.tapes[-1].escapes.append(Escape(f"{kind} of '{source.node}/{source.port}'", where(), out))
+        elif source is not None and kind not in _TEXT:
+            self.published.read(kind, source, out)
 
     def _is_random(self, t: Tensor) -> bool:
         found = self.random.get(id(t))
@@ -458,6 +477,8 @@ class _FunctionMode(TorchFunctionMode):
         if kwargs is None:
             kwargs = {}
         recorder = self.recorder
+        if recorder is not Recorder.current:
+            return func(*args, **kwargs)  # another thread ended the session
         if not recorder.tapes:
             made = recorder.arrays.seen and func in CONSTRUCTORS
             if kind.metadata or not (made or kind.random or kind.writes or recorder.published.concerns(args, kwargs)):

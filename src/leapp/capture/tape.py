@@ -69,6 +69,8 @@ class Constant:
     random: bool = False
     origins: frozenset[int] = frozenset()
     """The memories older than the node that went into it."""
+    lender: weakref.ref[Any] | None = None
+    """The array whose memory it lies over, if that is older than the node."""
     undeclared: str | None = None
     """What other node the value was computed from, if it was."""
 
@@ -257,7 +259,7 @@ class Tape:
         )
         return ref
 
-    def adopt(self, t: Tensor, origins: frozenset[int] = frozenset()) -> None:
+    def adopt(self, t: Tensor, origins: frozenset[int] = frozenset(), lender: weakref.ref[Any] | None = None) -> None:
         """Before a traced value is written into plain memory: its present content becomes a value of the tape."""
         memory = self._memory(t)
         if memory is None or (memory.traced and memory.root is not None):
@@ -270,7 +272,7 @@ class Tape:
         ref = Ref(len(self.memory_of), t)
         self.memory_of.append(memory)
         memory.add(ref, geometry(root))
-        self.constants[ref.slot] = Constant(snapshot(root), where(), None, weakref.ref(t), origins=origins)
+        self.constants[ref.slot] = Constant(snapshot(root), where(), None, weakref.ref(t), origins=origins, lender=lender)
         if whole:
             self.known[id(t)] = ref
 
@@ -327,6 +329,13 @@ class Tape:
         self.memory_of.append(Memory(True, None))
         self.calls.append(Call(torch.clone, (ref,), {}, (kept.slot,), (ref.slot,), (), where()))
         return kept
+
+    def let_go(self, slot: int) -> bool:
+        """Whether the memory of a constant, older than the node, is gone: the program put something else in its place."""
+        constant, weak = self.constants[slot], self.memory_of[slot].weak
+        if not constant.origins or constant.lender is not None or weak is None or constant.version is not None:
+            return False
+        return bool(torch.UntypedStorage._expired(weak))
 
     def changed_behind(self) -> Constant | None:
         """A constant held by reference that was written to after it was read, if there is one."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leapp.annotations import annotate
+from leapp.capture.recorder import Recorder
 from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, SessionError
 from leapp.semantics import GraphConfigs
 from leapp.tracing.compiling import Settings, compile_session
@@ -62,6 +63,7 @@ class ExportManager:
         escapes: str = "warn",
     ) -> None:
         """See :func:`leapp.start`."""
+        Recorder.sweep()
         graph, directory = _place(name, save_path)
         if not isinstance(max_cached_io, int):
             raise AnnotationTypeError(f"max_cached_io is a number of samples, not {type(max_cached_io).__name__}.")
@@ -107,6 +109,7 @@ class ExportManager:
 
     def stop(self) -> None:
         """See :func:`leapp.stop`."""
+        Recorder.sweep()
         if not self.interpreting or self.session is None:
             raise SessionError("stop() was called but no session is open. Call leapp.start() first.")
         self._leave()
@@ -139,6 +142,7 @@ class ExportManager:
         target: str | None = None,
     ) -> dict[str, Any] | bool:
         """See :func:`leapp.compile_graph`."""
+        Recorder.sweep()
         if self.interpreting:
             raise SessionError("compile_graph() was called while the session is open. Call leapp.stop() first.")
         if self.session is None or self.settings is None:
@@ -226,6 +230,9 @@ def start(
 
 def stop() -> None:
     """Close the session. Everything it changed in the process is undone.
+
+    Called in another thread than ``start()``, it ends the recording everywhere at once. Torch lets no thread change the modes
+    of another, so an idle one stays in the starting thread until that calls a function of leapp.
 
     Example:
         >>> leapp.start("my_policy")

@@ -14,7 +14,7 @@ from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.semantics import TensorSemantics
 from leapp.tracing.words import nearest
 
-__all__ = ["MethodNode", "bind_arguments", "node_name_of", "output_names_of", "refuse_unfit"]
+__all__ = ["MethodNode", "bind_arguments", "node_name_of", "output_names_of", "refuse_unfit", "self_of"]
 
 Declare = Callable[[str, Any], Any]
 
@@ -91,6 +91,16 @@ def bind_arguments(
             extra += 1
         declared.append(value if skip or not _carries_tensors(value) else declare(name, value))
     return tuple(declared), {k: declare(k, v) if _carries_tensors(v) else v for k, v in kwargs.items()}
+
+
+def self_of(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """The object that a method is called on, or ``None``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    owner = getattr(function, "__self__", None)
+    if owner is None and args and _positional_names(function)[:1] == ["self"]:
+        owner = args[0]
+    return None if isinstance(owner, type) else owner
 
 
 def _positional_names(function: Callable[..., Any]) -> list[str]:

@@ -14,10 +14,12 @@ from leapp.errors import AnnotationError, TraceError
 if TYPE_CHECKING:
     import torch
 
+    from leapp.capture.provenance import Read
     from leapp.capture.replay import Program, Replay
     from leapp.capture.source import Where
     from leapp.capture.tape import Tape
     from leapp.semantics import TensorSemantics
+    from leapp.tracing.attributes import ChangedNumber
 
 __all__ = ["InputPort", "NodeTrace", "OutputPort", "Role", "Sample", "Source", "TrackedBuffer", "dtype_name"]
 
@@ -102,6 +104,12 @@ class NodeTrace:
         self.retraced = False
         self.order = -1
         self.wanted: set[str] = set()
+        self.read_before: list[Read] = []
+        """Values of other nodes that were read out before this one was opened."""
+        self.left: dict[str, torch.Tensor] = {}
+        """The tensors that the last pass gave as new values of states."""
+        self.changed_later: dict[str, tuple[str, Where]] = {}
+        """State that was changed after a pass: by what, where."""
         self.inlined: set[Any] = set()
         """Decorated functions that ran as part of this node."""
 
@@ -122,6 +130,7 @@ class NodeTrace:
         self.registered = 0
         self.suspects: dict[int, bool] = {}
         """Constants made of tensors that are older than the node and that the first pass changed; whether that is certain."""
+        self.changed_numbers: list[ChangedNumber] = []
         self.samples: list[Sample] = []
         self.current = Sample(entered)
         self.passes = 0

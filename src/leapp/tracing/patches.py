@@ -19,8 +19,9 @@ from leapp.capture.hooks import Hooks, supported
 from leapp.capture.pickling import reduce
 from leapp.capture.plain import arrays_in
 from leapp.capture.recorder import PLAIN, Recorder
+from leapp.capture.source import where
 from leapp.capture.traced import PLAIN_METHODS, make_number
-from leapp.errors import AnnotationError, AnnotationTypeError
+from leapp.errors import AnnotationError, AnnotationTypeError, TraceError
 
 __all__ = ["FunctionPatch", "Patches", "check_patches"]
 
@@ -75,6 +76,25 @@ def _check(patch: Any) -> None:
         raise AnnotationTypeError("FunctionPatch: replacement is not callable.")
 
 
+def _apart(recorder: Recorder, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def export(*args: Any, **kwargs: Any) -> Any:
+        if not recorder.installed:
+            return original(*args, **kwargs)
+        if recorder.tapes:
+            raise TraceError(
+                f"node '{recorder.tapes[-1].node}': {name} at {where()} follows calls as the open node does, and neither can "
+                "see through the other. Export before annotate.input_tensors(); what it gives may be called inside the node."
+            )
+        recorder.remove()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            recorder.listen()
+
+    return export
+
+
 def _forget_reducer() -> None:
     import torch
 
@@ -97,6 +117,7 @@ class Patches:
             self._keep_fast_paths()
             self._follow_pickling()
             self._follow_threads()
+            self._keep_exporters_apart()
             for owner, name, replacement in watched(self._recorder):
                 self._replace(owner, name, replacement)
             if self._follow_arrays:
@@ -175,6 +196,16 @@ class Patches:
 
         self._replace(threading.Thread, "start", start)
         self._replace(ThreadPoolExecutor, "submit", submit)
+
+    def _keep_exporters_apart(self) -> None:
+        """Torch's own exporters follow calls as a node does. Between nodes they run unseen; inside one they are refused."""
+        import torch
+
+        recorder = self._recorder
+        # torch.onnx loads slowly, and comes down to torch.export anyway.
+        for owner, name in ((torch.jit, "trace"), (torch.export, "export"), (sys.modules.get("torch.onnx"), "export")):
+            if owner is not None:
+                self._replace(owner, name, _apart(recorder, f"{owner.__name__}.{name}()", getattr(owner, name)))
 
     def _follow_pickling(self) -> None:
         import torch

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any
 
 from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.semantics import TensorSemantics
 
-__all__ = ["Entry", "entries", "is_leaf", "leaf_names", "map_leaves", "refuse_nested_state", "unpack"]
+__all__ = ["Entry", "Loans", "entries", "is_leaf", "leaf_names", "map_leaves", "refuse_nested_state", "unpack"]
 
 Entry = tuple[str, Any, TensorSemantics | None]
 
@@ -119,6 +119,63 @@ def map_leaves(name: str, value: Any, visit: Callable[[str, Any], Any], other: C
         return item
 
     return walk(name, value)
+
+
+class Loans:
+    """Containers of the caller that hold other tensors for as long as a function runs.
+
+    What the function does to a dict, a list or a dataclass it was given, it does to the caller's own.
+    """
+
+    def __init__(self) -> None:
+        self._lent: list[tuple[Any, Any, Any]] = []
+
+    def put(self, name: str, value: Any, visit: Callable[[str, Any], Any], other: Callable[[str, Any], None]) -> Any:
+        """As :func:`map_leaves`, but a container that can be changed is changed in place."""
+
+        def change(path: str, item: Any, parts: Iterable[tuple[Any, Any]], set_part: Callable[[Any, Any], None]) -> Any:
+            for key, part in parts:
+                new = walk(f"{path}_{_part(path, key)}", part)
+                if new is not part:
+                    set_part(key, new)
+                    self._lent.append((item, part, new))
+            return item
+
+        def walk(path: str, item: Any) -> Any:
+            if isinstance(item, MutableMapping):
+                return change(path, item, list(item.items()), item.__setitem__)
+            if isinstance(item, MutableSequence) and not isinstance(item, bytearray):
+                return change(path, item, list(enumerate(item)), item.__setitem__)
+            if dataclasses.is_dataclass(item) and not isinstance(item, type) and not _is_frozen(item):
+                parts = [(f.name, getattr(item, f.name)) for f in dataclasses.fields(item)]
+                return change(path, item, parts, lambda key, new: object.__setattr__(item, key, new))
+            if isinstance(item, tuple) and hasattr(item, "_fields"):
+                return type(item)(*(walk(f"{path}_{f}", v) for f, v in zip(item._fields, item, strict=True)))
+            if isinstance(item, tuple):
+                return tuple(walk(f"{path}_{i}", v) for i, v in enumerate(item))
+            return map_leaves(path, item, visit, other)
+
+        return walk(name, value)
+
+    def give_back(self, kept: Callable[[Any], bool]) -> None:
+        """Put the caller's tensors back wherever the function left the lent ones, but for those to be ``kept``."""
+        for item, part, new in self._lent:
+            if kept(new):
+                continue
+            if isinstance(item, MutableMapping):
+                for key in [k for k, v in item.items() if v is new]:
+                    item[key] = part
+            elif isinstance(item, MutableSequence):
+                for i in [i for i, v in enumerate(item) if v is new]:
+                    item[i] = part
+            else:
+                for field in dataclasses.fields(item):
+                    if getattr(item, field.name, None) is new:
+                        object.__setattr__(item, field.name, part)
+
+
+def _is_frozen(item: Any) -> bool:
+    return bool(type(item).__dataclass_params__.frozen)
 
 
 def _part(path: str, key: Any) -> str:

@@ -12,7 +12,8 @@ from leapp.capture.replay import Replay, cut, fill
 from leapp.errors import TraceError
 from leapp.graph.html import card, table
 from leapp.tracing.log import logger
-from leapp.tracing.undeclared import undeclared_state
+from leapp.tracing.sources import same_bits
+from leapp.tracing.undeclared import departs, undeclared_state
 
 if TYPE_CHECKING:
     from leapp.tracing.node import NodeTrace
@@ -166,10 +167,37 @@ def _escapes(node: NodeTrace) -> list[EscapeInfo]:
     for constant, proven in undeclared_state(node):
         w = constant.where
         found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, _short(constant.value), proven))
+    found += _unseen(node)
     unique: dict[tuple[Any, ...], EscapeInfo] = {}
     for info in found:
         unique.setdefault((info.kind, info.file, info.line, info.varies), info)
     return list(unique.values())
+
+
+def _unseen(node: NodeTrace) -> list[EscapeInfo]:
+    """What no recorded call tells of: with one pass a suspicion, which further passes prove or clear."""
+    found = []
+    several = len(node.samples) > 1
+    proven = several and bool(node.read_before or node.changed_numbers) and departs(node)
+    for r in node.read_before:
+        if proven or not (several and r.varies):  # else the samples show that the node does not use it
+            what = f"{r.kind} of '{r.source}', read out before the node"
+            varies = proven and r.varies
+            found.append(EscapeInfo(node.name, what, r.where.file, r.where.line, r.where.text, _short(r.value), varies))
+    for n in node.changed_numbers if proven or not several else ():
+        what = f"undeclared state: {n.owner}.{n.name} is {n.after} after the pass (keep it in a tensor, declared as state)"
+        found.append(EscapeInfo(node.name, what, n.where.file, n.where.line, n.where.text, _short(n.before), proven))
+    for name, (op, at) in node.changed_later.items():
+        if name in node.outputs and (not several or _interrupted(node, name)):
+            what = f"state '{name}' changed after output_tensors() by {op} (in no model; do it inside the node)"
+            found.append(EscapeInfo(node.name, what, at.file, at.line, at.text, "nothing", several))
+    return found
+
+
+def _interrupted(node: NodeTrace, state: str) -> bool:
+    """Whether a recorded pass began with another value of a state than the pass before left."""
+    steps = zip(node.samples, node.samples[1:], strict=False)
+    return any(b.passno == a.passno + 1 and not same_bits(a.outputs[state], b.inputs[state]) for a, b in steps)
 
 
 def _hidden_reads(node: NodeTrace) -> list[EscapeInfo]:

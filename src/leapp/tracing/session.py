@@ -30,18 +30,20 @@ from leapp.errors import (
 )
 from leapp.semantics import TensorSemantics
 from leapp.tracing import buffers
+from leapp.tracing.attributes import Attributes
 from leapp.tracing.constants import constant_names
 from leapp.tracing.log import logger
-from leapp.tracing.method import MethodNode, bind_arguments, output_names_of
+from leapp.tracing.method import MethodNode, bind_arguments, output_names_of, self_of
 from leapp.tracing.node import InputPort, NodeTrace, OutputPort, Role, Sample, TrackedBuffer, dtype_name
-from leapp.tracing.payload import Entry, entries, leaf_names, map_leaves, refuse_nested_state, unpack
+from leapp.tracing.payload import Entry, Loans, entries, leaf_names, map_leaves, refuse_nested_state, unpack
 from leapp.tracing.sources import Sources, same_bits
-from leapp.tracing.undeclared import rewritten_constants
+from leapp.tracing.undeclared import contradicts, rewritten_constants
 from leapp.tracing.words import nearest, refuse_unknown
 
 __all__ = ["Session"]
 
 Tensor = torch.Tensor
+_CHECKED = 100
 Given = dict[str, tuple[Tensor, TensorSemantics | None]]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,6 +76,7 @@ class Session:
         self.clock = 0
         """The number of the present pass."""
         self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}
+        self.attributes = Attributes()
         self._hook: Any = None
         self._running = _Running()
 
@@ -88,6 +91,9 @@ class Session:
 
     def end(self) -> None:
         """Stop listening; open nodes stay unfinished."""
+        with self.recorder.silence():
+            for node in self.nodes.values():
+                self._look_after(node)
         Recorder.current = None
         self.recorder.remove()
         if self._hook is not None:
@@ -113,6 +119,16 @@ class Session:
     def _module_called(self, module: torch.nn.Module, _: Any) -> None:
         if self.recorder.tapes:
             self.modules.setdefault(id(module), weakref.ref(module))
+            self.attributes.look(module)
+
+    def _look_after(self, node: NodeTrace) -> None:
+        """What is done to state between passes is in no model: note what was done to it since the last one."""
+        for name, t in node.left.items():
+            found = self.recorder.source(t)
+            if found is not None and found.glue:
+                node.changed_later.setdefault(name, found.glue[-1])
+            elif any(b.port == name and b.module is not None and getattr(b.module, b.name, t) is not t for b in node.buffers):
+                node.changed_later.setdefault(name, ("an assignment", node.outputs[name].where))
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -131,10 +147,12 @@ class Session:
         if node is None:
             check_node_name(name)
             node = self.nodes[name] = NodeTrace(name, self._tape(name), self.clock)
+            node.read_before = [r for r in self.recorder.published.reads.values() if r.passno == self.clock]
             logger.info("Initialised node %s", name)
         elif node.finished and not node.in_pass:
             if node.entered == self.clock:
                 self.clock += 1
+            self._look_after(node)
             node.in_pass, node.entered, node.current, node.registered = True, self.clock, Sample(self.clock), 0
             if node.late and not node.retraced:
                 self._retrace(node)
@@ -304,9 +322,13 @@ class Session:
         node.check(port, t, _called(role), at)
         if role == "input":
             self.sources.check(node, port, self.sources.find(node, name, t, at), t, at)
-        node.current.inputs[name] = snapshot(t) if len(node.samples) < self.samples_kept else t
+        node.current.inputs[name] = self._value(node, t)
         # As in the first pass, the value inside the node is not the one between the nodes.
         return t.view_as(t) if t.layout == torch.strided and type(t) is Tensor else t
+
+    def _value(self, node: NodeTrace, t: Tensor) -> Tensor:
+        """What to keep of an input until the pass ends: a copy, if it is looked at again."""
+        return snapshot(t) if len(node.samples) < self.samples_kept or self._is_checked(node) else t
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -445,7 +467,7 @@ class Session:
             buffer = buffers.tracked(node, owner, leaf, port_name)
             if buffer is not None:
                 node.check(node.inputs[buffer.port], t, "buffer", at)
-                node.current.inputs[buffer.port] = snapshot(t) if len(node.samples) < self.samples_kept else t
+                node.current.inputs[buffer.port] = self._value(node, t)
                 buffer.module, buffer.name, buffer.tensor = owner, leaf, t
             return
         mine = next((b for b in node.buffers if b.module is owner and b.name == leaf), None)
@@ -572,6 +594,7 @@ class Session:
         ages = self.recorder.ages
         carried = {s: True for s, c in tape.constants.items() if ages.carried(c.origins)}
         received = {s: False for s, c in tape.constants.items() if ages.received(c.origins)}
+        replaced = self._replaced(node)
         self.recorder.close(tape)
         if node.backend is None and any(p.slot is None for p in node.outputs.values()):
             node.tape = None
@@ -583,11 +606,21 @@ class Session:
                 "changed in place afterwards, unseen. Clone it before it is read, or declare it as an input."
             )
         self._cut(node)
-        node.suspects = received | carried | dict.fromkeys(rewritten_constants(node), True)
+        node.suspects = received | carried | dict.fromkeys(rewritten_constants(node) | replaced, True)
         logger.debug(
             "Compiled graph module for %s:\n%s\ninputs: %s\noutputs: %s",
             node.name, node.program, ", ".join(node.inputs), ", ".join(node.outputs),
         )  # fmt: skip
+
+    def _replaced(self, node: NodeTrace) -> set[int]:
+        """Constants whose memory, older than the node, the program let go of or no longer names as it did."""
+        tape, ages = node.require_traced(), self.recorder.ages
+        tracked = {(id(b.module), b.name) for b in node.buffers}
+        gone = frozenset[int]().union(*map(ages.origins, self.attributes.replaced(tracked)))
+        node.changed_numbers = self.attributes.numbers()
+        if len(self.recorder.tapes) == 1:
+            self.attributes.forget()
+        return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or tape.let_go(s)}
 
     def _cut(self, node: NodeTrace) -> None:
         tape = node.require_traced()
@@ -662,11 +695,13 @@ class Session:
 
     def _end_pass(self, node: NodeTrace, tensors: dict[str, Tensor]) -> None:
         """Keep the sample, let go of the pass, and publish the outputs."""
-        if len(node.samples) < self.samples_kept:
+        if len(node.samples) < self.samples_kept or self._is_checked(node):
             node.current.outputs = {n: snapshot(tensors[n]) for n in node.outputs}
             node.current.inputs = {n: node.current.inputs[n] for n in node.inputs}
-            node.samples.append(node.current)
+            if len(node.samples) < self.samples_kept or contradicts(node, node.current):
+                node.samples.append(node.current)
         buffers.left_by_pass(node)
+        node.left = {n: tensors[n] for n, p in node.outputs.items() if p.role == "state"}
         published = self.recorder.published
         published.sweep()
         for name in node.outputs:
@@ -675,6 +710,15 @@ class Session:
         node.in_pass = False
         node.passes += 1
         node.updates, node.aliases, node.again = {}, {}, []
+
+    def _is_checked(self, node: NodeTrace) -> bool:
+        """Whether a pass that is not kept as a sample is compared with the record: all up to a hundred, then every tenth.
+
+        One that contradicts the record is kept after all, so that the compilation fails on it.
+        """
+        random = node.tape is not None and bool(node.tape.random)
+        often = node.passes < _CHECKED or node.passes % 10 == 0
+        return len(node.samples) == self.samples_kept and node.replay is not None and not random and often
 
     def abandon(self, node: NodeTrace) -> None:
         """The user's code raised: the pass did not happen."""
@@ -736,19 +780,36 @@ class Session:
         with self.recorder.lock:
             node = self._open(settings.name)
             before = dict(node.inputs)
+            owner = self_of(function, args)
+            if owner is not None and not node.finished:
+                self.attributes.look(owner)
+            loans = Loans()
 
             def declare(port: str, value: Any) -> Any:
                 def visit(name: str, leaf: Any) -> Any:
                     return self._declare_leaf(node, name, leaf, "input", settings.meaning(name, leaf, "input"))
 
-                return map_leaves(port, value, visit, self._not_a_tensor(node, "input"))
+                return loans.put(port, value, visit, self._not_a_tensor(node, "input"))
 
             try:
                 args, kwargs = bind_arguments(function, args, kwargs, declare)
             except BaseException:
+                loans.give_back(lambda _: False)
                 if not before:
                     self.abandon(node)
                 raise
+        try:
+            return self._run_method(function, settings, node, args, kwargs)
+        finally:
+            loans.give_back(self._is_published)
+
+    def _is_published(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and self.recorder.source(value) is not None
+
+    def _run_method(
+        self, function: Callable[..., Any], settings: MethodNode, node: NodeTrace, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a decorated function on declared values, and publish what it returns."""
         self._running.depth += 1
         try:
             result = function(*args, **kwargs)

@@ -15,9 +15,9 @@ from leapp.tracing.sources import same_bits
 
 if TYPE_CHECKING:
     from leapp.capture.tape import Constant
-    from leapp.tracing.node import NodeTrace
+    from leapp.tracing.node import NodeTrace, Sample
 
-__all__ = ["rewritten_constants", "undeclared_state"]
+__all__ = ["contradicts", "departs", "rewritten_constants", "undeclared_state"]
 
 Tensor = torch.Tensor
 _RTOL, _ATOL = 1e-3, 1e-5
@@ -46,8 +46,7 @@ def undeclared_state(node: NodeTrace) -> list[tuple[Constant, bool]]:
     if not suspects:
         return []
     if len(node.samples) > 1:
-        proven = any(_departs(node, number) for number in range(1, len(node.samples)))
-        return [(program.constants[s], True) for s in suspects] if proven else []
+        return [(program.constants[s], True) for s in suspects] if departs(node) else []
     # Of memory that only traced values were written to, the program itself tells whether its old content is used.
     return [
         (program.constants[s], False)
@@ -60,16 +59,23 @@ def _lives_on(node: NodeTrace, slot: int) -> bool:
     """Whether the user's program still has the memory of a constant."""
     assert node.tape is not None
     assert node.program is not None
+    constant = node.program.constants[slot]
+    if constant.lender is not None:
+        return constant.lender() is not None
     weak = node.tape.memory_of[slot].weak
     if weak is None:
-        return node.program.constants[slot].origin() is not None
+        return constant.origin() is not None
     return not torch.UntypedStorage._expired(weak)
 
 
-def _departs(node: NodeTrace, number: int) -> bool:
+def departs(node: NodeTrace) -> bool:
     """Whether the node with its constants as they are gives other values than a later pass did."""
+    return any(contradicts(node, sample) for sample in node.samples[1:])
+
+
+def contradicts(node: NodeTrace, sample: Sample) -> bool:
+    """Whether the recorded calls give other values on a sample than the program did."""
     assert node.replay is not None
-    sample = node.samples[number]
     with torch.no_grad():
         outputs = node.replay(*(sample.inputs[n] for n in node.inputs))
     wanted = [sample.outputs[n] for n in node.outputs]
@@ -84,20 +90,28 @@ def _array(t: Tensor) -> Any:
 
 
 def _matters(node: NodeTrace, slot: int) -> bool:
-    """Whether the node gives other values if it begins with what its first call left in a constant."""
+    """Whether the node gives other values if it begins with what its first call left in the memory of a constant."""
     assert node.replay is not None
+    assert node.program is not None
     inputs = [node.samples[0].inputs[n] for n in node.inputs]
+    constants = node.program.constants
     with torch.no_grad():
         first = node.replay.run(inputs)
-        held = next((holder, leaf) for s, holder, leaf in node.replay._paths if s == slot)
-        before = getattr(*held)
         after = first[slot].clone()
-        if isinstance(before, torch.nn.Parameter):
-            return not same_bits(before, after)
+        # The same memory may have been read before it was written to.
+        same = {
+            s for s, c in constants.items()
+            if c.origins == constants[slot].origins and c.value.shape == after.shape and c.value.dtype == after.dtype
+        }  # fmt: skip
+        held = [(holder, leaf) for s, holder, leaf in node.replay._paths if s in same | {slot}]
+        before = [getattr(*place) for place in held]
+        if any(isinstance(b, torch.nn.Parameter) for b in before):
+            return not same_bits(before[0], after)
         try:
-            setattr(*held, after)
+            for place in held:
+                setattr(*place, after.clone())
             second = node.replay.run(inputs)
         finally:
-            setattr(*held, before)
-    assert node.program is not None
+            for place, value in zip(held, before, strict=True):
+                setattr(*place, value)
     return any(not same_bits(first[s], second[s]) for s in node.program.outputs)

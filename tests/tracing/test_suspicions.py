@@ -1,0 +1,471 @@
+"""What one pass makes suspicious is reported with its line; a second pass proves it or clears it."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import leapp
+from leapp import InferenceManager, annotate
+from leapp.errors import TraceError, ValidationError
+
+A = annotate
+Tensor = torch.Tensor
+HERE = "test_suspicions.py"
+
+
+@pytest.fixture(autouse=True)
+def leave() -> Iterator[None]:
+    """No test leaves a session open."""
+    yield
+    if leapp.ExportManager.interpreting:
+        leapp.stop()
+
+
+def trace(where: Path, step: Callable[[int], Any], passes: int, **start: Any) -> None:
+    """Run a step a few times, each time on other values."""
+    leapp.start("g", save_path=where, **start)
+    try:
+        with torch.no_grad():
+            for number in range(passes):
+                step(number)
+    finally:
+        leapp.stop()
+
+
+def values(number: int) -> Tensor:
+    """What the pass of that number gets."""
+    return torch.arange(3.0) + number
+
+
+def suspected(where: Path, make: Callable[[], Callable[[int], Any]], word: str) -> None:
+    """One pass gives a warning with the line; two passes refuse the export, naming it."""
+    step = make()
+    trace(where, step, 1)
+    leapp.compile_graph(visualize=False)
+    escapes = leapp.report().escapes
+    assert len(escapes) == 1 and word in escapes[0].kind and not escapes[0].varies, escapes
+    assert escapes[0].file.endswith(HERE) and escapes[0].line > 0
+    trace(where, make(), 2)
+    with pytest.raises(TraceError, match=f"{re.escape(word)}.*{HERE}:{escapes[0].line}"):
+        leapp.compile_graph(visualize=False)
+
+
+def harmless(where: Path, step: Callable[[int], Any]) -> None:
+    """One pass is enough to see that nothing is wrong."""
+    trace(where, step, 1)
+    leapp.compile_graph(visualize=False)
+    assert leapp.report().escapes == []
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+MADE: dict[str, Callable[[], Any]] = {
+    "linspace": lambda: np.linspace(0, 1, 3, dtype=np.float32),
+    "ones": lambda: np.ones(3, np.float32),
+    "arange": lambda: np.arange(3, dtype=np.float32),
+    "computed": lambda: np.array([1, 2, 3], np.float32) * 2,
+    "joined": lambda: np.concatenate([np.ones(2, np.float32), np.zeros(1, np.float32)]),
+    "part": lambda: np.eye(3, dtype=np.float32)[0],
+}
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+@pytest.mark.parametrize("torch_too", [False, True])
+def test_arrays_made_in_the_pass_are_no_state(make: Callable[[], Any], torch_too: bool, tmp_path: Path) -> None:
+    """They are new in every call, whatever is written to them."""
+
+    def step(number: int) -> None:
+        x = A.input_tensors("n", {"x": values(number).numpy()})
+        a = make()
+        y = x * (torch.from_numpy(a).numpy() if torch_too else a)
+        a += 1
+        a[0] = 5
+        A.output_tensors("n", {"y": y * a}, export_with="jit")
+
+    harmless(tmp_path, step)
+
+
+OLD: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "read, then changed": lambda a, x: (torch.from_numpy(x.numpy() + a), a.__iadd__(1))[0],
+    "traced values added": lambda a, x: (a.__iadd__(x.numpy()), torch.from_numpy(a * 1))[1],
+    "from_numpy": lambda a, x: (x + (t := torch.from_numpy(a)), t.add_(1))[0],
+    "as_tensor": lambda a, x: (x + (t := torch.as_tensor(a)), t.add_(1))[0],
+    "as_tensor, traced": lambda a, x: torch.as_tensor(a).add_(x) * 1.0,
+    "two tensors over it": lambda a, x: (x + torch.from_numpy(a), torch.from_numpy(a).add_(1))[0],
+}
+
+
+@pytest.mark.parametrize("update", OLD.values(), ids=OLD)
+def test_arrays_that_are_older_than_the_node(update: Callable[[Any, Tensor], Tensor], tmp_path: Path) -> None:
+    """An array that is read and changed is state, also through tensors over its memory."""
+
+    def make() -> Callable[[int], None]:
+        kept = np.zeros(3, np.float32)
+
+        def step(number: int) -> None:
+            x = A.input_tensors("n", {"x": values(number)})
+            A.output_tensors("n", {"y": update(kept, x)}, export_with="jit")
+
+        return step
+
+    suspected(tmp_path, make, "undeclared state")
+
+
+# -- attributes --------------------------------------------------------------------------------------------------------
+
+
+class Keeper(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(3))
+        self.kept, self.count, self.gain = torch.zeros(3), 1, 1.0
+        self.history = [torch.zeros(3)]
+        self.table = {"last": torch.zeros(3)}
+        self.window = deque([torch.zeros(3)] * 2, maxlen=2)
+
+
+def _buffer(k: Keeper, x: Tensor) -> Tensor:
+    k.h = k.h + x
+    return k.h * 2.0
+
+
+def _attribute(k: Keeper, x: Tensor) -> Tensor:
+    y, k.kept = x + k.kept, x * 1.0
+    return y
+
+
+def _view(k: Keeper, x: Tensor) -> Tensor:
+    y, k.kept = x + k.kept[0], x * 1.0 + 1.0
+    return y
+
+
+def _list(k: Keeper, x: Tensor) -> Tensor:
+    y = x + k.history[-1]
+    k.history.append(x * 1.0)
+    return y
+
+
+def _dict(k: Keeper, x: Tensor) -> Tensor:
+    y, k.table["last"] = x + k.table["last"], x * 1.0
+    return y
+
+
+def _deque(k: Keeper, x: Tensor) -> Tensor:
+    y = x + k.window[0]
+    k.window.append(x * 1.0 + 1.0)
+    k.window.append(x * 1.0 + 2.0)
+    return y
+
+
+def _count(k: Keeper, x: Tensor) -> Tensor:
+    k.count += 1
+    return x * k.count
+
+
+def _gain(k: Keeper, x: Tensor) -> Tensor:
+    y = x * k.gain
+    k.gain *= 0.5
+    return y
+
+
+ATTRIBUTES = [_buffer, _attribute, _view, _list, _dict, _deque, _count, _gain]
+
+
+@pytest.mark.parametrize("update", ATTRIBUTES)
+@pytest.mark.parametrize("how", ["module", "method"])
+def test_attributes_that_a_pass_leaves_changed(update: Callable[..., Tensor], how: str, tmp_path: Path) -> None:
+    """What an object keeps for its next call is state, even if only its name moved on to another tensor or number."""
+
+    def make() -> Callable[[int], None]:
+        class Net(Keeper):
+            def forward(self, x: Tensor) -> Tensor:
+                return update(self, x)
+
+            @A.method(node_name="n", export_with="jit")
+            def run(self, x: Tensor) -> Tensor:
+                return update(self, x)
+
+        net = Net()
+
+        def step(number: int) -> None:
+            if how == "method":
+                net.run(values(number))
+            else:
+                x = A.input_tensors("n", {"x": values(number)})
+                A.output_tensors("n", {"y": net(x)}, export_with="jit")
+
+        return step
+
+    suspected(tmp_path, make, "undeclared state")
+
+
+def test_any_tensor_that_the_program_lets_go_of(tmp_path: Path) -> None:
+    """An old tensor that the pass reads and then drops has been replaced by another."""
+
+    def make() -> Callable[[int], None]:
+        last = torch.zeros(3)
+
+        def step(number: int) -> None:
+            nonlocal last
+            x = A.input_tensors("n", {"x": values(number)})
+            y = x + last
+            last = y * 0.5
+            A.output_tensors("n", {"y": y}, export_with="jit")
+
+        return step
+
+    suspected(tmp_path, make, "undeclared state")
+
+
+def test_attributes_that_the_node_does_not_use(tmp_path: Path) -> None:
+    """A counter for the log is suspicious after one pass; the second pass clears it."""
+
+    class Net(nn.Module):
+        calls = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return x * 2.0
+
+    net = Net()
+
+    def step(number: int) -> None:
+        x = A.input_tensors("n", {"x": values(number)})
+        A.output_tensors("n", {"y": net(x)}, export_with="jit")
+
+    trace(tmp_path, step, 2)
+    leapp.compile_graph(visualize=False)
+    assert leapp.report().escapes == []
+
+
+# -- between nodes -----------------------------------------------------------------------------------------------------
+
+READS: dict[str, Callable[[Tensor], Any]] = {
+    "float": lambda y: float(y[1]),
+    "item": lambda y: y.sum().item(),
+    "tolist": lambda y: y.tolist()[2],
+    "numpy": lambda y: float(y.numpy()[1]),
+    "int": lambda y: int(y.max()),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_number_read_out_between_nodes(read: Callable[[Tensor], Any], tmp_path: Path) -> None:
+    """The number is a constant of the node that follows."""
+
+    def make() -> Callable[[int], None]:
+        def step(number: int) -> None:
+            x = A.input_tensors("a", {"x": values(number)})
+            y = A.output_tensors("a", {"y": x * 2.0}, export_with="jit")
+            gain = read(y)
+            z = A.input_tensors("b", {"z": values(number)})
+            A.output_tensors("b", {"w": z * gain}, export_with="jit")
+
+        return step
+
+    suspected(tmp_path, make, "'a/y', read out before the node")
+
+
+def test_numbers_for_the_log_are_cleared_by_a_second_pass(tmp_path: Path) -> None:
+    """And what is read after the last node concerns none."""
+
+    def step(number: int) -> None:
+        x = A.input_tensors("a", {"x": values(number)})
+        y = A.output_tensors("a", {"y": x * 2.0}, export_with="jit")
+        y.tolist()
+        print(y)
+        z = A.input_tensors("b", {"z": y})
+        A.output_tensors("b", {"w": z + 1.0}, export_with="jit").tolist()
+
+    trace(tmp_path, step, 2)
+    leapp.compile_graph(visualize=False)
+    assert leapp.report().escapes == []
+    trace(tmp_path, _only_last, 1)
+    leapp.compile_graph(visualize=False)
+    assert leapp.report().escapes == []
+
+
+def _only_last(number: int) -> None:
+    x = A.input_tensors("a", {"x": values(number)})
+    A.output_tensors("a", {"y": x * 2.0}, export_with="jit").tolist()
+
+
+# -- state after the outputs -------------------------------------------------------------------------------------------
+
+
+class Carrier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.h = self.h + x
+        return self.h * 2.0
+
+
+@pytest.mark.parametrize("how", ["new", "in place", "module"])
+def test_state_changed_after_the_outputs(how: str, tmp_path: Path) -> None:
+    """What is done to a state between two passes is in no model."""
+
+    def make() -> Callable[[int], None]:
+        h, net = torch.zeros(3), Carrier()
+
+        def step(number: int) -> None:
+            nonlocal h
+            x = A.input_tensors("n", {"x": values(number)})
+            if how == "module":
+                A.module("n", net)
+                A.output_tensors("n", {"y": net(x)}, export_with="jit")
+                net.h *= 0.5
+                return
+            old = A.state_tensors("n", {"h": h})
+            new = old + x if how == "new" else old.add_(x)
+            A.update_state("n", {"h": new})
+            A.output_tensors("n", {"y": new * 2.0}, export_with="jit")
+            h = new.mul_(0.5) if how == "new" else h.mul_(0.5)
+
+        return step
+
+    suspected(tmp_path, make, "state 'h' changed after output_tensors() by mul_")
+
+
+# -- many passes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [1, 5])
+def test_every_pass_is_compared_with_the_record(kept: int, tmp_path: Path) -> None:
+    """Samples are kept of the first passes only; a later pass that contradicts the record is kept as well."""
+
+    def branch(number: int) -> None:
+        x = A.input_tensors("n", {"x": values(0 if number < 7 else -10)})
+        A.output_tensors("n", {"y": x * 2.0 if x.sum() > 0 else x * 3.0}, export_with="jit")
+
+    def constant(number: int) -> None:
+        x = A.input_tensors("n", {"x": values(number)})
+        A.output_tensors("n", {"y": x * (torch.ones(3) if number < 7 else torch.zeros(3))}, export_with="jit")
+
+    trace(tmp_path, branch, 9, max_cached_io=kept)
+    with pytest.raises(TraceError, match=f"__bool__ at .*{HERE}"):
+        leapp.compile_graph(visualize=False)
+    trace(tmp_path, constant, 9, max_cached_io=kept)
+    with pytest.raises(ValidationError, match="n"):
+        leapp.compile_graph(visualize=False)
+    assert len(leapp.ExportManager().session.nodes["n"].samples) == kept + 1  # type: ignore[union-attr]
+
+
+# -- the caller's own objects ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Reading:
+    value: Tensor
+    other: Tensor
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    more: dict[str, Tensor]
+
+
+def change(d: dict[str, Tensor], r: Reading, items: list[Tensor], pair: Pair) -> Tensor:
+    """Do to the arguments what can be done to them."""
+    d["new"] = d["u"] * 2.0
+    d["u"] = d["u"] + 1.0
+    d["kept"].mul_(2.0)
+    r.value = r.value * 3.0
+    items.append(items.pop(0) + d["u"])
+    pair.more["k"] = pair.left + pair.more.pop("q")
+    out = d["new"] + r.value + items[-1] + pair.more["k"] + d["kept"] + r.other
+    return out
+
+
+def test_a_decorated_function_changes_the_callers_objects(tmp_path: Path) -> None:
+    """Traced or not, the program goes on with the same containers and the same tensors in them."""
+    decorated = A.method(node_name="n", export_with="onnx")(change)
+
+    def after(number: int) -> dict[str, Any]:
+        kept, other = values(number), values(number) + 5.0
+        d, r, items = {"u": values(number), "kept": kept}, Reading(values(number) + 1.0, other), [values(number) - 2.0]
+        pair = Pair(values(number) * 0.5, {"q": values(number) * 7.0})
+        out = decorated(d, r, items, pair)
+        assert d["kept"] is kept and r.other is other
+        return {"d": d, "r": [r.value, r.other], "items": items, "pair": pair.more, "out": out}
+
+    plain = [after(n) for n in range(3)]
+    traced: list[dict[str, Any]] = []
+    trace(tmp_path, lambda n: traced.append(after(n)), 3)
+    for one, two in zip(plain, traced, strict=True):
+        torch.testing.assert_close(one, two)
+    leapp.compile_graph(visualize=False)
+    given = {"d_u": values(9), "d_kept": values(8), "r_value": values(7), "r_other": values(6), "items_0": values(5)}
+    given |= {"pair_left": values(4), "pair_more_q": values(3)}
+    got = InferenceManager(str(tmp_path / "g" / "g.yaml"))({f"n/{k}": v.clone() for k, v in given.items()})
+    wanted = change(
+        {"u": given["d_u"], "kept": given["d_kept"].clone()}, Reading(given["r_value"], given["r_other"]),
+        [given["items_0"]], Pair(given["pair_left"], {"q": given["pair_more_q"]}),
+    )  # fmt: skip
+    torch.testing.assert_close(got["n/out"], wanted)
+
+
+def test_a_decorated_function_that_raises_gives_the_tensors_back(tmp_path: Path) -> None:
+    """What it had done by then stays done."""
+
+    @A.method(export_with="jit")
+    def fails(d: dict[str, Tensor]) -> Tensor:
+        d["half"] = d["u"] * 0.5
+        raise KeyError("no such joint")
+
+    u = values(0)
+    d = {"u": u}
+    leapp.start("g", save_path=tmp_path)
+    with pytest.raises(KeyError):
+        fails(d)
+    assert d["u"] is u and sorted(d) == ["half", "u"]
+
+
+# -- torch's own exporters ---------------------------------------------------------------------------------------------
+
+EXPORTERS: dict[str, Callable[..., Any]] = {
+    "torch.jit.trace": lambda net, x: torch.jit.trace(net, (x,)),
+    "torch.export.export": lambda net, x: torch.export.export(net, (x,)).module(),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+def test_exporters_inside_and_between_nodes(name: str, tmp_path: Path) -> None:
+    """Inside a node they are refused; between nodes they work, and what they give runs inside a node."""
+    net = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).eval()
+    made: list[Any] = []
+
+    def step(inside: bool) -> None:
+        y = A.output_tensors("a", {"y": A.input_tensors("a", {"x": torch.randn(3)}) * 2.0}, export_with="onnx")
+        if not made and not inside:
+            made.append(EXPORTERS[name](net, y))
+        y = A.input_tensors("b", {"y": y})
+        out = EXPORTERS[name](net, y)(y) if inside else made[0](y)
+        A.output_tensors("b", {"out": out}, export_with="onnx")
+
+    with pytest.raises(TraceError, match=rf"'b': {name}\(\) at .*{HERE}:\d+"):
+        trace(tmp_path, lambda _: step(True), 1)
+    trace(tmp_path, lambda _: step(False), 3)
+    leapp.compile_graph(visualize=False)
+    x = torch.randn(3)
+    got = InferenceManager(str(tmp_path / "g" / "g.yaml"))({"a/x": x})["b/out"]
+    torch.testing.assert_close(got, net(x * 2.0).detach())
+    with torch.no_grad():
+        assert copy.deepcopy(EXPORTERS[name](net, x)) is not None
