@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import leapp
-from leapp import bundle, errors, runtime
+from leapp import bundle, errors, fleet, runtime
 from leapp.runtime.runner import Runner
 from leapp.tracing import lifecycle
 from leapp.tracing import report as reports
@@ -51,6 +51,7 @@ def public() -> dict[str, dict[str, Any]]:
             "What both share": Runner,
             "leapp.runtime.PortInfo": runtime.PortInfo,
         },
+        "Fleets of recordings": {f"leapp.fleet.{name}": getattr(fleet, name) for name in fleet.__all__},
         "Findings": {
             "Report": reports.Report,
             "EscapeInfo": reports.EscapeInfo,

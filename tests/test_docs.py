@@ -24,7 +24,7 @@ import torch
 import yaml
 
 import leapp
-from leapp import annotate, bundle
+from leapp import annotate, bundle, fleet
 from leapp.runtime import Pipeline
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -184,7 +184,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     yield {
         **{name: getattr(leapp, name) for name in leapp.__all__},
         "leapp": leapp, "torch": torch, "np": np, "step": step, "cv2": cv2, "torch_cvt_color": cv2.cvtColor,
-        "Pipeline": Pipeline, "pipeline": pipeline, "open_bundle": bundle.open_bundle,
+        "Pipeline": Pipeline, "pipeline": pipeline, "open_bundle": bundle.open_bundle, "replay_fleet": fleet.replay_fleet,
+        "find_recordings": fleet.find_recordings, "report": fleet.replay_fleet("exports/my_policy", ["run.npz"]),
         "manager": leapp.InferenceManager("exports/my_policy"), "model": torch.nn.Linear(2, 2), "obs": torch.zeros(2),
         "action": torch.zeros(2), "h": torch.zeros(2), "next_h": torch.zeros(2),
     }  # fmt: skip

@@ -15,7 +15,6 @@ from leapp.errors import InputError, LeappError, MissingDependencyError
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
 from leapp.runtime.latency import measure
-from leapp.runtime.recording import read_recording
 from leapp.runtime.torch_engines import array_over
 from tests.runtime.bundles import BACKENDS, Stage, array, loop, memory, write_bundle
 
@@ -48,7 +47,7 @@ def test_a_recording_replays_exactly(tmp_path, face, backend, suffix):
     for other in (runner, Pipeline(path), InferenceManager(path)):
         replay = other.replay(recording)
         assert (replay.steps, replay.difference) == (6, None)
-    found = read_recording(recording, runner._plan.input_ports, runner._plan.output_ports)
+    found = runner.read_recording(recording)
     for made, kept in zip(want, found.outputs, strict=True):
         assert {k: v.tolist() for k, v in made.items()} == {k: v.tolist() for k, v in kept.items()}
     assert found.inputs[3]["p/mem"].tolist() == [7.0, 8.0]
@@ -81,7 +80,7 @@ def test_every_value_survives_a_recording(tmp_path, suffix, dtype):
     with manager.record(tmp_path / f"run.{suffix}") as step:
         step({"p/x": value})
     assert Pipeline(path).replay(tmp_path / f"run.{suffix}").difference is None
-    found = read_recording(tmp_path / f"run.{suffix}", manager._plan.input_ports, manager._plan.output_ports)
+    found = manager.read_recording(tmp_path / f"run.{suffix}")
     assert str(found.inputs[0]["p/x"].astype(complex)) == str(array_over(value).astype(complex))
     assert str(found.outputs[0]["p/y"].astype(complex)) == str(array_over(value.roll(-1)).astype(complex))
 

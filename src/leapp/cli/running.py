@@ -1,4 +1,4 @@
-"""``leapp run``, ``bench`` and ``replay``: a bundle at work."""
+"""``leapp run`` and ``bench``: a bundle at work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leapp.runtime import Pipeline
 from leapp.runtime.arrays import Array, form, numpy_dtype, random_array
 from leapp.runtime.values import from_raw
 
-__all__ = ["bench", "replay", "run"]
+__all__ = ["bench", "run"]
 
 
 def _load(arguments: Namespace) -> tuple[Bundle, Pipeline, float]:
@@ -159,16 +159,3 @@ def bench(arguments: Namespace) -> Answer:
         words = f"{latency.misses} of {steps} steps were late." if late else "No step was late."
         parts.append(Text(words, "red" if late else "green"))
     return Answer(data, parts, 1 if late else 0)
-
-
-def replay(arguments: Namespace) -> Answer:
-    """Give a recording to a bundle and compare what it returns."""
-    bundle, pipeline, _ = _load(arguments)
-    with progress("replaying"):
-        result = pipeline.replay(arguments.recording, arguments.rtol, arguments.atol)
-    found = result.difference
-    data = {"graph": bundle.graph, "steps": result.steps, "same": found is None, "difference": found and asdict(found)}
-    if found is None:
-        return Answer(data, [Text(f"{result.steps} steps, every output as recorded.", "green")])
-    words = f"Step {found.step}: '{found.key}' differs from the recording by up to {found.largest:.6g}."
-    return Answer(data, [Text(words, "red")], 1)

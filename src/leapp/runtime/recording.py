@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,20 @@ from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array
 from leapp.runtime.recording_files import Column, Columns, read, writer
 
-__all__ = ["Difference", "Recorder", "Recording", "Replay", "compare", "read_recording"]
+__all__ = ["Difference", "Recorder", "Recording", "Replay", "RunStep", "beyond", "compare", "gaps", "read_recording"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """One step of a run, recorded or repeated.
+
+    Attributes:
+        state: The state it found; None where that was put there from outside and shows nothing about the step before.
+        outputs: What it returned.
+    """
+
+    state: dict[str, Array] | None
+    outputs: dict[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,11 @@ class Recording:
     start_ns: Array
     duration_ns: Array
     placed: Array
+
+    def steps(self) -> Iterator[RunStep]:
+        """The steps as they were recorded."""
+        for state, outputs, placed in zip(self.state, self.outputs, self.placed, strict=True):
+            yield RunStep(None if placed else state, outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +144,16 @@ class Recorder:
         self.close()
 
 
-def read_recording(path: str | os.PathLike[str], inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> Recording:
-    """Read a recording of a bundle with the given ports.
+def read_recording(
+    path: str | os.PathLike[str], inputs: Mapping[str, Port], outputs: Mapping[str, Port] | None, state: Mapping[str, Port]
+) -> Recording:
+    """Read a recording of a bundle with the given ports. Without ``outputs`` the recorded ones are passed over.
 
     Raises:
         InputError: The file is no recording, or holds ports that the bundle does not have, or in another form.
         MissingDependencyError: The file is an ``.mcap`` and the package that reads it is not installed.
     """
-    sides = {"in": inputs, "out": outputs, "state": inputs}
+    sides = {"in": inputs, "out": outputs, "state": state}
     columns, times = read(path, sides)
     found: dict[str, list[dict[str, Array]]] = {side: [{} for _ in times] for side in sides}
     for (side, key), column in columns.items():
@@ -149,10 +169,36 @@ def _same(state: Mapping[str, Array], other: Mapping[str, Array] | None) -> bool
 
 
 def compare(step: int, made: Mapping[str, Array], want: Mapping[str, Array], rtol: float, atol: float) -> Difference | None:
-    """The first value of a step that differs. NaN equals NaN."""
+    """The first value of a step that differs."""
     for key, value in want.items():
-        got, expected = (np.asarray(v, np.complex128 if v.dtype.kind == "c" else np.float64) for v in (made[key], value))
-        if not np.allclose(got, expected, rtol=rtol, atol=atol, equal_nan=True):
-            with np.errstate(invalid="ignore"):
-                return Difference(step, key, float(np.max(np.abs(got - expected))))
+        gap = gaps(made[key], value)
+        if beyond(gap, value, rtol, atol).any():
+            return Difference(step, key, float(gap.max()))
     return None
+
+
+def gaps(got: Array, want: Array) -> Array:
+    """How far each value is from the wanted one.
+
+    NaN equals NaN. Where only one side is a finite number the distance is infinite, and integers that differ are never 0
+    apart, however large they are.
+    """
+    equal = got == want
+    if want.dtype.kind in "biu":
+        apart = np.abs(got.astype(np.float64) - want.astype(np.float64))
+        return np.where(equal, 0.0, np.maximum(apart, 1.0))
+    wide = np.complex128 if want.dtype.kind == "c" else np.float64
+    a, b = got.astype(wide), want.astype(wide)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.where(equal | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    return np.where(np.isnan(apart), np.inf, apart)
+
+
+def beyond(gap: Array, want: Array, rtol: float, atol: float) -> Array:
+    """Which values are further from the wanted ones than tolerated. Integers and truth values must be equal."""
+    if want.dtype.kind in "biu":
+        return gap > 0
+    size = np.abs(want.astype(np.complex128 if want.dtype.kind == "c" else np.float64))
+    # Nothing is near infinity: its own size would tolerate everything.
+    limit = atol + rtol * np.where(np.isfinite(size), size, 0.0)
+    return ~(gap <= limit)

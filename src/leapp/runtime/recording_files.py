@@ -35,8 +35,8 @@ class Column:
 Columns = dict[tuple[str, str], Column]
 """Columns by side (``in``, ``out``, ``state``) and port key."""
 
-Sides = Mapping[str, Mapping[str, Port]]
-"""The ports that each side may have."""
+Sides = Mapping[str, Mapping[str, Port] | None]
+"""The ports that each side may have; None passes the side over."""
 
 
 _TIMES = ("start_ns", "duration_ns", "placed")
@@ -75,10 +75,14 @@ def read(path: str | os.PathLike[str], sides: Sides) -> tuple[Columns, Array]:
         raise InputError(f"{os.fspath(path)} is no recording of this bundle: {error}") from error
 
 
-def _port(sides: Sides, side: str, key: str) -> Port:
-    if key not in sides.get(side, {}):
+def _port(sides: Sides, side: str, key: str) -> Port | None:
+    """The port of a column, or None if the column is not wanted."""
+    ports = sides.get(side, {})
+    if ports is None:
+        return None
+    if key not in ports:
         raise ValueError(f"it holds {side} {key!r}, which the bundle does not have")
-    return sides[side][key]
+    return ports[key]
 
 
 def _write_npz(path: Path, columns: Columns, times: Array) -> None:
@@ -100,8 +104,10 @@ def _read_npz(path: Path, sides: Sides) -> tuple[Columns, Array]:
         if side == "steps":
             continue
         port = _port(sides, side, key)
-        values = [np.frombuffer(bits.tobytes(), numpy_dtype(port.dtype)).reshape(port.shape) for bits in rows]
-        columns[side, key] = Column(arrays[f"steps:{name}"].tolist(), values)
+        if port is None:
+            continue
+        values = np.frombuffer(rows.tobytes(), numpy_dtype(port.dtype)).reshape(len(rows), *port.shape)
+        columns[side, key] = Column(arrays[f"steps:{name}"].tolist(), list(values))
     return columns, times
 
 
@@ -150,18 +156,20 @@ def _read_mcap(path: Path, sides: Sides) -> tuple[Columns, Array]:
     with path.open("rb") as stream:
         messages = package.reader.make_reader(stream, validate_crcs=True).iter_messages(log_time_order=False)
         for _, channel, message in messages:
-            content = msgspec.json.decode(message.data)
             if channel.topic == _STEP:
+                content = msgspec.json.decode(message.data)
                 times.append((message.log_time, content["duration_ns"], content["placed"]))
                 continue
             side, _, key = channel.topic.partition("/")
             port = _port(sides, side, key)
+            if port is None:
+                continue
             found = (channel.metadata.get("dtype"), channel.metadata.get("shape"))
             if found != (port.dtype, str(list(port.shape))):
                 raise ValueError(f"{side} {key!r} is {' '.join(map(str, found))}, expected {form(port.dtype, port.shape)}")
             column = columns.setdefault((side, key), Column([], []))
             column.steps.append(message.sequence)
-            column.values.append(_array(content["values"], port))
+            column.values.append(_array(msgspec.json.decode(message.data)["values"], port))
     return columns, np.array(times, np.int64).reshape(-1, 3)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ from leapp.runtime.latency import Latency, measure
 from leapp.runtime.plan import Plan, make_plan
 from leapp.runtime.ports import PortInfo, describe
 from leapp.runtime.program import Program, Slot
-from leapp.runtime.recording import Recorder, Replay, compare, read_recording
+from leapp.runtime.recording import Recorder, Recording, Replay, RunStep, compare, read_recording
 from leapp.runtime.values import from_raw, is_tensor, to_array
 
 __all__ = ["NonFinite", "Runner"]
@@ -452,20 +452,54 @@ class Runner:
         Example:
             >>> pipeline.replay("run.npz").difference
         """
-        self._check_runnable()
-        recording = read_recording(path, self._plan.input_ports, self._plan.output_ports)
+        recording = self.read_recording(path)
         difference = None
-        for index, (inputs, outputs) in enumerate(zip(recording.inputs, recording.outputs, strict=True)):
-            if recording.placed[index]:
-                self.load_state(recording.state[index])
-            else:
-                difference = compare(index - 1, self._state(), recording.state[index], rtol, atol)
+        for index, (made, want) in enumerate(zip(self.follow(recording), recording.steps(), strict=True)):
+            if made.state is not None and want.state is not None:
+                difference = compare(index - 1, made.state, want.state, rtol, atol)
             if difference is None:
-                made = self._arrays(self(inputs), self._plan.output_ports)
-                difference = compare(index, made, outputs, rtol, atol)
+                difference = compare(index, made.outputs, want.outputs, rtol, atol)
             if difference is not None:
                 return Replay(difference.step + 1, difference)
         return Replay(len(recording.inputs), None)
+
+    def read_recording(self, path: str | os.PathLike[str], *, outputs: bool = True) -> Recording:
+        """Read what ``record`` wrote.
+
+        Args:
+            path: The ``.npz`` or ``.mcap`` file.
+            outputs: Whether to read the recorded outputs, which must then be outputs of this bundle.
+
+        Raises:
+            InputError: The file is no recording of a bundle with these ports.
+
+        Example:
+            >>> recording = pipeline.read_recording("run.npz")
+            >>> first = recording.inputs[0], recording.outputs[0]
+        """
+        made = {k: self._plan.output_ports[k] for k in self._plan.outputs}
+        kept = {k: self._plan.input_ports[k] for k in self._plan.feedback}
+        return read_recording(path, self._plan.input_ports, made if outputs else None, kept)
+
+    def follow(self, recording: Recording) -> Iterator[RunStep]:
+        """Give a recording's inputs to this bundle step by step, from the recorded state on.
+
+        Where the recorded run was reset or given a state, so is this one; elsewhere the bundle's own state goes on. The
+        state is left as the last step made it.
+
+        Args:
+            recording: What ``read_recording`` returned.
+
+        Example:
+            >>> recording = pipeline.read_recording("run.npz")
+            >>> actions = [step.outputs["policy/action"] for step in pipeline.follow(recording)]
+        """
+        self._check_runnable()
+        for inputs, state, placed in zip(recording.inputs, recording.state, recording.placed, strict=True):
+            if placed:
+                self.load_state(state)
+            found = None if placed else self._state()
+            yield RunStep(found, self._arrays(self(inputs), self._plan.output_ports))
 
     def bench(self, steps: int = 1000, rate: float | None = None) -> Latency:
         """Time steps on random inputs and put the state back.

@@ -48,11 +48,11 @@ def to_array(key: str, port: Port, value: Any, cast: bool) -> Array:
         value = _tensor_to_array(key, port, value)
     literal = not isinstance(value, (np.ndarray, np.generic))
     array = _literal(key, port, value) if literal else np.asarray(value)
+    if array.shape == port.shape and array.dtype == dtype:
+        return array
     got = form(array.dtype, array.shape)
     if array.shape != port.shape:
         raise misfit(key, port, got)
-    if array.dtype == dtype:
-        return array
     possible = _castable(array.dtype, dtype)
     if not possible or not (cast or literal):
         raise misfit(key, port, got, "Convert it, or pass cast=True." if possible else "")

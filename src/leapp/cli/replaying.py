@@ -1,0 +1,88 @@
+"""``leapp replay``: recordings, one or a fleet of them, given to a bundle again."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import asdict
+
+from leapp.bundle import open_bundle
+from leapp.cli.output import Answer, Cell, Table, Text, announce, progress
+from leapp.fleet import FleetReport, find_recordings, replay_fleet
+
+__all__ = ["replay"]
+
+
+def replay(arguments: Namespace) -> Answer:
+    """Give recordings to a bundle and compare what it returns."""
+    bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
+    names = find_recordings(arguments.recordings)
+    if arguments.engine == "ray":
+        announce("starting workers ...")
+    with progress("replaying", len(names)) as advance:
+        report = replay_fleet(
+            bundle,
+            names,
+            baseline=arguments.baseline,
+            engine=arguments.engine,
+            address=arguments.address,
+            workers=arguments.workers,
+            rtol=arguments.rtol,
+            atol=arguments.atol,
+            journal=arguments.journal,
+            output=arguments.output,
+            worst=arguments.worst,
+            allow_outside=arguments.allow_outside,
+            progress=advance,
+            threads=arguments.threads,
+            providers=arguments.provider,
+            allow_code=False if arguments.no_code else None,
+        )
+    data = {"graph": bundle.graph, "same": report.same, **asdict(report), "output": arguments.output}
+    parts = [*_tables(report, len(names)), *_verdict(report, len(names), arguments.baseline)]
+    if arguments.output:
+        parts.append(Text(f"wrote {arguments.output}"))
+    return Answer(data, parts, 2 if report.failed else 1 if report.differing else 0)
+
+
+def _tables(report: FleetReport, total: int) -> list[Table | Text]:
+    if total == 1 and report.same:
+        return []
+    resumed = f" ({report.resumed} replayed before)" if report.resumed else ""
+    ports: list[list[Cell]] = []
+    worst: list[list[Cell]] = []
+    for port in report.ports:
+        figures = [f"{value:.3g}" for value in (port.mean, *port.percentiles.values(), port.largest)]
+        ports.append([(port.key, "bold"), port.role, str(port.count), str(port.equal), str(port.beyond), *figures])
+        worst += [[d.recording, d.key, str(d.step), d.element, f"{d.largest:.6g}"] for d in port.worst]
+    names = [f"{percent} %" for percent in (report.ports[0].percentiles if report.ports else ())]
+    plural = "s" if report.recordings != 1 else ""
+    title = f"Differences over {report.recordings} recording{plural}{resumed}, {report.steps} steps"
+    head = ("port", "role", "values", "equal", "beyond tolerance", "mean", *names, "largest")
+    tables: list[Table | Text] = [Table(title, head, ports)]
+    if worst:
+        tables.append(Table("Worst recordings of each port", ("recording", "port", "step", "element", "difference"), worst))
+    if report.failed:
+        failed: list[list[Cell]] = [[name, why] for name, why in report.failed.items()]
+        tables.append(Table("Not replayed", ("recording", "why"), failed))
+    return tables
+
+
+def _verdict(report: FleetReport, total: int, baseline: str | None) -> list[Text]:
+    reference = f"that of {baseline}" if baseline else "the recording"
+    equal = f"as with {baseline}" if baseline else "as recorded"
+    lines = []
+    if report.missing:
+        why = "only one of the bundles has it" if baseline else "no recording holds it"
+        lines.append(Text(f"Not compared, because {why}: {', '.join(report.missing)}.", "yellow"))
+    if report.difference is not None:
+        found = report.difference
+        place = f"Step {found.step}: '{found.key}' differs from {reference} by up to {found.largest:.6g}, at {found.element}."
+        first = f"{report.differing} of {total} recordings differ, the first is {found.recording}. "
+        lines.append(Text(place if total == 1 else first + place, "red"))
+    elif total == 1:
+        lines.append(Text(f"{report.steps} steps, every output {equal}.", "green"))
+    else:
+        lines.append(Text(f"{report.recordings} recordings, {report.steps} steps, every output {equal}.", "green"))
+    if report.failed:
+        lines.append(Text(f"{len(report.failed)} of {total} recordings could not be replayed.", "red"))
+    return lines

@@ -1,0 +1,232 @@
+"""One recording after the other through one bundle, or through two that are compared.
+
+A worker opens the engines once and then holds one recording at a time. It knows nothing of other workers: what it makes
+of a recording depends on the job and on the file alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from leapp.bundle import Bundle, hash_file, open_bundle, system_information
+from leapp.bundle.files import locate
+from leapp.bundle.onnx_files import external_files
+from leapp.bundle.reading import model_file, read_model
+from leapp.errors import BundleError, InputError, LeappError
+from leapp.fleet.outcome import Outcome, Result
+from leapp.fleet.statistics import Statistics
+from leapp.graph.contract import Port
+from leapp.runtime import Pipeline
+from leapp.runtime.arrays import form
+from leapp.runtime.plan import Plan, make_plan
+from leapp.runtime.recording import Recording, RunStep
+
+__all__ = ["Job", "Worker", "make_job", "reason"]
+
+_CHUNK = 256
+"""Steps compared at once: enough to make single calls cheap, few enough to stay small beside the recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is done with every recording.
+
+    Attributes:
+        bundle: The bundle's YAML file.
+        baseline: The YAML file of the bundle to compare with; None compares with what was recorded.
+        prints: The fingerprints of both, so that every machine can tell whether it has the same.
+        rtol: How much a value may differ, relative to the wanted one.
+        atol: How much a value may differ in any case.
+        allow_outside: Accept model files outside the directories of the bundles.
+        options: Further arguments of ``Pipeline``.
+    """
+
+    bundle: str
+    baseline: str | None
+    prints: tuple[str, ...]
+    rtol: float
+    atol: float
+    allow_outside: bool
+    options: dict[str, Any]
+
+    @property
+    def bundles(self) -> list[str]:
+        """The YAML files of the bundle and of the baseline, if there is one."""
+        return [self.bundle] if self.baseline is None else [self.bundle, self.baseline]
+
+    def conditions(self) -> bytes:
+        """All that a result depends on apart from the recording."""
+        engines = {name: _version(name) for name in ("numpy", "onnxruntime", "torch")}
+        versions = {"leapp": system_information()["leapp version"], **engines}
+        facts = [self.prints, self.rtol, self.atol, self.options, versions]
+        return msgspec.json.encode(facts, order="sorted")
+
+
+def make_job(
+    bundle: Bundle, baseline: Bundle | None, rtol: float, atol: float, options: dict[str, Any]
+) -> tuple[Job, dict[str, Port], dict[str, Port]]:
+    """The job, and the outputs and states it is about. Outputs that only one of the bundles has are among them.
+
+    Raises:
+        BundleError: The two bundles do not take the same inputs and states, or have no output in common.
+    """
+    plan = make_plan(bundle.contract)
+    outputs = {k: plan.output_ports[k] for k in plan.outputs}
+    states = {k: plan.input_ports[k] for k in plan.feedback}
+    if baseline is not None:
+        other = make_plan(baseline.contract)
+        _require_same(plan, other, bundle, baseline)
+        common = [k for k in outputs if k in other.outputs]
+        if not common and not states:
+            raise BundleError(f"{bundle.path} and {baseline.path} have no output in common, so there is nothing to compare.")
+        for where in common:
+            _require_form(where, outputs[where], other.output_ports[where], bundle, baseline)
+        outputs |= {k: other.output_ports[k] for k in other.outputs if k not in outputs}
+    both = [bundle] if baseline is None else [bundle, baseline]
+    paths = [os.path.abspath(one.path) for one in both]
+    prints = tuple(fingerprint(one) for one in both)
+    return Job(paths[0], paths[1] if baseline else None, prints, rtol, atol, bundle.allow_outside, options), outputs, states
+
+
+def _require_same(plan: Plan, other: Plan, bundle: Bundle, baseline: Bundle) -> None:
+    for what, mine, theirs in (("input", plan.inputs, other.inputs), ("state", plan.feedback, other.feedback)):
+        for where in (*mine, *theirs):
+            for keys, lacking in ((mine, bundle), (theirs, baseline)):
+                if where not in keys:
+                    raise BundleError(
+                        f"{lacking.path} has no {what} {where!r}, so one recording cannot be given to both bundles. "
+                        "Compare each with the recordings instead, without --baseline."
+                    )
+            _require_form(where, plan.input_ports[where], other.input_ports[where], bundle, baseline)
+
+
+def _require_form(where: str, mine: Port, theirs: Port, bundle: Bundle, baseline: Bundle) -> None:
+    if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
+        forms = f"{form(mine.dtype, mine.shape)} in {bundle.path} and {form(theirs.dtype, theirs.shape)} in {baseline.path}"
+        raise BundleError(f"{where!r} is {forms}, so the two bundles cannot be compared.")
+
+
+def fingerprint(bundle: Bundle) -> str:
+    """A digest over every file that decides what a bundle computes, sealed or not."""
+    files = [bundle.path]
+    if bundle.contract.pipeline.initial_values is not None:
+        files.append(locate(bundle.directory, bundle.contract.pipeline.initial_values, "initial values"))
+    for name, node in bundle.contract.nodes.items():
+        if node.model.model_path is None:
+            continue
+        path = model_file(bundle, name)
+        files.append(path)
+        if node.model.backend == "onnx":
+            files += [path.parent / location for location in external_files(read_model(bundle, name), name)]
+    whole = hashlib.sha256()
+    for path in files:
+        whole.update(hash_file(path)[1].encode())
+    return whole.hexdigest()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+class Worker:
+    """The engines of a job, opened once.
+
+    Args:
+        job: What to do.
+        known: Keys of results that need not be made again.
+
+    Raises:
+        BundleError: A bundle is not the one that the job was made for.
+    """
+
+    def __init__(self, job: Job, known: Collection[bytes]) -> None:
+        bundles = [open_bundle(path, allow_outside=job.allow_outside) for path in job.bundles]
+        for bundle, expected in zip(bundles, job.prints, strict=True):
+            if fingerprint(bundle) != expected:
+                raise BundleError(
+                    f"{bundle.path} is not the bundle that this replay was started with. Copy it to all machines."
+                )
+        self._job, self._known = job, known
+        self._pipelines = [Pipeline(bundle, **job.options) for bundle in bundles]
+        self._conditions = job.conditions()
+
+    def run(self, number: int, path: str) -> Outcome:
+        """Replay one recording. Whatever is wrong with it becomes an outcome, not an error."""
+        try:
+            before = _stamp(path)
+            key = hashlib.sha256(self._conditions + hash_file(Path(path))[1].encode()).digest()
+            if key in self._known:
+                return Outcome(number, key)
+            result = self._replay(path)
+            if _stamp(path) != before:
+                raise InputError("The file changed while it was replayed. Run again when it is complete.")
+        except Exception as error:  # Engines may raise anything, and one recording must not stop the others.
+            return Outcome(number, error=reason(error))
+        return Outcome(number, key, result)
+
+    def _replay(self, path: str) -> Result:
+        recording = self._pipelines[0].read_recording(path, outputs=len(self._pipelines) == 1)
+        made = self._follow(self._pipelines[0], recording)
+        if len(self._pipelines) == 1:
+            return self._compare(made, recording.steps())
+        return self._compare(made, self._follow(self._pipelines[1], recording))
+
+    @staticmethod
+    def _follow(pipeline: Pipeline, recording: Recording) -> Iterator[RunStep]:
+        # A recording that does not begin with a state of its own must not go on from the one before.
+        pipeline.reset()
+        return pipeline.follow(recording)
+
+    def _compare(self, made: Iterable[RunStep], want: Iterable[RunStep]) -> Result:
+        result, pairs = Result(0, {}, {}), zip(made, want, strict=True)
+        while chunk := list(islice(pairs, _CHUNK)):
+            first = result.steps
+            result.steps += len(chunk)
+            outputs = [(first + i, got.outputs, need.outputs) for i, (got, need) in enumerate(chunk)]
+            # The state that a step finds is what the step before left.
+            states = [(first + i - 1, got.state, need.state) for i, (got, need) in enumerate(chunk)]
+            self._add(result.outputs, outputs)
+            self._add(result.states, [(s, g, w) for s, g, w in states if g is not None and w is not None])
+        return result
+
+    def _add(self, figures: dict[str, Statistics], steps: list[tuple[int, dict[str, Any], dict[str, Any]]]) -> None:
+        """Compare the values of some steps, port by port, as one array wherever steps follow one another."""
+        runs: dict[str, list[tuple[int, Any, Any]]] = {}
+        for step, got, want in steps:
+            for where in want:
+                if where in got:
+                    runs.setdefault(where, []).append((step, got[where], want[where]))
+        for where, rows in runs.items():
+            statistics = figures.setdefault(where, Statistics())
+            numbers = [step for step, _, _ in rows]
+            cuts = [0, *(i for i in range(1, len(rows)) if numbers[i] != numbers[i - 1] + 1), len(rows)]
+            for begin, end in pairwise(cuts):
+                part = rows[begin:end]
+                made, wanted = np.stack([row[1] for row in part]), np.stack([row[2] for row in part])
+                statistics.add(numbers[begin], made, wanted, self._job.rtol, self._job.atol)
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def reason(error: Exception) -> str:
+    """An error on one line."""
+    text = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return text if isinstance(error, LeappError) else f"{type(error).__name__}: {text}"
