@@ -1,6 +1,6 @@
 """Kills, crowds and damage: whatever happens to an export, what is on disk is a whole bundle or is refused.
 
-    python -m tests.test_reliability --write     measure everything at full length and write docs/reliability.md
+    python -m tests.test_reliability --write [SECTION ...]     measure at full length and write into docs/reliability.md
 
 Set LEAPP_SOAK=1 to run the tests at full length.
 """
@@ -27,6 +27,7 @@ from leapp.errors import LeappError
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "reliability.md"
 SOAK = bool(os.environ.get("LEAPP_SOAK"))
+Experiment = Callable[[Path, int], dict[str, object]]
 
 
 # The exporter: a process that has torch loaded and forks children that export.
@@ -132,7 +133,42 @@ def read_only(where: Path, count: int) -> dict[str, object]:
     return {"refused": True}
 
 
-EXPERIMENTS = {"kills": kills, "crowd": crowd, "read_only": read_only}
+# Long runs and hostile descriptions: experiments of other tests, at full length and each in a fresh process.
+
+
+def steps(case: int) -> Experiment:
+    def measured(where: Path, count: int) -> dict[str, object]:
+        from tests.runtime.test_soak import LOOPS, many_steps
+
+        return {"growth": many_steps(where, *LOOPS[case], count)}
+
+    return measured
+
+
+def threads(case: int) -> Experiment:
+    def measured(where: Path, count: int) -> dict[str, object]:
+        from tests.runtime.test_soak import SHARED, many_threads
+
+        return {"wrong": many_threads(where, *SHARED[case], count)}
+
+    return measured
+
+
+def mutants(where: Path, count: int) -> dict[str, object]:
+    from tests.attacks.test_mutants import loop, run_mutants
+
+    return run_mutants(loop(where, "jit", "onnx"), count or None)
+
+
+def documents(where: Path, count: int) -> dict[str, object]:
+    from tests.attacks.test_mutants import loop, run_documents
+
+    return run_documents(loop(where, "jit", "onnx"), count)
+
+
+EXPERIMENTS: dict[str, Experiment] = {"kills": kills, "crowd": crowd, "read_only": read_only}
+EXPERIMENTS |= {"mutants": mutants, "documents": documents}
+EXPERIMENTS |= {f"steps {case}": steps(case) for case in range(3)} | {f"threads {case}": threads(case) for case in range(6)}
 
 
 def run(experiment: str, count: int = 0) -> dict[str, object]:
@@ -280,8 +316,9 @@ def test_edited_descriptions_and_swapped_models_are_refused(damaged: Path) -> No
 INTRODUCTION = """\
 # Reliability
 
-What happens to a bundle when its export is killed, when exporters meet, and when files are damaged afterwards. The figures
-are measured by `python -m tests.test_reliability --write`; the same experiments run as tests, shorter unless `LEAPP_SOAK=1`.
+What happens to a bundle when its export is killed, when exporters meet, when files are damaged or made up, and when it runs
+for long. The figures are measured by `python -m tests.test_reliability --write`; the same experiments run as tests, shorter
+unless `LEAPP_SOAK=1`.
 
 A bundle is written to a directory beside the final one, synced, and exchanged with the old one in a single step of the
 file system. Its description carries the sha256 of every file and a digest over everything. Opening a bundle checks them
@@ -289,30 +326,82 @@ before an engine sees a byte.
 """
 
 
-def document() -> str:
-    """The text of docs/reliability.md."""
+def exports_section() -> list[str]:
     killed, met = run("kills", 200), run("crowd", 8)
     run("read_only")
-    with tempfile.TemporaryDirectory() as where:
-        directory = onnx_bundle(Path(where))
-        harmed, edited = damage(directory, 200), edits(directory)
-    lines = [INTRODUCTION, "## Exports", "", "| what | result |", "|---|---|"]
-    lines += [
+    return [
+        "| what | result |",
+        "|---|---|",
         f"| `kill -9` at {killed['kills']} instants of a re-export | {killed['old']} times the old bundle, {killed['new']} "
         f"times the new one, 0 times anything else; {killed['left over']} directories left over after the next export |",
         f"| {met['exporters']} exporters to one name at once, twice each | the bundle of one of them, whole; {met['failed']} "
         f"failed, {met['left over']} directories left over |",
         "| a directory that may not be written | refused with its name, the old bundle untouched |",
     ]
-    lines += ["", "## Damage", "", "| file | bit flips refused | flips without meaning | truncations refused |"]
-    lines += ["|---|---|---|---|"]
+
+
+def damage_section() -> list[str]:
+    with tempfile.TemporaryDirectory() as where:
+        directory = onnx_bundle(Path(where))
+        harmed, edited = damage(directory, 200), edits(directory)
+    lines = ["| file | bit flips refused | flips without meaning | truncations refused |", "|---|---|---|---|"]
     for name, counted in harmed.items():
         of = counted["of"]
         lines.append(f"| `{name}` | {counted['flips']} of {of} | {counted['blanks']} | {counted['cuts']} of {of} |")
     lines += ["", "A flip without meaning hit the layout of the YAML: the opened bundle was compared and is the same.", ""]
     lines += ["| change | result |", "|---|---|"]
-    lines += [f"| {name} | {'refused' if done else 'NOT REFUSED'} |" for name, done in edited.items()]
-    return "\n".join(lines) + "\n"
+    return lines + [f"| {name} | {'refused' if done else 'NOT REFUSED'} |" for name, done in edited.items()]
+
+
+def hostile_section() -> list[str]:
+    changed, fuzzed = run("mutants"), run("documents", 100_000)
+
+    def cost(found: dict[str, object]) -> str:
+        return f"{found['slowest']:.2f} s | {found['megabytes']:.0f} MB |"
+
+    return [
+        "Every one ends in an error of the library or in the answer that its text asks for, computed independently.",
+        "",
+        "| what | refused | the rest | slowest, in CPU time | growth of the process over all |",
+        "|---|---|---|---|---|",
+        f"| {changed['of']} descriptions with one field changed, opened and run | {changed['refused']} | {changed['right']} "
+        f"run and are right | {cost(changed)}",
+        f"| 100,000 fuzzed descriptions, read | {fuzzed['refused']} | {fuzzed['read']} read as the YAML library reads them; of "
+        f"every fourth of these {fuzzed['run: refused']} are refused at load, {fuzzed['run: right']} run and are right | "
+        f"{cost(fuzzed)}",
+    ]
+
+
+def long_runs_section() -> list[str]:
+    from tests.runtime.test_soak import LOOPS, SHARED
+
+    lines = ["| 10,000,000 steps with state | growth of memory over the last nine tenths | last 1,000 steps |", "|---|---|---|"]
+    for case, (face, backends) in enumerate(LOOPS):
+        grown = run(f"steps {case}", 10_000_000)["growth"]
+        lines.append(f"| `{face}`, {' and '.join(backends)} | {grown:.1f} MB | bit for bit those of a fresh runner |")
+    lines += ["", "| 1,000,000 calls of one runner from four threads | wrong |", "|---|---|"]
+    for case, (face, backends) in enumerate(SHARED):
+        lines.append(f"| `{face}`, {' and '.join(backends)} | {run(f'threads {case}', 1_000_000)['wrong']} |")
+    return lines
+
+
+SECTIONS = {
+    "Exports": exports_section,
+    "Damage": damage_section,
+    "Hostile descriptions": hostile_section,
+    "Long runs": long_runs_section,
+}
+
+
+def document(names: list[str]) -> str:
+    """The text of docs/reliability.md with these sections measured, all of them if none is named."""
+    _, *parts = DOCUMENT.read_text(encoding="utf-8").split("\n## ")
+    kept = {part.partition("\n")[0]: part.partition("\n")[2].strip() for part in parts}
+    text = INTRODUCTION
+    for name, measured in SECTIONS.items():
+        body = "\n".join(measured()) if name in names or not names else kept.get(name, "Not measured yet.")
+        text += f"\n## {name}\n\n{body}\n"
+    return text
 
 
 if __name__ == "__main__":
@@ -322,7 +411,7 @@ if __name__ == "__main__":
         import leapp.tracing.lifecycle  # noqa: F401
 
         print(json.dumps(EXPERIMENTS[sys.argv[2]](Path(sys.argv[3]), int(sys.argv[4]))))
-    elif sys.argv[1:] == ["--write"]:
-        DOCUMENT.write_text(document(), encoding="utf-8")
+    elif sys.argv[1:2] == ["--write"] and set(sys.argv[2:]) <= set(SECTIONS):
+        DOCUMENT.write_text(document(sys.argv[2:]), encoding="utf-8")
     else:
         sys.exit(__doc__)

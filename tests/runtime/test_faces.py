@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -17,8 +16,6 @@ from leapp.runtime.inference_manager import InferenceManager
 from tests.runtime.bundles import BACKENDS, Scale, Stage, array, chain, loop, memory, write_bundle
 
 FACES = (Pipeline, InferenceManager)
-CALLS = 250_000 if os.environ.get("LEAPP_SOAK") else 1500
-"""Calls from each of four threads."""
 
 
 class Joints(torch.nn.Module):
@@ -157,31 +154,6 @@ def test_mock_and_zero_inputs_fit(tmp_path, face):
     assert 0 < array(mock["p/b"]).sum() < 64
     assert array(mock["p/c"]).min() >= 0
     assert array(runner(runner.zeros_input())["p/y"]).tolist() == [0.0] * 64
-
-
-@pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("backends", [["onnx", "onnx"], ["jit", "onnx"], ["jit", "jit"]], ids="-".join)
-def test_a_shared_runner_is_never_wrong(tmp_path, face, backends):
-    path, modules = chain(tmp_path, backends)
-    runner = face(path)
-    given = [torch.randn(2, 8) for _ in range(4)]
-    want = [array(runner({"n0/x": x})["n1/y"]) for x in given]
-    assert not np.array_equal(want[0], want[1])
-    torch.testing.assert_close(torch.from_numpy(want[0]), modules[1](modules[0](given[0])))
-    wrong: list[int] = []
-
-    def work(i: int) -> None:
-        inputs = {"n0/x": given[i] if face is InferenceManager else given[i].numpy()}
-        for _ in range(CALLS):
-            if not np.array_equal(array(runner(inputs)["n1/y"]), want[i]):
-                wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
 
 
 def test_counting_from_four_threads_loses_no_step(tmp_path):

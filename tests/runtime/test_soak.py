@@ -1,12 +1,15 @@
-"""Long runs: no growth in memory, and the last steps are bit for bit those of a fresh runner.
+"""Long runs: no growth in memory, the last steps bit for bit those of a fresh runner, and no wrong answer to any thread.
 
-``LEAPP_SOAK=1`` runs 10,000,000 steps; a plain run takes 20,000.
+``LEAPP_SOAK=1`` runs 10,000,000 steps and 1,000,000 calls from four threads; a plain run takes 20,000 and 6,000.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import threading
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +17,15 @@ import torch
 
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
-from tests.runtime.bundles import array, loop
+from tests.runtime.bundles import array, chain, loop
 
-STEPS = 10_000_000 if os.environ.get("LEAPP_SOAK") else 20_000
+SOAK = bool(os.environ.get("LEAPP_SOAK"))
+STEPS = 10_000_000 if SOAK else 20_000
+CALLS = 1_000_000 if SOAK else 6_000
 TAIL = 1000
+FACES: dict[str, Any] = {"Pipeline": Pipeline, "InferenceManager": InferenceManager}
+LOOPS = [("Pipeline", ("onnx", "onnx")), ("InferenceManager", ("jit", "onnx")), ("InferenceManager", ("jit", "jit"))]
+SHARED = [(face, backends) for face in FACES for backends in (("onnx", "onnx"), ("jit", "onnx"), ("jit", "jit"))]
 
 
 def peak() -> float:
@@ -25,26 +33,21 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-@pytest.mark.parametrize(
-    ("face", "backends"),
-    [(Pipeline, ("onnx", "onnx")), (InferenceManager, ("jit", "onnx")), (InferenceManager, ("jit", "jit"))],
-)
-def test_many_steps(tmp_path, face, backends):
-    path = loop(tmp_path, *backends)
-    runner = face(path)
+def many_steps(directory: Path, face: str, backends: tuple[str, str], steps: int) -> float:
+    """Run a loop for long and compare its end with a fresh runner. Returns the growth of the process in megabytes."""
+    path = loop(directory, *backends)
+    runner = FACES[face](path)
     generator = torch.Generator().manual_seed(0)
-    given = [torch.randn(2, generator=generator) for _ in range(64)]
-    if face is Pipeline:
+    given: list[Any] = [torch.randn(2, generator=generator) for _ in range(64)]
+    if face == "Pipeline":
         given = [value.numpy() for value in given]
-    for k in range(STEPS // 10):
+    for k in range(steps // 10):
         runner({"p/obs": given[k % 64]})
     before = peak()
-    for k in range(STEPS - STEPS // 10 - TAIL):
+    for k in range(steps - steps // 10 - TAIL):
         runner({"p/obs": given[k % 64]})
     growth = peak() - before
-    # A short run only sees what one step would leak; pools of the process itself move by a few megabytes.
-    assert growth < max(8.0, STEPS / 1e6), f"{growth:.1f} MB"
-    fresh = face(path)
+    fresh = FACES[face](path)
     fresh.load_state(runner.state())
     seen = set()
     for k in range(TAIL):
@@ -53,3 +56,39 @@ def test_many_steps(tmp_path, face, backends):
             np.testing.assert_array_equal(array(made[key]), array(value))
         seen.add(array(want["f/mo"]).tobytes())
     assert len(seen) > 60
+    return growth
+
+
+def many_threads(directory: Path, face: str, backends: tuple[str, str], calls: int) -> int:
+    """Share a runner between four threads. Returns how many of all calls came out wrong."""
+    path, modules = chain(directory, list(backends))
+    runner = FACES[face](path)
+    given = [torch.randn(2, 8) for _ in range(4)]
+    want = [array(runner({"n0/x": x})["n1/y"]) for x in given]
+    assert not np.array_equal(want[0], want[1])
+    torch.testing.assert_close(torch.from_numpy(want[0]), modules[1](modules[0](given[0])))
+    right = [0] * 4
+
+    def work(i: int) -> None:
+        inputs = {"n0/x": given[i] if face == "InferenceManager" else given[i].numpy()}
+        for _ in range(calls // 4):
+            right[i] += np.array_equal(array(runner(inputs)["n1/y"]), want[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return calls // 4 * 4 - sum(right)
+
+
+@pytest.mark.parametrize(("face", "backends"), LOOPS)
+def test_many_steps(tmp_path, face, backends):
+    growth = many_steps(tmp_path, face, backends, STEPS)
+    # A short run only sees what one step would leak; pools of the process itself move by a few megabytes.
+    assert growth < max(8.0, STEPS / 1e6), f"{growth:.1f} MB"
+
+
+@pytest.mark.parametrize(("face", "backends"), SHARED)
+def test_a_shared_runner_is_never_wrong(tmp_path, face, backends):
+    assert many_threads(tmp_path, face, backends, CALLS) == 0
