@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from leapp.errors import BundleError, InputError, UnknownPortError
+from leapp.errors import InputError, UnknownPortError
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
 from tests.runtime.bundles import BACKENDS, Scale, Stage, array, chain, loop, memory, write_bundle
@@ -79,8 +79,23 @@ def test_binding_by_name_takes_and_gives_the_robots_order(tmp_path, face):
         runner.bind(inputs={"p/q": ["knee", "ankle"]}, outputs={"p/y": ["hip", "knee", "ankle", "tail"]})
     with pytest.raises(UnknownPortError, match="'p/zz' cannot be bound"):
         runner.bind(inputs={"p/zz": []})
-    with pytest.raises(BundleError, match="'p/g' has 0 axes with element names"):
-        runner.bind(inputs={"p/g": ["x"]})
+    with pytest.raises(InputError, match=r"(?s)'p/q'.*missing.*'p/g' has no element names"):
+        runner.bind(inputs={"p/q": ["hip"], "p/g": ["x"]})
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_of_several_named_axes_the_one_with_the_names_is_bound(tmp_path, face):
+    class Same(torch.nn.Module):
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            return q + 1.0
+
+    names = {"element_names": [["left", "right"], ["hip", "knee"]]}
+    stage = Stage(Same(), {"q": torch.zeros(2, 2)}, ["y"], "jit", {"q": names, "y": names})
+    runner = face(write_bundle(tmp_path, {"p": stage}))
+    step = runner.bind(inputs={"p/q": ["knee", "hip"]}, outputs={"p/y": ["right", "left"]})
+    assert array(step({"p/q": [[1.0, 2.0], [3.0, 4.0]]})["p/y"]).tolist() == [[5.0, 4.0], [3.0, 2.0]]
+    with pytest.raises(InputError, match=r"those of no axis.*\['left', 'right'\], \['hip', 'knee'\]"):
+        runner.bind(inputs={"p/q": ["knee", "left"]})
 
 
 @pytest.mark.parametrize("face", FACES)

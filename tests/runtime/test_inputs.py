@@ -159,8 +159,9 @@ def test_nonfinite_policies(tmp_path, face, bad):
     given = {"p/x": np.array([1.0, bad, 0.0], np.float32)}
     path = memory(tmp_path, "onnx")
     face(path)(given)
-    with pytest.warns(RuntimeWarning, match="'p/x' holds NaN"):
+    with pytest.warns(RuntimeWarning, match="'p/x' holds NaN") as caught:
         face(path, nonfinite="warn")(given)
+    assert caught[0].filename == __file__
     runner = face(path, nonfinite="raise")
     with pytest.raises(InputError, match="'p/x' holds NaN"):
         runner(given)

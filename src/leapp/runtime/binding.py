@@ -18,7 +18,7 @@ Reordering = tuple[Any, ...]
 
 def reorder(key: str, port: Port, names: Sequence[str], entering: bool) -> Reordering:
     """The index that takes a value from the robot's order to the port's (``entering``), or back."""
-    axis, elements = named_axis(key, port)
+    axis, elements = named_axis(key, port, names)
     places = permutation(key, elements, names)
     if not entering:
         places = [int(place) for place in np.argsort(places)]

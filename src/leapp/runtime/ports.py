@@ -71,19 +71,25 @@ def describe(key: str, port: Port, role: str) -> PortInfo:
     )
 
 
-def named_axis(key: str, port: Port) -> tuple[int, list[str]]:
-    """The axis of a port whose elements have names, with the names.
+def named_axis(key: str, port: Port, given: Iterable[str]) -> tuple[int, list[str]]:
+    """The axis of a port whose elements have names, with the names. Of several axes, the one with the given names.
 
     A list of names belongs to the axis it is written for when there is one entry an axis, else to the last axes.
 
     Raises:
-        BundleError: No axis has names, or several have, or their number is not the size of the axis.
+        InputError: No axis has names, or several have and none of them those given.
+        BundleError: There are more or fewer names than elements.
     """
     entries = port.element_names or []
     first = len(port.shape) - len(entries)
     axes = [(first + i, [str(n) for n in e]) for i, e in enumerate(entries) if isinstance(e, list) and e]
-    if len(axes) != 1:
-        raise BundleError(f"{key!r} has {len(axes)} axes with element names; binding by name needs exactly one.")
+    if not axes:
+        raise InputError(f"{key!r} has no element names. Leave it out of bind, or give them when exporting.")
+    if len(axes) > 1:
+        known = [names for _, names in axes]
+        axes = [(axis, names) for axis, names in axes if set(names) == set(given)]
+        if len(axes) != 1:
+            raise InputError(f"The names bound to {key!r} are those of no axis, or of several. Its axes have {known}.")
     axis, names = axes[0]
     if axis < 0 or port.shape[axis] != len(names):
         raise BundleError(f"{key!r} has {len(names)} element names for its shape {list(port.shape)}.")

@@ -607,7 +607,7 @@ class Runner:
         message = f"Input {where!r} holds NaN or infinity."
         if self._nonfinite == "raise":
             raise InputError(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        warnings.warn(message, RuntimeWarning, stacklevel=5)
 
     # What a face provides.
 
