@@ -69,6 +69,10 @@ def test_bundle_and_runners(opened: Callable[[Path], Any], exported: Path) -> No
     assert "http" not in text
 
 
+def test_runners_say_in_a_line_what_they_take(exported: Path) -> None:
+    assert repr(Pipeline(exported)) == "<Pipeline 'shown': 1 nodes, takes ['policy/q'], returns ['policy/action']>"
+
+
 def test_report(exported: Path) -> None:
     shown = Reader(leapp.report()._repr_html_())
     assert "b" in shown.tags

@@ -205,9 +205,9 @@ def test_bench_times_steps_and_leaves_the_state(tmp_path, face):
     before = {k: array(v) for k, v in runner.state().items()}
     free, paced = runner.bench(steps=200), runner.bench(steps=20, rate=2000.0)
     assert 0 < free.noise_p50 < free.p50 <= free.p99 <= free.p999 <= free.longest
-    assert (free.misses, free.rate) == (None, None)
-    assert paced.misses is not None
-    assert 0 <= paced.misses <= 20
+    assert (free.misses, free.noise_misses, free.rate) == (None, None, None)
+    assert paced.misses is not None and paced.noise_misses is not None
+    assert 0 <= paced.misses <= 20 and 0 <= paced.noise_misses <= 20
     for k, v in runner.state().items():
         np.testing.assert_array_equal(array(v), before[k])
 

@@ -157,5 +157,7 @@ def bench(arguments: Namespace) -> Answer:
     late = bool(latency.misses)
     if latency.misses is not None:
         words = f"{latency.misses} of {steps} steps were late." if late else "No step was late."
+        if latency.noise_misses:
+            words += f" This machine, doing nothing, was late {latency.noise_misses} times."
         parts.append(Text(words, "red" if late else "green"))
     return Answer(data, parts, 1 if late else 0)

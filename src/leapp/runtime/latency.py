@@ -26,6 +26,7 @@ class Latency:
         misses: How many steps were not done one period after they were due. None without a rate.
         noise_p50: The median of doing nothing, timed the same way: the clock.
         noise_p999: What one in a thousand of those takes longer than: interruptions by the machine.
+        noise_misses: How many of those were late: deadlines that no step could have kept. None without a rate.
     """
 
     steps: int
@@ -38,16 +39,17 @@ class Latency:
     misses: int | None
     noise_p50: float
     noise_p999: float
+    noise_misses: int | None
 
 
 def measure(step: Callable[[], object], steps: int, rate: float | None) -> Latency:
     """Time a step. With a rate the steps start when they are due, as in a control loop."""
     times, misses = _run(step, steps, rate)
-    noise, _ = _run(lambda: None, steps, rate)
+    noise, late = _run(lambda: None, steps, rate)
     p50, p99, p999 = (float(v) for v in np.percentile(times, (50, 99, 99.9)))
     return Latency(
         steps, p50, p99, p999, float(times.max()), float(times.std()), rate, misses if rate else None,
-        float(np.percentile(noise, 50)), float(np.percentile(noise, 99.9)),
+        float(np.percentile(noise, 50)), float(np.percentile(noise, 99.9)), late if rate else None,
     )  # fmt: skip
 
 

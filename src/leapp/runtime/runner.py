@@ -212,6 +212,10 @@ class Runner:
         """The whole catalogue: inputs, feedback, outputs."""
         return [*self.input_ports.values(), *self.feedback_ports.values(), *self.output_ports.values()]
 
+    def __repr__(self) -> str:
+        what = f"{len(self._plan.contract.nodes)} nodes, takes {self.inputs}, returns {self.outputs}"
+        return f"<{type(self).__name__} {self._bundle.graph!r}: {what}>"
+
     def _repr_html_(self) -> str:
         return describe_contract(f"{type(self).__name__} {self._bundle.graph}", self._plan.contract, self.digest)
 
