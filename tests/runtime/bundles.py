@@ -82,6 +82,7 @@ def write_bundle(
         )
         if stage.backend is not None:
             path = directory / f"{name}.{ {'onnx': 'onnx', 'jit': 'pt', 'pt2': 'pt2'}[stage.backend] }"
+            path.parent.mkdir(exist_ok=True)
             path.write_bytes(model_bytes(stage))
             node = Node(inputs=node.inputs, outputs=node.outputs, model=describe_model(path, directory, stage.backend))
         nodes[name] = node

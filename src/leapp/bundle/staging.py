@@ -155,7 +155,10 @@ class Staging:
         owned = _owned(self.final)
         carried: list[Path] = []
         try:
+            emptied = _emptied(self.final, owned)
             for folder in _folders(self.final):
+                if folder in emptied and not (self.path / folder).is_dir():
+                    continue
                 (self.path / folder).mkdir(exist_ok=True)
                 shutil.copymode(self.final / folder, self.path / folder)
             for name in _tree(self.final):
@@ -183,9 +186,13 @@ class Staging:
     def _replace(self, staged: set[str], yaml_name: str) -> None:
         """Move the files one by one. The YAML goes first and comes last: without it nothing can be loaded."""
         owned = _owned(self.final)
+        emptied = _emptied(self.final, owned)
         for name in sorted(owned, key=lambda name: not name.endswith((".yaml", ".yml"))):
             if name.endswith((".yaml", ".yml")) or name not in staged:
                 (self.final / name).unlink(missing_ok=True)
+        for folder in sorted(emptied, reverse=True):
+            with contextlib.suppress(OSError):
+                (self.final / folder).rmdir()
         _sync(self.final)
         for name in sorted(staged, key=lambda name: name == yaml_name):
             (self.final / name).parent.mkdir(parents=True, exist_ok=True)
@@ -224,6 +231,16 @@ def _folders(root: Path) -> list[str]:
         folders[:] = [n for n in kept if not os.path.islink(os.path.join(folder, n))]
         found += [os.path.relpath(os.path.join(folder, name), root) for name in folders]
     return found
+
+
+def _emptied(root: Path, owned: set[str]) -> set[str]:
+    """The directories below a directory that hold leapp's own files and nothing else."""
+
+    def above(name: str) -> set[str]:
+        return {folder.as_posix() for folder in Path(name).parents} - {"."}
+
+    kept = {folder for name in _tree(root) if name not in owned for folder in above(name)}
+    return {folder for name in owned for folder in above(name)} - kept
 
 
 def _owned(directory: Path) -> set[str]:

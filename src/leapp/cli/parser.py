@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -84,6 +85,13 @@ def build() -> argparse.ArgumentParser:
     _outside(one)
     one.add_argument("-o", "--output", required=True, metavar="FILE.onnx", help="the file to write")
 
+    one = _command(commands, "deploy", "deploying", "lay a bundle out for an inference server")
+    one.add_argument("target", choices=("triton",), help="the server")
+    one.add_argument("bundle")
+    _outside(one)
+    one.add_argument("-o", "--output", required=True, metavar="REPOSITORY", help="the directory to write")
+    _triton(one)
+
     one = _command(commands, "check", "looking", "whether a target can take a bundle")
     one.add_argument("bundle")
     one.add_argument("--profile", required=True, choices=_TARGETS, help="the target")
@@ -120,6 +128,39 @@ def _engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=_count, default=1, help="threads of one ONNX session (default: 1)")
     parser.add_argument("--provider", action="append", metavar="NAME", help="ONNX Runtime provider, in order of preference")
     parser.add_argument("--no-code", action="store_true", help="refuse TorchScript and .pt2 models, which are programs")
+
+
+def _triton(parser: argparse.ArgumentParser) -> None:
+    """The options of ``TritonOptions``; its defaults hold where none is given."""
+    add = partial(parser.add_argument, default=argparse.SUPPRESS)
+    add("--backend", choices=("native", "python"), help="the server's own engines, or leapp.runtime in its Python backend")
+    add("--model-version", type=_count, dest="version", metavar="N", help="the number of this version (default: 1)")
+    add("--version-policy", choices=("latest", "all", "specific"), help="which versions the server loads (default: latest)")
+    add("--max-batch-size", type=_count, metavar="N", help="requests that may be put together (default: none are)")
+    add("--instances", type=_count, metavar="N", help="instances of each model (default: 1)")
+    add("--kind", choices=("auto", "cpu", "gpu"), help="where engines run (default: auto)")
+    add("--gpus", type=_numbers, metavar="0,1", help="the GPUs to use with --kind gpu")
+    add("--sequences", type=_count, metavar="N", help="sequences an instance serves at a time (default: 1024)")
+    add("--idle-seconds", type=_seconds, metavar="S", help="how long a silent sequence keeps its state (default: 60)")
+    add("--threads", type=_count, metavar="N", help="threads of one ONNX session; Python backend only (default: 1)")
+    add("--nonfinite", choices=("ignore", "raise"), help="about NaN in inputs; Python backend only (default: ignore)")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 0,1")
+    return tuple(int(part) for part in parts)
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds")
+    return number
 
 
 def _count(text: str) -> int:

@@ -1,0 +1,62 @@
+"""The model that runs a whole bundle with ``leapp.runtime`` inside Triton's Python backend.
+
+Importable in a server only. One pipeline serves all sequences of an instance; each sequence has its own state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from leapp.deploy.loop_model import Sequences, error, settings
+from leapp.runtime import Pipeline
+
+__all__ = ["TritonPythonModel"]
+
+
+class TritonPythonModel:
+    """One step of the pipeline for each request."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Open the bundle that lies in the directory of this version."""
+        found = settings(args)
+        bundle = Path(args["model_repository"]) / args["model_version"] / found["bundle"]
+        self._pipeline = Pipeline(bundle, threads=found["threads"], nonfinite=found["nonfinite"], expect_digest=found["digest"])
+        self._pipeline.warm_up()
+        self._shapes = {key: port.shape for key, port in self._pipeline.input_ports.items()}
+        self._outputs: dict[str, str] = found["outputs"]
+        self._sequences: Sequences | None = None
+        if self._pipeline.feedback_inputs:
+            self._sequences = Sequences(self._fresh, found["idle_seconds"])
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Answer requests, each by itself: one that fails is none of the others' business."""
+        return [self._answer(request) for request in requests]
+
+    def _fresh(self) -> dict[str, Any]:
+        self._pipeline.reset()
+        return self._pipeline.state()
+
+    def _answer(self, request: Any) -> Any:
+        sequences = self._sequences
+        try:
+            if sequences is None:
+                return self._step(request)
+            self._pipeline.load_state(sequences.find(request))
+            response = self._step(request)
+            sequences.keep(request, self._pipeline.state())
+            return response
+        except Exception as reason:
+            return error(reason)
+        finally:
+            if sequences is not None:
+                sequences.leave(request)
+
+    def _step(self, request: Any) -> Any:
+        given = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        made = self._pipeline({key: value.reshape(self._shapes.get(key, value.shape)) for key, value in given.items()})
+        tensors = [pb_utils.Tensor(name, made[key].reshape(made[key].shape or (1,))) for key, name in self._outputs.items()]
+        return pb_utils.InferenceResponse(tensors)

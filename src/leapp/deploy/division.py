@@ -1,0 +1,68 @@
+"""Who keeps which state when a pipeline runs on a server: the model itself, or a model above all of them.
+
+The server can hold a state for one model. What goes from one node to another in the next step, and the states that this
+mechanism cannot express, are held above. Knows the plan only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leapp.graph.contract import key, split_key
+from leapp.runtime.plan import Plan
+
+__all__ = ["Division", "divide"]
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Where feedback is kept.
+
+    Attributes:
+        inside: For each node, the state inputs the server keeps for its model, with the outputs they take next.
+        above: Every other fed-back input, with the output it takes next.
+        guarded: Whether a model must stand above the ensemble.
+    """
+
+    inside: dict[str, dict[str, str]]
+    above: dict[str, str]
+    guarded: bool
+
+    @property
+    def stateful(self) -> bool:
+        """Whether anything is kept between steps."""
+        return bool(self.above) or any(self.inside.values())
+
+
+def divide(plan: Plan) -> Division:
+    """Decide where each feedback of a plan is kept."""
+    inside: dict[str, dict[str, str]] = {node: {} for node in plan.order}
+    for target, source in plan.feedback.items():
+        node = split_key(target)[0]
+        # The server finds a state by its output, so an output can be one state only; and it cannot reshape a state.
+        if node == split_key(source)[0] and plan.input_ports[target].shape and source not in inside[node].values():
+            inside[node][target] = source
+    above = {t: s for t, s in plan.feedback.items() if t not in inside[split_key(t)[0]]}
+    shown = {*plan.outputs, *plan.edges.values(), *above.values()}
+    for node, states in inside.items():
+        # A step of an ensemble needs a tensor that goes in and one that comes out.
+        if not set(plan.input_keys(node)) - states.keys() or not shown.intersection(plan.output_keys(node)):
+            above |= states
+            states.clear()
+    # An ensemble skips the steps that a client's choice of outputs does not need; their states would stand still.
+    needed = [_upstream(plan, split_key(output)[0]) for output in plan.outputs]
+    skippable = any(states and not all(node in nodes for nodes in needed) for node, states in inside.items())
+    return Division(inside, {t: above[t] for t in plan.feedback if t in above}, bool(above) or skippable)
+
+
+def _upstream(plan: Plan, node: str) -> set[str]:
+    """A node and all it depends on within a step."""
+    found: set[str] = set()
+    waiting = [node]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            ports = plan.contract.nodes[name].inputs
+            waiting += [split_key(plan.edges[k])[0] for k in (key(name, p.name) for p in ports) if k in plan.edges]
+    return found

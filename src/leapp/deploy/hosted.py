@@ -1,0 +1,73 @@
+"""A repository with one model, which runs the whole bundle in the server's Python backend."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from leapp.bundle import Bundle, RawTensor, Staging, write_initial_values
+from leapp.deploy.layout import copy_model, move_models, write_config
+from leapp.deploy.options import TritonOptions
+from leapp.deploy.pbtxt import entries
+from leapp.deploy.tensors import describe, free_name, output_names, safe_name
+from leapp.graph.contract import Contract
+from leapp.runtime.plan import Plan
+
+__all__ = ["write_hosted"]
+
+_BUNDLE = "bundle"
+_MODEL = '''"""Runs the bundle beside this file. The Python of this server needs leapp and onnxruntime."""
+
+from leapp.deploy.bundle_model import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+'''
+
+
+def write_hosted(
+    bundle: Bundle, plan: Plan, values: Mapping[str, RawTensor], model: str, root: Path, options: TritonOptions
+) -> tuple[Contract, dict[str, str]]:
+    """Write the model, with a bundle of its own in the directory of its version.
+
+    Returns:
+        The contract as seen from ``root``, and the model with what runs it.
+    """
+    folder = root / model / str(options.version)
+    with Staging(folder / _BUNDLE) as staging:
+        paths: dict[str, str] = {}
+        for node in plan.order:
+            name = free_name(safe_name(node), [Path(path).parent.name for path in paths.values()], "_")
+            copied = copy_model(bundle, node, staging.path / name)
+            paths[node] = copied.relative_to(staging.path).as_posix()
+        file = write_initial_values(staging.path, bundle.graph, values, bundle.contract) if values else None
+        staging.commit(bundle.graph, move_models(bundle.contract, paths, file))
+        digest = staging.digest
+    (folder / "model.py").write_text(_MODEL, encoding="utf-8", newline="\n")
+    names = output_names(plan)
+    found = {
+        "bundle": _BUNDLE,
+        "digest": digest,
+        "source_digest": bundle.digest,
+        "threads": options.threads,
+        "nonfinite": options.nonfinite,
+        "idle_seconds": options.idle_seconds,
+        "outputs": {key: names[key] for key in plan.outputs},
+    }
+    config: dict[str, Any] = {
+        "name": model,
+        "backend": "python",
+        "max_batch_size": 0,
+        "version_policy": options.versions(),
+        "input": [describe(k, k, plan.input_ports[k], None) for k in plan.inputs],
+        "output": [describe(k, names[k], plan.output_ports[k], None) for k in plan.outputs],
+        "instance_group": options.group(engine=False),
+        "parameters": entries({"leapp": {"string_value": json.dumps(found, ensure_ascii=False)}}),
+    }
+    if plan.feedback:
+        config["sequence_batching"] = options.sequence_batching()
+    models = write_config(root, config)
+    here = folder.relative_to(root) / _BUNDLE
+    moved = {node: (here / path).as_posix() for node, path in paths.items()}
+    return move_models(bundle.contract, moved, (here / file).as_posix() if file else None), models

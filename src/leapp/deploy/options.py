@@ -1,0 +1,88 @@
+"""What whoever deploys may choose. Knows no bundle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from leapp.deploy.pbtxt import Word
+from leapp.errors import InputError
+
+__all__ = ["TritonOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class TritonOptions:
+    """How a Triton model repository is written.
+
+    Attributes:
+        backend: ``native`` gives every node to the server's own engine; ``python`` runs ``leapp.runtime`` in its Python
+            backend.
+        version: The number of the version directory, and the version a client may ask for.
+        version_policy: Which versions the server loads: ``latest``, ``all`` or ``specific``, which is this one.
+        max_batch_size: The most requests of different sequences the server may put together; 0 for one at a time.
+        instances: How many instances of each model.
+        kind: Where instances of engine models run: ``auto``, ``cpu`` or ``gpu``.
+        gpus: The GPUs to use with ``kind="gpu"``; all if empty.
+        sequences: How many sequences an instance serves at the same time; more have to wait.
+        idle_seconds: A sequence that sends nothing for so long is forgotten.
+        threads: Threads of one ONNX session; the Python backend only.
+        nonfinite: What to do about NaN and infinity in inputs, ``ignore`` or ``raise``; the Python backend only.
+
+    Raises:
+        InputError: An option does not fit the others.
+
+    Example:
+        >>> TritonOptions(backend="python", idle_seconds=10).sequences
+        1024
+    """
+
+    backend: Literal["native", "python"] = "native"
+    version: int = 1
+    version_policy: Literal["latest", "all", "specific"] = "latest"
+    max_batch_size: int = 0
+    instances: int = 1
+    kind: Literal["auto", "cpu", "gpu"] = "auto"
+    gpus: tuple[int, ...] = ()
+    sequences: int = 1024
+    idle_seconds: float = 60.0
+    threads: int = 1
+    nonfinite: Literal["ignore", "raise"] = "ignore"
+
+    def __post_init__(self) -> None:
+        for name in ("version", "instances", "sequences", "threads"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is at least 1, not {getattr(self, name)}.")
+        if not 0 < self.idle_seconds < 1e9:
+            raise InputError(f"idle_seconds is a time above 0, not {self.idle_seconds}.")
+        if self.max_batch_size < 0:
+            raise InputError(f"max_batch_size is at least 0, not {self.max_batch_size}.")
+        if self.gpus and self.kind != "gpu":
+            raise InputError(f"gpus={list(self.gpus)} needs kind='gpu', not {self.kind!r}.")
+        if self.backend == "python" and self.max_batch_size:
+            raise InputError("The Python backend steps one sequence at a time: leave max_batch_size at 0.")
+        if self.backend == "python" and self.kind == "gpu":
+            raise InputError("Instances of the Python backend run on the CPU: leave kind at 'auto'.")
+        if self.backend == "native" and (self.threads != 1 or self.nonfinite != "ignore"):
+            raise InputError("threads and nonfinite are options of backend='python'; the server's engines have their own.")
+
+    def versions(self) -> dict[str, Any]:
+        """The ``version_policy`` of a configuration."""
+        said = {"latest": {"num_versions": 1}, "all": {}, "specific": {"versions": [self.version]}}
+        return {self.version_policy: said[self.version_policy]}
+
+    def group(self, *, engine: bool) -> list[dict[str, Any]]:
+        """The ``instance_group`` of a model that an engine runs, or of one that is Python."""
+        kind = f"KIND_{self.kind.upper()}" if engine else "KIND_CPU"
+        return [{"count": self.instances, "kind": Word(kind), **({"gpus": list(self.gpus)} if engine and self.gpus else {})}]
+
+    def sequence_batching(self) -> dict[str, Any]:
+        """The ``sequence_batching`` of a model with state, states aside.
+
+        Sequences are served oldest first: the other strategy keeps a slot of a batch for each, and without batches there
+        is only one.
+        """
+        return {
+            "max_sequence_idle_microseconds": round(self.idle_seconds * 1e6),
+            "oldest": {"max_candidate_sequences": self.sequences},
+        }

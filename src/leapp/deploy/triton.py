@@ -1,0 +1,170 @@
+"""``deploy_triton``: a bundle as a model repository of NVIDIA's Triton Inference Server.
+
+The repository is written whole or not at all. It is a bundle itself: its YAML describes and seals the copies of the models,
+so ``leapp verify`` and ``leapp.runtime`` work on it, and a later deployment knows which files are its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from leapp.bundle import Bundle, RawTensor, Staging, load_contract, open_bundle, read_initial_values
+from leapp.deploy.division import divide
+from leapp.deploy.hosted import write_hosted
+from leapp.deploy.native import write_native
+from leapp.deploy.options import TritonOptions
+from leapp.deploy.tensors import describe, output_names, safe_name
+from leapp.errors import BundleError, LeappError
+from leapp.graph.contract import Contract, Port
+from leapp.runtime.plan import Plan, make_plan
+
+__all__ = ["Deployment", "deploy_triton"]
+
+_MARK = "leapp deployment"
+_KIND = "triton"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A written repository.
+
+    Attributes:
+        path: Its directory.
+        model: The model that clients call.
+        models: All models, each with what runs it.
+        inputs: For each input of the pipeline, what the server calls it, its type and its dimensions.
+        outputs: The same for each output.
+        stateful: Whether requests belong to sequences, with a correlation id and a start flag.
+        digest: The digest of the bundle that was deployed, if it is sealed.
+    """
+
+    path: Path
+    model: str
+    models: dict[str, str]
+    inputs: dict[str, tuple[str, str, list[int]]]
+    outputs: dict[str, tuple[str, str, list[int]]]
+    stateful: bool
+    digest: str | None
+
+
+def deploy_triton(
+    bundle: str | os.PathLike[str] | Bundle,
+    repository: str | os.PathLike[str],
+    options: TritonOptions | None = None,
+    *,
+    allow_outside: bool = False,
+) -> Deployment:
+    """Write a bundle as a Triton model repository.
+
+    Args:
+        bundle: The bundle's YAML file or its directory, or a bundle that is already open.
+        repository: The directory to write. What an earlier deployment of the same graph wrote there is replaced.
+        options: How to write it.
+        allow_outside: Accept model files outside the bundle's directory.
+
+    Returns:
+        What clients need to know.
+
+    Raises:
+        BundleError: The server cannot run the bundle, or the directory holds something else.
+
+    Example:
+        >>> deploy_triton("exports/my_policy", "repository").model
+        'my_policy'
+    """
+    options = options or TritonOptions()
+    if not isinstance(bundle, Bundle):
+        bundle = open_bundle(bundle, allow_outside=allow_outside)
+    plan = make_plan(bundle.contract)
+    _check_runnable(plan)
+    model, target = safe_name(bundle.graph), Path(os.path.realpath(repository))
+    _check_target(bundle, target)
+    write = write_hosted if options.backend == "python" else write_native
+    with Staging(target) as staging:
+        contract, models = write(bundle, plan, _values(bundle, plan), model, staging.path, options)
+        _check_free(target, models)
+        staging.commit(bundle.graph, _marked(contract))
+    names = output_names(plan)
+    return Deployment(
+        path=target,
+        model=model,
+        models=models,
+        inputs={k: _shown(k, k, plan.input_ports[k], options) for k in plan.inputs},
+        outputs={k: _shown(k, names[k], plan.output_ports[k], options) for k in plan.outputs},
+        stateful=divide(plan).stateful,
+        digest=bundle.digest,
+    )
+
+
+def _check_runnable(plan: Plan) -> None:
+    if plan.missing:
+        raise BundleError(f"The bundle has no model for node {', '.join(map(repr, plan.missing))}, so it cannot be deployed.")
+    for what, keys in (("input", plan.inputs), ("output", plan.outputs)):
+        if not keys:
+            raise BundleError(f"The pipeline has no {what}; Triton serves requests with inputs and outputs only.")
+
+
+def _values(bundle: Bundle, plan: Plan) -> dict[str, RawTensor]:
+    """The value each state starts from; a bundle that says nothing about one means zeros."""
+    stored = read_initial_values(bundle)
+    return {k: stored[k] if k in stored else _zeros(plan.input_ports[k]) for k in plan.feedback}
+
+
+def _zeros(port: Port) -> RawTensor:
+    from leapp.runtime.arrays import numpy_dtype
+
+    return RawTensor(port.dtype, port.shape, bytes(math.prod(port.shape) * numpy_dtype(port.dtype).itemsize))
+
+
+def _check_target(bundle: Bundle, target: Path) -> None:
+    """Refuse a directory where a repository would be in the way of a bundle, or of what another one serves."""
+    source = Path(os.path.realpath(bundle.directory))
+    if target == source or target in source.parents:
+        raise BundleError(f"{target} holds the bundle itself. Choose another directory for the repository.")
+    if target.exists() and not target.is_dir():
+        raise BundleError(f"{target} is not a directory.")
+    for graph in _graphs(target):
+        if graph != bundle.graph:
+            raise BundleError(
+                f"{target} serves {graph!r} already. Give each bundle a repository of its own; tritonserver takes "
+                "--model-repository several times."
+            )
+
+
+def _check_free(target: Path, models: Mapping[str, str]) -> None:
+    """Refuse to write over a model that leapp did not deploy."""
+    if _graphs(target):
+        return
+    for name in models:
+        if os.path.lexists(target / name):
+            raise BundleError(f"{target} has a model {name!r} that leapp did not write. Choose another directory.")
+
+
+def _graphs(target: Path) -> list[str]:
+    """The graphs whose deployments a directory holds."""
+    found = []
+    for path in sorted((*target.glob("*.yaml"), *target.glob("*.yml"))):
+        try:
+            contract = load_contract(path)
+        except LeappError:
+            continue
+        if contract.system.get(_MARK) != _KIND:
+            raise BundleError(f"{target} holds the bundle {path.stem!r}. Choose another directory for the repository.")
+        found.append(path.stem)
+    return found
+
+
+def _marked(contract: Contract) -> Contract:
+    return msgspec.structs.replace(contract, system={**contract.system, _MARK: _KIND})
+
+
+def _shown(where: str, name: str, port: Port, options: TritonOptions) -> tuple[str, str, list[int]]:
+    batched = options.max_batch_size > 0
+    entry = describe(where, name, port, None, batched=batched)
+    return name, str(entry["data_type"]).removeprefix("TYPE_"), [*([-1] if batched else []), *entry["dims"]]

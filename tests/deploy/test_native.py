@@ -1,0 +1,270 @@
+"""Native repositories: read by Triton's own message type, run from their own files, compared with the local runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from leapp.bundle import open_bundle
+from leapp.deploy import TritonOptions, deploy_triton
+from leapp.errors import BundleError, InputError
+from leapp.graph.contract import Pipeline as Wiring
+from leapp.runtime import Pipeline
+from tests.deploy import bundles
+from tests.deploy.interpreter import END, START, Server, configs
+from tests.runtime import bundles as traced
+
+STEPS = 200
+
+
+def drive(server: Server, model: str, inputs: list[dict[str, Any]], sequence: int = 1) -> list[dict[str, Any]]:
+    flags = [START, *[0] * (len(inputs) - 2), END]
+    return [server.infer(model, values, sequence, flag) for values, flag in zip(inputs, flags, strict=True)]
+
+
+def local(bundle: Path, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    pipeline = Pipeline(bundle)
+    return [pipeline(values) for values in inputs]
+
+
+def assert_same(expected: list[dict[str, Any]], got: list[dict[str, Any]], renamed: dict[str, str] | None = None) -> None:
+    """The same values up to rounding: nodes in one merged session and nodes alone may add up in another order."""
+    assert len(expected) == len(got)
+    for step, (one, other) in enumerate(zip(expected, got, strict=True)):
+        assert {(renamed or {}).get(key, key) for key in one} == set(other)
+        for key, value in one.items():
+            found = other[(renamed or {}).get(key, key)]
+            np.testing.assert_allclose(found.reshape(value.shape), value, rtol=1e-5, atol=1e-6, err_msg=f"step {step}, {key}")
+
+
+def random_inputs(bundle: Path, steps: int) -> list[dict[str, Any]]:
+    pipeline = Pipeline(bundle)
+    return [pipeline.get_mock_input() for _ in range(steps)]
+
+
+def test_state_inside_a_node_and_feedback_across_nodes_run_as_in_the_local_runtime(tmp_path: Path) -> None:
+    bundle = bundles.arm(tmp_path / "arm")
+    found = deploy_triton(bundle, tmp_path / "repository")
+    server = Server(tmp_path / "repository")
+    assert found.models == {"arm.arm": "onnxruntime", "arm.policy": "onnxruntime", "arm.wiring": "ensemble", "arm": "python"}
+    assert [state.input_name for state in server.configs["arm.arm"].sequence_batching.state] == ["h"]
+    runs = {7: bundles.arm_inputs(1, STEPS), 8: bundles.arm_inputs(2, STEPS, dye=True)}
+    made: dict[int, list[Any]] = {7: [], 8: []}
+    for step in range(STEPS):
+        flags = START if step == 0 else END if step == STEPS - 1 else 0
+        for sequence, inputs in runs.items():
+            made[sequence].append(server.infer("arm", inputs[step], sequence, flags))
+    for sequence, inputs in runs.items():
+        assert_same(local(bundle, inputs), made[sequence])
+    with pytest.raises(RuntimeError, match="sequence 7 has no state"):
+        server.infer("arm", runs[7][0], 7)
+
+
+def test_the_repository_is_a_bundle_itself(tmp_path: Path) -> None:
+    bundle = bundles.arm(tmp_path / "arm")
+    inputs = bundles.arm_inputs(3, 20)
+    for backend in ("native", "python"):
+        deploy_triton(bundle, tmp_path / backend, TritonOptions(backend=backend))  # type: ignore[arg-type]
+        assert open_bundle(tmp_path / backend).digest is not None
+        for expected, got in zip(local(bundle, inputs), local(tmp_path / backend, inputs), strict=True):
+            assert all(np.array_equal(expected[key], got[key]) for key in expected)
+
+
+@pytest.mark.parametrize("backend", ["onnx", "jit"])
+def test_state_inside_one_node_needs_no_model_above(tmp_path: Path, backend: str) -> None:
+    bundle = traced.memory(tmp_path / "g", backend).parent
+    found = deploy_triton(bundle, tmp_path / "repository")
+    assert set(found.models) == {"g", "g.p"} and found.models["g"] == "ensemble" and found.stateful
+    inputs = random_inputs(bundle, STEPS)
+    assert_same(local(bundle, inputs), drive(Server(tmp_path / "repository"), "g", inputs))
+
+
+@pytest.mark.parametrize(("first", "second"), [("onnx", "jit"), ("jit", "onnx")])
+def test_a_loop_over_two_engines_starts_from_two_values(tmp_path: Path, first: str, second: str) -> None:
+    bundle = traced.loop(tmp_path / "g", first, second).parent
+    deploy_triton(bundle, tmp_path / "repository")
+    inputs = random_inputs(bundle, STEPS)
+    assert_same(local(bundle, inputs), drive(Server(tmp_path / "repository"), "g", inputs))
+
+
+def test_a_pipeline_without_state_is_a_plain_ensemble(tmp_path: Path) -> None:
+    bundle = traced.chain(tmp_path / "g", ["onnx", "jit", "onnx"])[0].parent
+    found = deploy_triton(bundle, tmp_path / "repository")
+    server = Server(tmp_path / "repository")
+    assert found.models["g"] == "ensemble" and not found.stateful
+    assert not any(config.HasField("sequence_batching") for config in server.configs.values())
+    inputs = random_inputs(bundle, 5)
+    assert_same(local(bundle, inputs), [server.infer("g", values) for values in inputs])
+
+
+def test_a_state_goes_on_when_a_client_asks_for_another_output(tmp_path: Path) -> None:
+    """A server leaves out the steps of an ensemble that nobody asked for; a state among them must not stand still."""
+    stages = {
+        "memory": traced.Stage(traced.Memory(), {"x": torch.ones(3), "h": torch.zeros(2)}, ["y", "h_out"], "onnx"),
+        "other": traced.Stage(traced.Scale(3, 2), {"x": torch.ones(1, 3)}, ["y"], "onnx"),
+    }
+    start = {"memory/h": torch.tensor([1.0, 2.0])}
+    bundle = traced.write_bundle(tmp_path / "g", stages, {}, {"memory/h_out": ("memory/h",)}, start).parent
+    deploy_triton(bundle, tmp_path / "repository")
+    server, inputs = Server(tmp_path / "repository"), random_inputs(bundle, 12)
+    made = [
+        server.infer("g", values, 1, START if i == 0 else 0, ["other/y"] if i % 3 else ["memory/y"])
+        for i, values in enumerate(inputs)
+    ]
+    expected = [
+        {key: value for key, value in values.items() if key == ("other/y" if i % 3 else "memory/y")}
+        for i, values in enumerate(local(bundle, inputs))
+    ]
+    assert_same(expected, made)
+
+
+def test_names_are_kept_apart(tmp_path: Path) -> None:
+    """Nodes whose names differ in signs only, some called like a model of leapp's, and an output called like an input."""
+    same = traced.Stage(traced.Scale(2, 2), {"x": torch.ones(1, 2)}, ["x_"], "onnx")
+    script = traced.Stage(traced.Scale(2, 2, 1), {"x": torch.ones(1, 2)}, ["x"], "jit")
+    stages = {"wiring": same, "pol-icy": script, "pol/icy": same, "Pol_icy": same, "g": same, "pol%icy": same}
+    bundle = traced.write_bundle(tmp_path / "g", stages, {"g/x_": ("wiring/x",)}).parent
+    found = deploy_triton(bundle, tmp_path / "repository")
+    assert len({name.casefold() for name in found.models}) == len(stages) + 1
+    assert found.outputs["pol-icy/x"][0] == "pol-icy/x_out" and found.outputs["wiring/x_"][0] == "wiring/x_"
+    inputs = random_inputs(bundle, 3)
+    server = Server(tmp_path / "repository")
+    renamed = {key: name for key, (name, _, _) in found.outputs.items()}
+    assert_same(local(bundle, inputs), [server.infer("g", values) for values in inputs], renamed)
+
+
+def test_one_output_that_feeds_two_states_is_kept_above(tmp_path: Path) -> None:
+    class Twice(torch.nn.Module):
+        def forward(self, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            new = 0.5 * a + x - 0.25 * b
+            return new * 2.0, new
+
+    stage = traced.Stage(Twice(), {"x": torch.ones(2), "a": torch.ones(2), "b": torch.ones(2)}, ["y", "n"], "onnx")
+    start = {"p/a": torch.tensor([1.0, 2.0]), "p/b": torch.tensor([-3.0, 5.0])}
+    bundle = traced.write_bundle(tmp_path / "g", {"p": stage}, {}, {"p/n": ("p/a", "p/b")}, start).parent
+    deploy_triton(bundle, tmp_path / "repository")
+    server, inputs = Server(tmp_path / "repository"), random_inputs(bundle, 30)
+    assert len(server.configs["g.p"].sequence_batching.state) == 1
+    assert_same(local(bundle, inputs), drive(server, "g", inputs))
+
+
+def test_options_reach_every_model(tmp_path: Path) -> None:
+    bundle = bundles.arm(tmp_path / "arm")
+    options = TritonOptions(
+        version=5, version_policy="specific", instances=2, kind="gpu", gpus=(0, 1), sequences=16, idle_seconds=2.5
+    )
+    deploy_triton(bundle, tmp_path / "repository", options)
+    for name, config in configs(tmp_path / "repository").items():
+        assert list(config.version_policy.specific.versions) == [5] and (tmp_path / "repository" / name / "5").is_dir()
+        if config.platform == "ensemble":
+            continue
+        (group,) = config.instance_group
+        assert group.count == 2
+        engine = config.backend == "onnxruntime"
+        assert (group.kind, list(group.gpus)) == ((type(group).KIND_GPU, [0, 1]) if engine else (type(group).KIND_CPU, []))
+        if config.HasField("sequence_batching"):
+            assert config.sequence_batching.max_sequence_idle_microseconds == 2_500_000
+            assert config.sequence_batching.oldest.max_candidate_sequences == 16
+    inputs = bundles.arm_inputs(5, 10)
+    assert_same(local(bundle, inputs), drive(Server(tmp_path / "repository"), "arm", inputs))
+
+
+def batchable(directory: Path, batch: bool, start: Any) -> Path:
+    """One node with a state and a first axis that may be free."""
+    make = bundles.helper.make_node
+    inputs = [bundles.port("x", (2, 3)), bundles.port("h", (2, 3))]
+    outputs = [bundles.port("y", (2, 3)), bundles.port("h_out", (2, 3))]
+    nodes = [make("Add", ["x", "h"], ["h_out"]), make("Tanh", ["h_out"], ["y"])]
+    model = bundles.onnx_model(inputs, outputs, nodes, {}, batch)
+    wiring = Wiring(feedback_flow={"p/h_out": ("p/h",)}, inputs={"p": ("x",)}, outputs={"p": ("y",)})
+    return bundles.write_bundle(directory, "g", {"p": (inputs, outputs, model)}, wiring, {"p/h": np.asarray(start, np.float32)})
+
+
+def test_a_batch_serves_one_row_to_each_sequence(tmp_path: Path) -> None:
+    bundle = batchable(tmp_path / "g", True, [[1, 2, 3]] * 2)
+    found = deploy_triton(bundle, tmp_path / "repository", TritonOptions(max_batch_size=8))
+    assert found.inputs["p/x"] == ("p/x", "FP32", [-1, 3])
+    server, rng = Server(tmp_path / "repository"), np.random.default_rng(0)
+    assert {config.max_batch_size for config in server.configs.values()} == {8}
+    rows = rng.normal(size=(20, 2, 3)).astype(np.float32)
+    expected = local(bundle, [{"p/x": both} for both in rows])
+    for sequence in range(2):
+        inputs = [{"p/x": both[sequence : sequence + 1]} for both in rows]
+        assert_same([{"p/y": v["p/y"][sequence : sequence + 1]} for v in expected], drive(server, "g", inputs, sequence))
+
+
+REFUSED = [
+    (lambda d: batchable(d, False, np.zeros((2, 3))), {"max_batch_size": 8}, r"'p/x' has a fixed first axis"),
+    (lambda d: batchable(d, True, [[1, 2, 3], [4, 5, 6]]), {"max_batch_size": 8}, r"rows of 'p/h' start from different"),
+    (lambda d: traced.chain(d, ["onnx", "pt2"])[0].parent, {}, r"Node 'n1' is a \.pt2 program.*--backend python"),
+    (lambda d: traced.chain(d, ["onnx", None])[0].parent, {}, r"no model for node 'n1'"),  # type: ignore[list-item]
+    (lambda d: typed(d, torch.complex64), {}, r"'p/x' is complex64, which Triton cannot"),
+    (lambda d: typed(d, torch.complex64), {"backend": "python"}, r"'p/x' is complex64, which Triton cannot"),
+    (lambda d: typed(d, torch.bfloat16), {}, r"'p/x' is bfloat16, which Triton cannot"),
+    (lambda d: typed(d, torch.float32, ()), {}, r"'p/x' is a single number without axes"),
+    (lambda d: typed(d, torch.float32, (0, 2)), {}, r"'p/x' has the shape \[0, 2\]"),
+]  # fmt: skip
+
+
+def typed(directory: Path, dtype: torch.dtype, shape: tuple[int, ...] = (2,)) -> Path:
+    class Same(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + x
+
+    stage = traced.Stage(Same(), {"x": torch.ones(shape, dtype=dtype)}, ["y"], "jit")
+    return traced.write_bundle(directory, {"p": stage}).parent
+
+
+@pytest.mark.parametrize(("make", "options", "said"), REFUSED)
+def test_what_a_server_cannot_run_is_refused_by_name(make: Any, options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    bundle = make(tmp_path / "g")
+    with pytest.raises(BundleError, match=said):
+        deploy_triton(bundle, tmp_path / "repository", TritonOptions(**options))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["g"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"backend": "python", "max_batch_size": 4}, "max_batch_size"),
+        ({"threads": 2}, "backend='python'"),
+        ({"gpus": (0,)}, "kind='gpu'"),
+        ({"idle_seconds": 0.0}, "idle_seconds"),
+        ({"instances": 0}, "instances"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        TritonOptions(**options)
+
+
+def test_a_new_version_replaces_the_old_one_whole_and_other_models_stay(tmp_path: Path) -> None:
+    bundle, repository = bundles.arm(tmp_path / "arm"), tmp_path / "repository"
+    other = repository / "detector" / "1" / "model.onnx"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"another model")
+    deploy_triton(bundle, repository)
+    deploy_triton(bundle, repository, TritonOptions(version=2))
+    assert other.read_bytes() == b"another model"
+    assert not [path for path in repository.glob("arm*/1")] and len(list(repository.glob("arm*/2"))) == 4
+    deploy_triton(bundle, repository, TritonOptions(backend="python"))
+    assert sorted(path.name for path in repository.iterdir()) == ["arm", "arm.yaml", "detector"]
+
+
+def test_directories_that_hold_something_else_are_left_alone(tmp_path: Path) -> None:
+    bundle, second = bundles.arm(tmp_path / "arm"), traced.memory(tmp_path / "g", "onnx").parent
+    with pytest.raises(BundleError, match="holds the bundle itself"):
+        deploy_triton(bundle, tmp_path)
+    with pytest.raises(BundleError, match="holds the bundle 'g'"):
+        deploy_triton(bundle, second)
+    deploy_triton(second, tmp_path / "repository")
+    with pytest.raises(BundleError, match="serves 'g' already"):
+        deploy_triton(bundle, tmp_path / "repository")
+    (tmp_path / "mine" / "arm").mkdir(parents=True)
+    with pytest.raises(BundleError, match="a model 'arm' that leapp did not write"):
+        deploy_triton(bundle, tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["arm"]
