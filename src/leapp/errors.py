@@ -16,7 +16,10 @@ __all__ = [
     "InputTypeError",
     "LeappError",
     "MissingDependencyError",
+    "ServerError",
+    "ServerTimeoutError",
     "SessionError",
+    "SessionLostError",
     "TraceError",
     "UnknownPortError",
     "ValidationError",
@@ -80,3 +83,15 @@ class UnknownPortError(LeappError, KeyError):
 
 class MissingDependencyError(LeappError, ImportError):
     """An optional package is needed for what was asked."""
+
+
+class ServerError(LeappError, ConnectionError):
+    """A server could not be reached, refused a request or failed. The state is what it was before the request."""
+
+
+class ServerTimeoutError(ServerError, TimeoutError):
+    """A server did not answer in time. Whether it ran the step does not matter: its result is never used."""
+
+
+class SessionLostError(ServerError):
+    """The state of a session is gone with the server that held it. ``reset()`` or ``load_state()`` starts a new one."""

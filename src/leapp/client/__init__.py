@@ -1,0 +1,10 @@
+"""Run a bundle that another machine serves: the interface of ``leapp.runtime.Pipeline``, with the engines elsewhere.
+
+Importing this package loads neither torch nor onnx, onnxruntime or ray. A connection needs the package ``websockets``.
+"""
+
+from __future__ import annotations
+
+from leapp.client.remote import Client
+
+__all__ = ["Client"]

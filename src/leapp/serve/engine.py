@@ -1,0 +1,88 @@
+"""The engines of a replica, as a function from state and inputs to outputs and next state.
+
+Sessions own their state, the engines own none: whatever they hold between two steps is overwritten before the next one, so
+no session can see another. Steps run one after another on one thread, in the order in which they were asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from leapp.bundle.layout import dump_contract
+from leapp.bundle.reading import open_bundle
+from leapp.runtime import Pipeline
+from leapp.runtime.arrays import Array, numpy_dtype
+from leapp.serve.metrics import Metrics
+from leapp.serve.options import Options
+
+__all__ = ["Engine", "State"]
+
+State = Mapping[str, Array]
+"""The value of every fed-back input. Nobody changes one after it was made."""
+
+
+class Engine:
+    """A bundle, loaded once for all sessions of a replica.
+
+    Args:
+        options: What the server was told.
+        metrics: Where durations are counted.
+
+    Raises:
+        BundleError: The bundle cannot be opened or run.
+    """
+
+    def __init__(self, options: Options, metrics: Metrics) -> None:
+        bundle = open_bundle(options.bundle, allow_outside=options.allow_outside, expect_digest=options.expect_digest)
+        self.pipeline = Pipeline(
+            bundle,
+            threads=options.threads,
+            providers=options.providers,
+            device=options.device,
+            nonfinite=options.nonfinite,
+            allow_code=options.allow_code,
+        )
+        self.pipeline.warm_up()
+        self.digest, self.graph = bundle.digest, bundle.graph
+        self.description = dump_contract(bundle.contract)
+        self.initial: State = self.pipeline.state()
+        self._metrics = metrics
+        self._inside: State | None = None
+        self._thread = ThreadPoolExecutor(1, "leapp-engine")
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of one value of every port that a request may carry."""
+        ports = [*self.pipeline.input_ports.values(), *self.pipeline.feedback_ports.values()]
+        return {port.key: math.prod(port.shape) * numpy_dtype(port.dtype).itemsize for port in ports}
+
+    async def step(self, state: State, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], State]:
+        """Run one step from a state. Returns the outputs and the next state; the one given stays as it is.
+
+        Raises:
+            LeappError: The inputs or the state do not fit.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._step, time.perf_counter(), state, inputs)
+
+    def _step(self, asked: float, state: State, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], State]:
+        began = time.perf_counter()
+        self._metrics.time("leapp_wait_seconds", began - asked)
+        if state is not self._inside:
+            self._inside = None
+            self.pipeline.load_state(state)
+        self._inside, after = None, None
+        try:
+            outputs = self.pipeline(inputs)
+            after = self.pipeline.state()
+        finally:
+            self._inside = after
+        self._metrics.time("leapp_step_seconds", time.perf_counter() - began)
+        return outputs, after
+
+    def close(self) -> None:
+        """Let the last step end and stop the thread."""
+        self._thread.shutdown()

@@ -1,0 +1,58 @@
+"""How often somebody may ask."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+__all__ = ["Allowance", "Allowances"]
+
+
+class Allowance:
+    """A second's worth of requests that fills up again at a steady rate.
+
+    Args:
+        rate: Requests a second.
+        clock: Gives the time in seconds.
+    """
+
+    __slots__ = ("_clock", "_last", "_left", "_rate", "_room")
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._clock = rate, clock
+        self._room = max(rate, 1.0)
+        self._left, self._last = self._room, clock()
+
+    def wait(self) -> float:
+        """Take one request. Returns 0 if it may run, else the seconds after which it might."""
+        now = self._clock()
+        self._left = min(self._room, self._left + (now - self._last) * self._rate)
+        self._last = now
+        if self._left >= 1.0:
+            self._left -= 1.0
+            return 0.0
+        return (1.0 - self._left) / self._rate
+
+
+class Allowances:
+    """One allowance for each of the latest askers. The table does not grow with their number.
+
+    Args:
+        rate: Requests a second of one asker.
+        most: How many askers are remembered.
+    """
+
+    def __init__(self, rate: float, most: int = 4096) -> None:
+        self._rate, self._most = rate, most
+        self._table: OrderedDict[str, Allowance] = OrderedDict()
+
+    def wait(self, asker: str) -> float:
+        """Take one request of an asker. Returns 0 if it may run, else the seconds after which it might."""
+        found = self._table.get(asker)
+        if found is None:
+            found = self._table[asker] = Allowance(self._rate)
+            if len(self._table) > self._most:
+                self._table.popitem(last=False)
+        self._table.move_to_end(asker)
+        return found.wait()

@@ -1,0 +1,78 @@
+"""What a server is told: the bundle, its engines, who may ask, and how much. Plain values, checked once."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from leapp.errors import InputError
+from leapp.runtime.runner import NonFinite
+
+__all__ = ["Options", "is_loopback"]
+
+_SHORTEST_TOKEN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a bundle is served.
+
+    Attributes:
+        bundle: The bundle's YAML file or its directory, as every replica finds it.
+        expect_digest: Refuse any bundle but the one with this digest.
+        host: The address to listen on. Any but a loopback address needs a token.
+        port: The port to listen on.
+        token: What every request must show, of at least 16 characters.
+        threads: Threads of one ONNX session.
+        providers: ONNX Runtime execution providers.
+        device: Where TorchScript and ``.pt2`` nodes run.
+        allow_code: As for ``leapp.runtime.Pipeline``.
+        allow_outside: As for ``leapp.runtime.Pipeline``.
+        nonfinite: What to do about NaN and infinity in inputs.
+        max_bytes: The most bytes of one request. None takes what the ports of the bundle need.
+        rate: The most requests a second of one session, or of one address over HTTP.
+        sessions: The most sessions in one replica.
+        idle: After how many seconds without a request a session is ended.
+
+    Raises:
+        InputError: An option cannot be, or the server would be open to others without a token.
+
+    Example:
+        >>> Options("policy", host="192.0.2.7")
+        Traceback (most recent call last):
+        leapp.errors.InputError: 192.0.2.7 can be reached by others. Give a token, or listen on 127.0.0.1.
+    """
+
+    bundle: str
+    expect_digest: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = None
+    threads: int = 1
+    providers: tuple[str, ...] | None = None
+    device: str | None = None
+    allow_code: bool | None = None
+    allow_outside: bool = False
+    nonfinite: NonFinite = "ignore"
+    max_bytes: int | None = None
+    rate: float = 1000.0
+    sessions: int = 256
+    idle: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.token is None and not is_loopback(self.host):
+            raise InputError(f"{self.host} can be reached by others. Give a token, or listen on 127.0.0.1.")
+        if self.token is not None and (len(self.token) < _SHORTEST_TOKEN or not self.token.isascii() or " " in self.token):
+            raise InputError(f"A token has at least {_SHORTEST_TOKEN} ASCII characters and no blanks.")
+        limits = {"rate": self.rate, "sessions": self.sessions, "idle": self.idle, "max_bytes": self.max_bytes or 1}
+        for name, value in limits.items():
+            if not value > 0:
+                raise InputError(f"{name} must be positive, not {value}.")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,90 @@
+"""Tensors in JSON: nested lists for people, base64 for programs.
+
+A float that JSON lacks is written as the text ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``. Dtypes without numbers in JSON
+(complex, bfloat16, 8-bit floats) travel as base64 only.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from leapp.bundle.arrays import RawTensor
+from leapp.client.wire import checked_array, pack, unpack
+from leapp.errors import InputError
+from leapp.graph.contract import DTYPES
+from leapp.runtime.arrays import Array
+from leapp.runtime.ports import PortInfo
+
+__all__ = ["from_plain", "seal_state", "to_plain", "unseal_state"]
+
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def from_plain(where: str, value: Any) -> Any:
+    """What a step takes for a tensor in JSON: an array for base64, nested lists as they are.
+
+    Raises:
+        InputError: The base64 form is damaged. The error names the port.
+    """
+    if not isinstance(value, dict):
+        return _numbers(value)
+    dtype, shape, text = value.get("dtype"), value.get("shape"), value.get("base64")
+    natural = isinstance(shape, list) and len(shape) <= 64 and all(type(n) is int and n >= 0 for n in shape)
+    if len(value) != 3 or dtype not in DTYPES or not natural or not isinstance(text, str):
+        raise InputError(f"Input {where!r}: a tensor is nested lists, or an object with dtype, shape and base64.")
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise InputError(f"Input {where!r}: the base64 is damaged.") from None
+    return checked_array(where, RawTensor(dtype, tuple(shape), data))
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return _WORDS.get(value, value) if isinstance(value, str) else value
+
+
+def to_plain(array: Array, encoding: str) -> Any:
+    """An array as nested lists or as base64."""
+    if encoding == "list" and array.dtype.kind in "fiub" and array.dtype.isbuiltin == 1:
+        return _words(array.tolist()) if array.dtype.kind == "f" and not np.isfinite(array).all() else array.tolist()
+    raw = RawTensor.of(array)
+    return {"dtype": raw.dtype, "shape": list(raw.shape), "base64": base64.b64encode(raw.data).decode()}
+
+
+def _words(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_words(item) for item in value]
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def seal_state(state: Mapping[str, Array], digest: str | None, step: int) -> str:
+    """A state as the text that a caller gives back with its next step."""
+    return base64.b64encode(pack("state", {"digest": digest, "step": step}, state=state)).decode()
+
+
+def unseal_state(text: Any, digest: str | None, ports: Mapping[str, PortInfo]) -> tuple[dict[str, Array], int]:
+    """The state and the number of steps behind the text.
+
+    Raises:
+        InputError: The text is no state of this bundle.
+    """
+    advice = "Give back the 'state' of the last answer unchanged, or leave it out to start from the initial state."
+    try:
+        message = unpack(base64.b64decode(text, validate=True))
+    except (ValueError, TypeError):
+        raise InputError(f"The state cannot be read. {advice}") from None
+    state, step = message.group("state"), message.head.get("step")
+    if message.op != "state" or set(state) != set(ports) or type(step) is not int:
+        raise InputError(f"The state cannot be read. {advice}")
+    if message.head.get("digest") != digest:
+        raise InputError(f"The state belongs to another bundle, with digest {message.head.get('digest')}. Start anew.")
+    return state, step
