@@ -92,6 +92,12 @@ def build() -> argparse.ArgumentParser:
     one.add_argument("-o", "--output", required=True, metavar="REPOSITORY", help="the directory to write")
     _triton(one)
 
+    one = _command(commands, "serve", "serving", "serve a bundle to many clients, on Ray Serve")
+    one.add_argument("bundle")
+    _outside(one)
+    _serving(one)
+    _engine(one)
+
     one = _command(commands, "check", "looking", "whether a target can take a bundle")
     one.add_argument("bundle")
     one.add_argument("--profile", required=True, choices=_TARGETS, help="the target")
@@ -163,6 +169,23 @@ def _seconds(text: str) -> float:
     return number
 
 
+def _serving(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--digest", help="refuse any bundle but the one with this digest")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen; others than this machine need a token")
+    parser.add_argument("--port", type=_count, default=8000, help="(default: %(default)s)")
+    parser.add_argument("--token-file", metavar="FILE", help="the token that clients must show (default: LEAPP_TOKEN, if set)")
+    parser.add_argument("--replicas", type=_count, help="how many replicas (default: 1)")
+    parser.add_argument("--autoscaling", metavar="JSON", help="Ray Serve's autoscaling_config, instead of --replicas")
+    parser.add_argument("--resources", metavar="JSON", help="Ray's options of one replica, such as its GPUs")
+    parser.add_argument("--address", help="the Ray cluster to join (default: one on this machine)")
+    parser.add_argument("--nonfinite", choices=("ignore", "raise"), default="ignore", help="what to do about NaN in inputs")
+    parser.add_argument("--max-bytes", type=_count, help="most bytes of a request (default: what the ports need)")
+    parser.add_argument("--rate", type=_rate, default=1000.0, help="most requests a second of a client (default: %(default)s)")
+    parser.add_argument("--sessions", type=_count, default=256, help="most sessions of a replica (default: %(default)s)")
+    parser.add_argument("--idle", type=_seconds, default=600.0, help="seconds until idle sessions end (default: %(default)s)")
+    parser.add_argument("--drain", type=_seconds, default=20.0, help="seconds that sessions have to end (default: %(default)s)")
+
+
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
@@ -170,12 +193,20 @@ def _count(text: str) -> int:
 
 
 def _rate(text: str) -> float:
+    return _positive(text, "a rate in hertz")
+
+
+def _seconds(text: str) -> float:
+    return _positive(text, "a number of seconds")
+
+
+def _positive(text: str, what: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = 0.0
     if not 0 < number < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rate in hertz")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
     return number
 
 

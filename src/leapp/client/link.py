@@ -110,18 +110,19 @@ def open_link(url: str, token: str | None, deadline: float) -> tuple[Link, Messa
         status = error.response.status_code
         if status in (401, 403):
             raise ServerError(f"{url} refuses this client (HTTP {status}): {_reason(error.response.body)}") from None
-        raise Closed(f"{url} answered with HTTP {status}.") from None
+        raise Closed(f"{url} answered with HTTP {status}: {_reason(error.response.body)}") from None
     except (InvalidHandshake, OSError) as error:
         raise Closed(f"{url} cannot be reached: {error or type(error).__name__}.") from error
     welcome = link.ask(None, deadline)
     if welcome.op == "welcome" and welcome.head.get("protocol") != PROTOCOL:
         link.close()
-        raise ServerError(f"{url} speaks protocol {welcome.head.get('protocol')}, this client {PROTOCOL}. Update the older one.")
+        theirs = welcome.head.get("protocol")
+        raise ServerError(f"{url} speaks protocol {theirs}, this client {PROTOCOL}. Update the older one.")
     return link, welcome
 
 
-def _reason(body: bytes | None) -> str:
+def _reason(body: bytes | bytearray | None) -> str:
     try:
         return str(json.loads(body or b"")["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return "give the server's token as token=."
+        return "the server gave no reason."

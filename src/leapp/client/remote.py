@@ -100,8 +100,7 @@ class Client(Pipeline):
         super().__init__(_bundle(self._welcome), cast=cast, sticky=sticky, nonfinite=nonfinite)
         ports = [*self._plan.input_ports.values(), *self._plan.output_ports.values()]
         self._limit = _SPARE + sum(_size(port) for port in ports)
-        if self._link is not None:
-            self._link.bound(self._limit)
+        self._opened_link().bound(self._limit)
         self.model_path = url
 
     # Opening: what a local pipeline does with engines.
@@ -130,6 +129,12 @@ class Client(Pipeline):
                     raise ServerTimeoutError(f"No session within {self._timeout:g} s. {trouble}") from trouble
             time.sleep(pause)
             pause = min(2 * pause, 0.5)
+
+    def _opened_link(self, deadline: float = 0.0) -> Link:
+        if self._link is None:
+            self._connect(deadline)
+        assert self._link is not None
+        return self._link
 
     def _opened(self, deadline: float) -> tuple[Link, Message]:
         link, welcome = open_link(self._address, self._token, deadline)
@@ -204,13 +209,11 @@ class Client(Pipeline):
         while True:
             if self._begin == "lost":
                 raise SessionLostError(_LOST)
-            if self._link is None:
-                self._connect(deadline)
-            assert self._link is not None
+            link = self._opened_link(deadline)
             state = self._mine if self._begin == "given" else None
             where = {**head, "begin": self._begin, "step": self._steps}
             try:
-                reply = self._link.ask(pack(op, where, **{"in": inputs, "state": state or {}}), deadline)
+                reply = link.ask(pack(op, where, **{"in": inputs, "state": state or {}}), deadline)
             except Closed as error:
                 self._drop()
                 if time.monotonic() >= deadline:
@@ -221,11 +224,12 @@ class Client(Pipeline):
                 raise
             if reply.op != "error":
                 return reply
-            error = _error(reply)
-            if isinstance(error, (Closed, SessionLostError)) or reply.head.get("final"):
+            refusal = _error(reply)
+            elsewhere = isinstance(refusal, (Closed, SessionLostError))
+            if elsewhere or reply.head.get("final"):
                 self._drop()
-            if not isinstance(error, (Closed, SessionLostError)) or time.monotonic() >= deadline:
-                raise error
+            if not elsewhere or time.monotonic() >= deadline:
+                raise refusal
 
     def _drop(self) -> None:
         """Forget the connection. From now on only the state of this side is there to go on from."""
@@ -305,7 +309,7 @@ class Client(Pipeline):
         self._mine, self._begin = {**self._known(), where: np.array(value)}, "given"
 
 
-_LOST = "Session lost: the server that held its state is gone. Call reset() to begin anew, or load_state() with a state you kept."
+_LOST = "Session lost: the server that held its state is gone. Call reset(), or load_state() with a state you kept."
 
 
 def _error(reply: Message) -> LeappError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from leapp.errors import InputError
 from leapp.runtime.runner import NonFinite
@@ -47,7 +47,7 @@ class Options:
     expect_digest: str | None = None
     host: str = "127.0.0.1"
     port: int = 8000
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     threads: int = 1
     providers: tuple[str, ...] | None = None
     device: str | None = None

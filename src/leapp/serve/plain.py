@@ -34,14 +34,14 @@ def from_plain(where: str, value: Any) -> Any:
     if not isinstance(value, dict):
         return _numbers(value)
     dtype, shape, text = value.get("dtype"), value.get("shape"), value.get("base64")
-    natural = isinstance(shape, list) and len(shape) <= 64 and all(type(n) is int and n >= 0 for n in shape)
-    if len(value) != 3 or dtype not in DTYPES or not natural or not isinstance(text, str):
+    shape = tuple(shape) if isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape) else None
+    if len(value) != 3 or dtype not in DTYPES or shape is None or not isinstance(text, str):
         raise InputError(f"Input {where!r}: a tensor is nested lists, or an object with dtype, shape and base64.")
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:
         raise InputError(f"Input {where!r}: the base64 is damaged.") from None
-    return checked_array(where, RawTensor(dtype, tuple(shape), data))
+    return checked_array(where, RawTensor(dtype, shape, data))
 
 
 def _numbers(value: Any) -> Any:

@@ -1,0 +1,215 @@
+"""A service on Ray Serve: replicas behind one address, figures of all of them, and a common end.
+
+The only module that knows Ray, which it imports when it is used. Ray keeps replicas alive, scales them and carries
+connections to them; what a request means is the service's concern.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from leapp.bundle.reading import open_bundle
+from leapp.errors import InputError, MissingDependencyError, ServerError
+from leapp.serve.metrics import Snapshot
+from leapp.serve.options import Options
+from leapp.serve.service import Service
+
+__all__ = ["Cluster"]
+
+_APPLICATION, _NAMESPACE, _BOARD = "leapp", "leapp", "leapp-board"
+_POST_EVERY, _FORGET_AFTER = 0.25, 15.0
+_OTHER_REQUESTS = 64
+"""Room beside the sessions, for HTTP and for those who are told that a replica is full."""
+
+
+class Cluster:
+    """A bundle served on Ray, until ``stop``.
+
+    Args:
+        options: What to serve, to whom, and how much.
+        replicas: How many replicas, if Ray is not to decide.
+        autoscaling: Ray Serve's ``autoscaling_config``. A session counts as one ongoing request.
+        resources: Ray's options of one replica, such as ``{"num_gpus": 1}``.
+        address: The Ray cluster to join. None starts one on this machine.
+        drain: The most seconds that ``stop`` waits for sessions to end.
+
+    Raises:
+        BundleError: The bundle cannot be opened.
+        InputError: Both replicas and autoscaling are given.
+        MissingDependencyError: Ray is not installed.
+        ServerError: Ray Serve already runs there, or the replicas do not start.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        replicas: int | None = None,
+        autoscaling: Mapping[str, Any] | None = None,
+        resources: Mapping[str, Any] | None = None,
+        address: str | None = None,
+        drain: float = 20.0,
+    ) -> None:
+        if replicas is not None and autoscaling is not None:
+            raise InputError("Give the number of replicas or let Ray decide by autoscaling, not both.")
+        bundle = open_bundle(options.bundle, allow_outside=options.allow_outside, expect_digest=options.expect_digest)
+        # What was opened here is what every replica must find, whenever it starts.
+        options = replace(options, bundle=str(Path(bundle.path).resolve()), expect_digest=bundle.digest)
+        self.digest, self._drain = bundle.digest, drain
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        self.url = f"http://{host}:{options.port}"
+        ray, serve = _ray()
+        self._started = not ray.is_initialized()
+        if self._started:
+            local = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} if address is None else {"address": address}
+            ray.init(namespace=_NAMESPACE, logging_level="WARNING", log_to_driver=False, **local)
+        try:
+            if _serve_runs(ray):
+                # Its proxies listen where they were told before, which may be open to others.
+                raise ServerError("Ray Serve already runs on this cluster. End it ('serve shutdown') or use another one.")
+            self._board = ray.remote(num_cpus=0)(_Board).options(name=_BOARD, namespace=_NAMESPACE).remote()
+            ray.get(self._board.draining.remote())
+            serve.start(http_options={"host": options.host, "port": options.port}, logging_config={"log_level": "WARNING"})
+            deployment = serve.deployment(
+                _replica(options),
+                name="replica",
+                num_replicas=None if autoscaling is not None else replicas or 1,
+                autoscaling_config=dict(autoscaling) if autoscaling is not None else None,
+                ray_actor_options=dict(resources or {}),
+                max_ongoing_requests=options.sessions + _OTHER_REQUESTS,
+                graceful_shutdown_timeout_s=drain,
+            )
+            serve.run(deployment.bind(), name=_APPLICATION, route_prefix="/")
+        except BaseException as error:
+            self.close()
+            if isinstance(error, RuntimeError) and not isinstance(error, ServerError):
+                raise ServerError(f"The replicas did not start: {error}") from error
+            raise
+
+    def figures(self) -> dict[str, Snapshot]:
+        """What every replica counted, by its name, at most a moment ago."""
+        ray, _ = _ray()
+        found: dict[str, Snapshot] = ray.get(self._board.latest.remote())
+        return found
+
+    def drain(self) -> bool:
+        """Let every session end after the step it is at, and refuse new ones. Returns whether all ended in time."""
+        ray, _ = _ray()
+        ray.get(self._board.drain.remote())
+        deadline = time.monotonic() + self._drain
+        while time.monotonic() < deadline:
+            values = [snapshot["values"] for snapshot in self.figures().values()]
+            if all(sum(v["leapp_draining"].values()) and not sum(v["leapp_sessions"].values()) for v in values):
+                return True
+            time.sleep(0.05)
+        return False
+
+    def stop(self) -> None:
+        """Drain, and end the replicas."""
+        try:
+            self.drain()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the replicas without waiting for sessions."""
+        ray, serve = _ray()
+        if ray.is_initialized():
+            with suppress(Exception):
+                serve.shutdown()
+            if self._started:
+                ray.shutdown()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class _Board:
+    """An actor where replicas leave their figures and learn that it is time to go."""
+
+    def __init__(self) -> None:
+        self._posted: dict[str, tuple[float, Snapshot]] = {}
+        self._draining = False
+
+    def post(self, replica: str, snapshot: Snapshot) -> bool:
+        self._posted[replica] = time.monotonic(), snapshot
+        return self._draining
+
+    def latest(self) -> dict[str, Snapshot]:
+        now = time.monotonic()
+        self._posted = {k: v for k, v in self._posted.items() if now - v[0] < _FORGET_AFTER}
+        return {replica: snapshot for replica, (_, snapshot) in self._posted.items()}
+
+    def drain(self) -> None:
+        self._draining = True
+
+    def draining(self) -> bool:
+        return self._draining
+
+
+def _ray() -> tuple[Any, Any]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+        from ray import serve
+    except ImportError as error:
+        raise MissingDependencyError("Serving needs Ray Serve: pip install 'leapp[ray]'.") from error
+    return ray, serve
+
+
+def _serve_runs(ray: Any) -> bool:
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    return any(actor["name"] == "SERVE_CONTROLLER_ACTOR" for actor in actors)
+
+
+def _replica(options: Options) -> Any:
+    """The class of a replica, as Ray Serve takes it."""
+    _, serve = _ray()
+
+    def build() -> Service:
+        return _open(options)
+
+    @serve.ingress(build)
+    class Replica:
+        """Holds the service; Ray Serve hands it every connection."""
+
+    return Replica
+
+
+def _open(options: Options) -> Service:
+    """The service of this process, which is a replica."""
+    ray, serve = _ray()
+    board = ray.get_actor(_BOARD, namespace=_NAMESPACE)
+
+    async def gather(replica: str, snapshot: Snapshot) -> Mapping[str, Snapshot]:
+        await board.post.remote(replica, snapshot)
+        found: Mapping[str, Snapshot] = await board.latest.remote()
+        return found
+
+    service = Service(options, serve.get_replica_context().replica_id.unique_id, gather)
+    loop = asyncio.get_running_loop()
+
+    def post() -> None:
+        while True:
+            time.sleep(_POST_EVERY)
+            # A board that does not answer must not end a replica that works.
+            with suppress(Exception):
+                if ray.get(board.post.remote(service.replica, service.metrics.snapshot()), timeout=10):
+                    loop.call_soon_threadsafe(service.drain)
+
+    threading.Thread(target=post, name="leapp-board", daemon=True).start()
+    return service

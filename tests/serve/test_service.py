@@ -1,0 +1,613 @@
+"""The application and the client, without Ray: equal to a local pipeline, and unmoved by bad requests."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from leapp.client import Client
+from leapp.client.wire import Assembly, frames, pack, unpack
+from leapp.errors import (
+    BundleError,
+    InputError,
+    InputTypeError,
+    ServerError,
+    ServerTimeoutError,
+    SessionLostError,
+    UnknownPortError,
+)
+from leapp.runtime import Pipeline
+from leapp.serve import Options
+from tests.serve.conftest import export, serving
+
+TOKEN = "correct-horse-battery"
+
+
+def inputs(count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
+    generator = np.random.default_rng(seed)
+    return [
+        {
+            "filter/q": generator.standard_normal((1, 3)).astype(np.float32),
+            "filter/on": generator.integers(0, 2, 3).astype(bool),
+            "filter/mode": generator.integers(-5, 6, 2),
+        }
+        for _ in range(count)
+    ]
+
+
+def same(found, wanted) -> None:
+    assert list(found) == list(wanted)
+    for key, value in wanted.items():
+        assert (found[key].dtype, found[key].shape) == (value.dtype, value.shape)
+        assert found[key].tobytes() == value.tobytes(), key
+
+
+class Raw:
+    """A session that sends what it likes."""
+
+    def __init__(self, url: str, **headers: str) -> None:
+        address = url.replace("http", "ws") + "/v1/session"
+        self._context = connect(address, compression=None, proxy=None, additional_headers=headers)
+        self._socket = self._context.__enter__()
+        self.welcome = self.read()
+
+    def read(self):
+        assembly = Assembly(1 << 30)
+        while True:
+            message = assembly.add(self._socket.recv(timeout=20))
+            if message is not None:
+                return unpack(message)
+
+    def send(self, data: bytes):
+        for frame in frames(data):
+            self._socket.send(frame)
+        return self.read()
+
+    def step(self, step, given, begin="held", **head):
+        return self.send(pack("step", {"step": step, "begin": begin, **head}, **{"in": given}))
+
+    def close(self) -> None:
+        self._context.__exit__(None, None, None)
+
+
+@contextmanager
+def raw(url: str, **headers: str):
+    session = Raw(url, **headers)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def post(url: str, body, headers=None, path="/v1/step"):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url + path, data, headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def get(url: str, path: str, headers=None) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url + path, headers=headers or {}), timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+# The client is a pipeline.
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_client_is_used_like_a_pipeline(bundle, serve, resume):
+    served, local = serve(Options(str(bundle))), Pipeline(bundle)
+    with Client(served.url, resume=resume, expect_digest=local.digest) as remote:
+        assert (remote.inputs, remote.outputs, remote.feedback_inputs) == (local.inputs, local.outputs, local.feedback_inputs)
+        assert remote.ports == local.ports
+        assert (remote.digest, remote.configs, remote.model_path) == (local.digest, local.configs, served.url)
+        same(remote.state(), local.state())
+        for given in inputs(8):
+            same(remote(given), local(given))
+        same(remote.state(), local.state())
+        kept = remote.state()
+        remote.set_input_value("filter", "memory", 2.5)
+        local.set_input_value("filter", "memory", 2.5)
+        for given in inputs(3, 1):
+            same(remote(given), local(given))
+        override = {**inputs(1, 2)[0], "filter/memory": np.full((1, 3), -1, np.float32)}
+        same(remote(override), local(override))
+        for runner in (remote, local):
+            runner.reset(node="filter")
+        same(remote(inputs(1)[0]), local(inputs(1)[0]))
+        for runner in (remote, local):
+            runner.reset(mask=np.array([True]))
+        same(remote(inputs(1)[0]), local(inputs(1)[0]))
+        for runner in (remote, local):
+            runner.load_state(kept)
+        for given in inputs(3, 3):
+            same(remote(given), local(given))
+        remote.reset()
+        local.reset()
+        for given in inputs(3, 4):
+            same(remote(given), local(given))
+        remote.warm_up()
+        same(remote.state(), local.state())
+
+
+def test_a_run_of_a_client_can_be_recorded_and_replayed(bundle, serve, tmp_path):
+    with Client(serve(Options(str(bundle))).url) as remote:
+        with remote.record(tmp_path / "run.npz") as step:
+            for given in inputs(6):
+                step(given)
+        assert Pipeline(bundle).replay(tmp_path / "run.npz").difference is None
+        remote.reset()
+        assert remote.replay(tmp_path / "run.npz").difference is None
+        assert remote.bench(steps=3).p50 > 0
+
+
+def test_sessions_do_not_see_each_other(bundle, serve):
+    url = serve(Options(str(bundle))).url
+    failures = []
+
+    def run(seed: int) -> None:
+        try:
+            local = Pipeline(bundle)
+            with Client(url, resume=bool(seed % 2)) as remote:
+                for number, given in enumerate(inputs(60, seed)):
+                    if seed == 0:
+                        given["filter/q"][:] = np.nan  # would colour every state it reached
+                    if number % 17 == 16:
+                        remote.reset()
+                        local.reset()
+                    same(remote(given), local(given))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+# Servers go away.
+
+
+def test_a_session_goes_on_with_the_next_server(bundle):
+    local = Pipeline(bundle)
+    given = inputs(30)
+    with serving(Options(str(bundle))) as first:
+        port = int(first.url.rpartition(":")[2])
+        remote = Client(first.url)
+        for values in given[:10]:
+            same(remote(values), local(values))
+    with serving(Options(str(bundle)), port) as second:
+        assert second.service.open == 0
+        for values in given[10:20]:
+            same(remote(values), local(values))
+        same(remote.state(), local.state())
+    with serving(Options(str(bundle)), port):
+        for values in given[20:]:
+            same(remote(values), local(values))
+        remote.close()
+        with pytest.raises(ServerError, match="closed"):
+            remote(given[0])
+
+
+def test_without_a_copy_of_the_state_the_session_is_lost_until_reset(bundle):
+    local = Pipeline(bundle)
+    given = inputs(10)
+    with serving(Options(str(bundle))) as first:
+        port = int(first.url.rpartition(":")[2])
+        remote = Client(first.url, resume=False)
+        for values in given:
+            same(remote(values), local(values))
+        kept = remote.state()
+        remote(given[0])
+    with serving(Options(str(bundle)), port):
+        for ask in (lambda: remote(given[0]), remote.state, lambda: remote.reset(node="filter"), lambda: remote(given[0])):
+            with pytest.raises(SessionLostError, match=r"reset\(\)"):
+                ask()
+        with pytest.raises(UnknownPortError):
+            remote.load_state({"filter/nonsense": kept["filter/memory_in"]})
+        with pytest.raises(SessionLostError):
+            remote(given[0])
+        remote.load_state(kept)
+        same(remote(given[0]), local(given[0]))
+        remote.reset()
+        local.reset()
+        same(remote(given[0]), local(given[0]))
+        remote.close()
+
+
+def test_a_server_that_does_not_come_back_is_a_timeout_and_the_state_stays(bundle):
+    with serving(Options(str(bundle))) as served:
+        remote = Client(served.url, timeout=10)
+        remote(inputs(1)[0])
+        before = remote.state()
+    remote._timeout = 0.3
+    with pytest.raises(ServerTimeoutError, match=r"0\.3 s"):
+        remote(inputs(1)[0])
+    same(remote.state(), before)
+    with pytest.raises(ServerTimeoutError):
+        Client("http://127.0.0.1:9", timeout=0.2)
+
+
+def test_a_late_answer_is_never_taken_for_the_next_one(bundle, serve):
+    served, local = serve(Options(str(bundle))), Pipeline(bundle)
+    remote = Client(served.url)
+    given = inputs(6)
+    same(remote(given[0]), local(given[0]))
+    step = served.service.engine._step
+
+    def slow(*arguments):
+        time.sleep(1.0)
+        return step(*arguments)
+
+    served.service.engine._step, remote._timeout = slow, 0.2
+    with pytest.raises(ServerTimeoutError):
+        remote(given[1])
+    served.service.engine._step, remote._timeout = step, 20
+    same(remote.state(), local.state())
+    for values in given[1:]:
+        same(remote(values), local(values))
+    remote.close()
+
+
+def test_another_bundle_is_refused(bundle, serve, tmp_path):
+    other = export(tmp_path, seed=1)
+    digest = Pipeline(bundle).digest
+    with serving(Options(str(bundle))) as served:
+        port = int(served.url.rpartition(":")[2])
+        remote = Client(served.url, expect_digest=digest)
+        remote(inputs(1)[0])
+        with pytest.raises(BundleError, match="expected|Expected"):
+            Client(served.url, expect_digest="0" * 64)
+        unpinned = Client(served.url)
+        unpinned(inputs(1)[0])
+    with serving(Options(str(other)), port):
+        before = remote.state()
+        with pytest.raises(BundleError, match=digest):
+            remote(inputs(1)[0])
+        with pytest.raises(BundleError, match="Make a new client"):
+            unpinned(inputs(1)[0])
+        same(remote.state(), before)
+    with pytest.raises(BundleError, match=digest):
+        serve(Options(str(other), expect_digest=digest))
+
+
+# Draining, idleness, fullness.
+
+
+def test_draining_lets_sessions_end_and_refuses_new_ones(bundle, serve):
+    served, local = serve(Options(str(bundle))), Pipeline(bundle)
+    remote = Client(served.url, timeout=0.5)
+    with raw(served.url) as session:
+        same(remote(inputs(1)[0]), local(inputs(1)[0]))
+        assert get(served.url, "/healthz")[0] == 200
+        served.drain()
+        last = session.read()
+        assert (last.op, last.head["error"], last.head["final"]) == ("error", "Draining", True)
+        with pytest.raises(ConnectionClosed) as closed:
+            session.read()
+        assert closed.value.rcvd.code == 1012
+    assert get(served.url, "/healthz")[0] == 503
+    assert post(served.url, {"inputs": {}})[0] == 503
+    with pytest.raises(ServerTimeoutError, match="draining"):
+        remote(inputs(1)[0])
+    same(remote.state(), local.state())
+
+
+def test_a_step_in_work_is_finished_before_the_session_drains(bundle, serve):
+    served, local = serve(Options(str(bundle))), Pipeline(bundle)
+    began, step = threading.Event(), served.service.engine._step
+
+    def slow(*arguments):
+        began.set()
+        time.sleep(0.3)
+        return step(*arguments)
+
+    served.service.engine._step = slow
+    threading.Thread(target=lambda: (began.wait(), served.drain())).start()
+    with raw(served.url) as session:
+        made = session.step(0, inputs(1)[0], "initial")
+        same(made.group("out"), local(inputs(1)[0]))
+        assert session.read().head["error"] == "Draining"
+
+
+def test_an_idle_session_ends_and_is_resumed(bundle, serve):
+    served, local = serve(Options(str(bundle), idle=0.2)), Pipeline(bundle)
+    with Client(served.url) as remote:
+        same(remote(inputs(1)[0]), local(inputs(1)[0]))
+        while served.service.open:
+            time.sleep(0.02)
+        same(remote(inputs(1)[0]), local(inputs(1)[0]))
+
+
+def test_a_full_replica_says_so(bundle, serve):
+    url = serve(Options(str(bundle), sessions=1)).url
+    with Client(url) as first:
+        with pytest.raises(ServerTimeoutError, match="as many sessions"):
+            Client(url, timeout=0.3)
+        first(inputs(1)[0])
+    with Client(url, timeout=20) as second:
+        second(inputs(1)[0])
+
+
+# Bad requests name the port and change nothing.
+
+Q, ON, MODE = (inputs(1)[0][k] for k in ("filter/q", "filter/on", "filter/mode"))
+BAD = {
+    "missing": ({"filter/q": Q, "filter/mode": MODE}, "InputError", "filter/on"),
+    "unknown port": ({"filter/q": Q, "filter/on": ON, "filter/mode": MODE, "filter/z": Q}, "UnknownPortError", "filter/z"),
+    "unknown node": ({"filter/q": Q, "filter/on": ON, "filter/mode": MODE, "no/q": Q}, "UnknownPortError", "no/q"),
+    "internal": ({"filter/q": Q, "filter/on": ON, "filter/mode": MODE, "policy/smooth": Q}, "InputError", "policy/smooth"),
+    "misshaped": ({"filter/q": Q[0], "filter/on": ON, "filter/mode": MODE}, "InputError", "filter/q"),
+    "empty": ({"filter/q": Q[:0], "filter/on": ON, "filter/mode": MODE}, "InputError", "filter/q"),
+    "other dtype": ({"filter/q": Q.astype(np.float64), "filter/on": ON, "filter/mode": MODE}, "InputError", "filter/q"),
+    "NaN": ({"filter/q": Q * np.nan, "filter/on": ON, "filter/mode": MODE}, "InputError", "filter/q"),
+    "misshaped state": (
+        {"filter/q": Q, "filter/on": ON, "filter/mode": MODE, "filter/memory": Q[0]}, "InputError", "filter/memory",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def strict(bundle):
+    with serving(Options(str(bundle), nonfinite="raise")) as served:
+        yield served
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_inputs_leave_a_session_as_it_was(bundle, strict, case):
+    given, kind, port = BAD[case]
+    local = Pipeline(bundle)
+    with raw(strict.url) as session:
+        same(session.step(0, inputs(1)[0], "initial").group("out"), local(inputs(1)[0]))
+        answer = session.step(1, given)
+        assert (answer.op, answer.head["error"]) == ("error", kind)
+        assert port in answer.head["message"]
+        same(session.step(1, inputs(1, 5)[0]).group("out"), local(inputs(1, 5)[0]))
+
+
+@pytest.mark.parametrize(
+    ("head", "state", "kind"),
+    [
+        ({"begin": "given"}, {}, "UnknownPortError"),
+        ({"begin": "given"}, {"filter/memory_in": Q[0]}, "InputError"),
+        ({"begin": "given"}, {"filter/other": Q}, "UnknownPortError"),
+        ({"begin": "elsewhere"}, {}, "InputError"),
+        ({"begin": ["held"]}, {}, "InputError"),
+        ({"begin": "held", "step": 2}, {}, "SessionLostError"),
+        ({"begin": "held", "step": 0}, {}, "SessionLostError"),
+        ({"begin": "held", "step": True}, {}, "InputError"),
+        ({"begin": "initial", "step": -1}, {}, "InputError"),
+        ({"begin": "initial", "step": None}, {}, "InputError"),
+    ],
+)
+def test_a_request_steps_from_the_state_it_names_or_not_at_all(bundle, strict, head, state, kind):
+    local = Pipeline(bundle)
+    with raw(strict.url) as session:
+        same(session.step(0, inputs(1)[0], "initial").group("out"), local(inputs(1)[0]))
+        answer = session.send(pack("step", {"step": 1, **head}, **{"in": inputs(1)[0], "state": state}))
+        assert (answer.op, answer.head["error"]) == ("error", kind), answer.head
+        same(session.step(1, inputs(1, 5)[0], checkpoint=True).group("out"), local(inputs(1, 5)[0]))
+
+
+def test_a_step_asked_for_twice_runs_once(bundle, strict):
+    local = Pipeline(bundle)
+    with raw(strict.url) as session:
+        session.step(0, inputs(1)[0], "initial")
+        local(inputs(1)[0])
+        same(session.step(1, inputs(1, 1)[0]).group("out"), local(inputs(1, 1)[0]))
+        assert session.step(1, inputs(1, 1)[0]).head["error"] == "SessionLostError"
+        same(session.step(2, inputs(1, 2)[0]).group("out"), local(inputs(1, 2)[0]))
+
+
+def test_a_session_without_a_step_has_no_state(strict):
+    with raw(strict.url) as session:
+        assert session.step(0, inputs(1)[0]).head["error"] == "SessionLostError"
+        assert session.send(pack("state", {"begin": "held", "step": 0})).head["error"] == "SessionLostError"
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 40, pack("dance"), pack("step")[:-1], pack("step", {"step": 0})])
+def test_messages_that_are_none_leave_the_session_open(bundle, strict, data):
+    with raw(strict.url) as session:
+        assert session.send(data).head["error"] == "InputError"
+        same(session.step(0, inputs(1)[0], "initial").group("out"), Pipeline(bundle)(inputs(1)[0]))
+
+
+def test_a_message_that_is_too_long_ends_the_session(bundle, strict):
+    with raw(strict.url) as session:
+        answer = session.step(0, {"filter/q": np.zeros((1 << 20, 3), np.float32)}, "initial")
+        assert answer.head["final"] is True
+        assert "filter/q 12" in answer.head["message"]
+        with pytest.raises(ConnectionClosed):
+            session.read()
+    with raw(strict.url) as session:
+        session._socket.send("text")
+        assert session.read().head["final"] is True
+
+
+def test_the_client_refuses_bad_inputs_itself(bundle, strict):
+    with Client(strict.url) as remote:
+        remote(inputs(1)[0])
+        before, steps = remote.state(), strict.service.metrics.snapshot()["values"]["leapp_steps_total"]
+        for given, error in [({}, InputError), ({"filter/q": "text"}, InputTypeError), ({"no/q": 1}, UnknownPortError)]:
+            with pytest.raises(error):
+                remote(given)
+        with pytest.raises(InputError, match="filter/q"):  # only the server minds
+            remote({**inputs(1)[0], "filter/q": Q * np.nan})
+        same(remote.state(), before)
+        assert strict.service.metrics.snapshot()["values"]["leapp_steps_total"] == steps
+
+
+def test_an_engine_that_fails_leaves_the_state(bundle, serve):
+    served, local = serve(Options(str(bundle))), Pipeline(bundle)
+    pipeline = served.service.engine.pipeline
+    with Client(served.url) as remote:
+        same(remote(inputs(1)[0]), local(inputs(1)[0]))
+
+        class Failing:
+            index = 0
+
+            def run(self):
+                raise RuntimeError("out of memory")
+
+        frame = pipeline._program.frame
+        pipeline._program.frame = Failing()
+        with pytest.raises(ServerError, match="out of memory"):
+            remote(inputs(1)[0])
+        pipeline._program.frame = frame
+        same(remote(inputs(1, 1)[0]), local(inputs(1, 1)[0]))
+
+
+# Who may ask, and how often.
+
+
+def test_a_token_is_needed_for_others_than_this_machine(bundle):
+    for host in ("0.0.0.0", "192.0.2.1", "::", "robot.example"):
+        with pytest.raises(InputError, match="token"):
+            Options(str(bundle), host=host)
+        Options(str(bundle), host=host, token=TOKEN)
+    for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
+        Options(str(bundle), host=host)
+    with pytest.raises(InputError, match="16"):
+        Options(str(bundle), token="short")
+    assert TOKEN not in repr(Options(str(bundle), token=TOKEN))
+
+
+def test_without_the_token_nothing_is_answered(bundle, serve):
+    url = serve(Options(str(bundle), token=TOKEN)).url
+    right = {"Authorization": f"Bearer {TOKEN}"}
+    assert get(url, "/healthz")[0] == 200
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN}x"}):
+        assert get(url, "/metrics", headers)[0] == 401
+        assert get(url, "/v1/bundle", headers)[0] == 401
+        assert post(url, {"inputs": {}}, headers)[0] == 401
+        with pytest.raises(InvalidStatus, match="401"):
+            Raw(url, **headers)
+    for wrong in (None, "wrong"):
+        with pytest.raises(ServerError, match="token"):
+            Client(url, token=wrong)
+    assert get(url, "/metrics", right)[0] == 200
+    with Client(url, token=TOKEN) as remote:
+        same(remote(inputs(1)[0]), Pipeline(bundle)(inputs(1)[0]))
+
+
+def test_web_pages_need_the_token(bundle, strict):
+    with pytest.raises(InvalidStatus, match="403"):
+        Raw(strict.url, Origin="http://evil.example")
+    assert post(strict.url, {"inputs": {}}, {"Origin": "http://evil.example"})[0] == 403
+
+
+def test_more_than_the_rate_is_refused_and_steps_nothing(bundle, serve):
+    served, local = serve(Options(str(bundle), rate=5)), Pipeline(bundle)
+    with raw(served.url) as session:
+        same(session.step(0, inputs(1)[0], "initial").group("out"), local(inputs(1)[0]))
+        answers = [session.step(9, inputs(1)[0]).head["error"] for _ in range(12)]
+        assert answers[0] == "SessionLostError"
+        assert answers[-1] == "RateLimitError"
+        time.sleep(1.0)
+        same(session.step(1, inputs(1, 1)[0]).group("out"), local(inputs(1, 1)[0]))
+    codes = [post(served.url, {"inputs": {}})[0] for _ in range(12)]
+    assert codes[-1] == 429
+
+
+# JSON over HTTP.
+
+
+def plain(given):
+    return {key: value.tolist() for key, value in given.items()}
+
+
+@pytest.mark.parametrize("encoding", ["list", "base64"])
+def test_json_steps_equal_a_local_run(bundle, strict, encoding):
+    local, state = Pipeline(bundle), None
+    for number, given in enumerate(inputs(10)):
+        body = {"inputs": plain(given), "encoding": encoding, "digest": local.digest, "state": state}
+        status, answer = post(strict.url, body)
+        assert (status, answer["step"]) == (200, number + 1), answer
+        twice = post(strict.url, body)[1]
+        assert twice == answer  # asking again changes nothing
+        want = local(given)["policy/target"]
+        found = answer["outputs"]["policy/target"]
+        if encoding == "list":
+            assert np.array(found, np.float32).tobytes() == want.tobytes()
+        else:
+            assert found["dtype"] == "float32"
+        state = answer["state"]
+    status, text = get(strict.url, "/v1/bundle")
+    described = json.loads(text)
+    assert [port["key"] for port in described["inputs"]] == local.inputs
+    assert (described["digest"], described["state"][0]["shape"]) == (local.digest, [1, 3])
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_json_inputs_name_the_port(strict, case):
+    given, kind, port = BAD[case]
+    body = plain(given)
+    if case == "NaN":
+        body["filter/q"] = [["NaN", 1, 2]]
+    if case == "other dtype":  # numbers in JSON have no dtype
+        body["filter/q"] = {"dtype": "float64", "shape": [1, 3], "base64": "AAAA" * 8}
+    status, answer = post(strict.url, {"inputs": body})
+    assert (status, answer["error"]["type"]) == (400, kind), answer
+    assert port in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"\xff\xfe{", 400),
+        (b"[" * 100_000, 400),
+        (b"[1]", 400),
+        (b'{"inputs": []}', 400),
+        (b'{"inputs": {"filter/q": [[NaN]]}}', 400),
+        (b'{"inputs": {"filter/q": ' + b"9" * 5000 + b"}}", 400),
+        ({"inputs": {}, "stat": "x"}, 400),
+        ({"inputs": {}, "encoding": "pickle"}, 400),
+        ({"inputs": {}, "state": "AAAA"}, 400),
+        ({"inputs": {}, "state": {"a": 1}}, 400),
+        ({"inputs": {"filter/q": {"a": 1}}}, 400),
+        ({"inputs": {"filter/q": [[1, "x", 2]]}}, 400),
+        ({"inputs": {"filter/q": [[1], [2, 3]]}}, 400),
+        ({"inputs": {}, "digest": "0" * 64}, 409),
+        (b" " * 2_000_000, 413),
+    ],
+)
+def test_json_that_cannot_be_is_refused(strict, body, status):
+    found, answer = post(strict.url, body)
+    assert (found, bool(answer["error"]["message"])) == (status, True)
+
+
+def test_other_paths_and_methods(strict):
+    assert get(strict.url, "/")[0] == 404
+    assert get(strict.url, "/v1/step")[0] == 405
+    assert post(strict.url, {}, path="/metrics")[0] == 405
+    with pytest.raises(InvalidStatus, match="404"):
+        Raw(strict.url + "/elsewhere")
+    text = get(strict.url, "/metrics")[1]
+    assert 'leapp_refused_total{replica="local",error="404"}' in text
+    assert "# TYPE leapp_step_seconds histogram" in text
+
+
+def test_addresses():
+    for wrong in ("ftp://host", "http://", ""):
+        with pytest.raises(InputError, match="address"):
+            Client(wrong)
+    with pytest.raises(InputError, match="time-out"):
+        Client("127.0.0.1:1", timeout=0)
