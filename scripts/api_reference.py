@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import leapp
-from leapp import bundle, errors, fleet, runtime
+from leapp import bundle, client, errors, fleet, runtime, serve
 from leapp.runtime.runner import Runner
+from leapp.serve.cluster import Cluster
 from leapp.tracing import lifecycle
 from leapp.tracing import report as reports
 
@@ -52,6 +53,12 @@ def public() -> dict[str, dict[str, Any]]:
             "leapp.runtime.PortInfo": runtime.PortInfo,
         },
         "Fleets of recordings": {f"leapp.fleet.{name}": getattr(fleet, name) for name in fleet.__all__},
+        "Serving": {
+            "leapp.client.Client": client.Client,
+            "leapp.serve.Options": serve.Options,
+            "leapp.serve.Service": serve.Service,
+            "leapp.serve.cluster.Cluster": Cluster,
+        },
         "Findings": {
             "Report": reports.Report,
             "EscapeInfo": reports.EscapeInfo,

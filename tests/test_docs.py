@@ -25,7 +25,10 @@ import yaml
 
 import leapp
 from leapp import annotate, bundle, fleet
+from leapp.client import Client
 from leapp.runtime import Pipeline
+from leapp.serve import Options, Service
+from tests.serve.serving import serving
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"
@@ -181,14 +184,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         recorded(pipeline.zeros_input())
     cv2 = types.ModuleType("cv2")
     cv2.cvtColor = lambda image, code: image  # type: ignore[attr-defined]
-    yield {
-        **{name: getattr(leapp, name) for name in leapp.__all__},
-        "leapp": leapp, "torch": torch, "np": np, "step": step, "cv2": cv2, "torch_cvt_color": cv2.cvtColor,
-        "Pipeline": Pipeline, "pipeline": pipeline, "open_bundle": bundle.open_bundle, "replay_fleet": fleet.replay_fleet,
-        "find_recordings": fleet.find_recordings, "report": fleet.replay_fleet("exports/my_policy", ["run.npz"]),
-        "manager": leapp.InferenceManager("exports/my_policy"), "model": torch.nn.Linear(2, 2), "obs": torch.zeros(2),
-        "action": torch.zeros(2), "h": torch.zeros(2), "next_h": torch.zeros(2),
-    }  # fmt: skip
+    with serving(Options("exports/my_policy")) as served, Client(served.url) as remote:
+        yield {
+            **{name: getattr(leapp, name) for name in leapp.__all__},
+            "url": served.url, "remote": remote, "Client": Client, "Options": Options, "Service": Service,
+            "leapp": leapp, "torch": torch, "np": np, "step": step, "cv2": cv2, "torch_cvt_color": cv2.cvtColor,
+            "Pipeline": Pipeline, "pipeline": pipeline, "open_bundle": bundle.open_bundle, "replay_fleet": fleet.replay_fleet,
+            "find_recordings": fleet.find_recordings, "report": fleet.replay_fleet("exports/my_policy", ["run.npz"]),
+            "manager": leapp.InferenceManager("exports/my_policy"), "model": torch.nn.Linear(2, 2), "obs": torch.zeros(2),
+            "action": torch.zeros(2), "h": torch.zeros(2), "next_h": torch.zeros(2),
+        }  # fmt: skip
     os.chdir(before)
 
 
@@ -211,7 +216,9 @@ def documented() -> dict[str, Any]:
 
 
 DOCUMENTED = documented()
-IN_NEED_OF_NO_EXAMPLE = re.compile(r"^What both share(\.__call__|\.get_mock_input)?$|Info$|__call__$|to_dict$|check_files$")
+IN_NEED_OF_NO_EXAMPLE = re.compile(
+    r"^What both share(\.__call__|\.get_mock_input)?$|Info$|__call__$|to_dict$|check_files$|Cluster"
+)
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)

@@ -75,7 +75,11 @@ class Service:
         self._askers = Allowances(options.rate)
 
     def drain(self) -> None:
-        """Take no more requests: sessions end after the step they are at, new ones are refused."""
+        """Take no more requests: sessions end after the step they are at, new ones are refused.
+
+        Example:
+            >>> Service(Options("exports/my_policy")).drain()
+        """
         if not self.draining.is_set():
             self.metrics.add("leapp_draining")
             self.draining.set()
@@ -234,7 +238,12 @@ class Service:
         }
 
     def welcome(self) -> dict[str, Any]:
-        """What a session is told first."""
+        """What a session is told first, beside the initial values.
+
+        Example:
+            >>> Service(Options("exports/my_policy")).welcome()["graph"]
+            'my_policy'
+        """
         return {
             "digest": self.engine.digest,
             "graph": self.engine.graph,
