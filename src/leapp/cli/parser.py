@@ -159,16 +159,6 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds")
-    return number
-
-
 def _serving(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--digest", help="refuse any bundle but the one with this digest")
     parser.add_argument("--host", default="127.0.0.1", help="where to listen; others than this machine need a token")
@@ -193,19 +183,19 @@ def _count(text: str) -> int:
 
 
 def _rate(text: str) -> float:
-    return _positive(text, "a rate in hertz")
+    return _positive(text, 1e6, "a rate in hertz")
 
 
 def _seconds(text: str) -> float:
-    return _positive(text, "a number of seconds")
+    return _positive(text, 1e9, "a time in seconds")
 
 
-def _positive(text: str, what: str) -> float:
+def _positive(text: str, below: float, what: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = 0.0
-    if not 0 < number < 1e6:
+    if not 0 < number < below:
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
     return number
 
