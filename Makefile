@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 # The servers that tests/scale starts. Each has packages that do not agree with the others, hence a venv of its own, made
 # from tests/scale/<name>/requirements.txt.
-SCALE := triton
+SCALE := triton ray
 # The Python stub of pytriton's server is linked with the system's own libpython.
 PYTHON_triton ?= /usr/bin/python3
 .PHONY: $(SCALE:%=test-%)

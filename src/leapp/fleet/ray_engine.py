@@ -113,12 +113,12 @@ def _cluster(address: str | None, workers: int | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    # Ray Data makes Ray's core warn about Ray Data's own arguments, on standard error.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address is None:
-            ray.init(num_cpus=workers, include_dashboard=False, **quiet)
+            # A cluster that starts here tells nobody.
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
         else:
             ray.init(address=address, **quiet)
     except ConnectionError as error:
