@@ -125,6 +125,7 @@ def test_the_overview_tells_what_to_feed(show: Callable[..., WebDriver]) -> None
     assert "One step every 20 ms (50 Hz)." in text
     order = ["joint_pos", "joint_vel", "base_ang_vel", "command"]
     assert sorted(order, key=lambda n: text.index(f"observation/{n}")) == order
+    assert text.count("joint_0, joint_1, joint_2, joint_3, joint_4, joint_5 … 6 more") == 3
     for words in ("rad/s", "state/joint/velocity", "no units: observation/command", "actor/hidden → actor/hidden"):
         assert words in text
     for words in ("1 of 1 nodes reproduce", "float()", "differs between passes", "play.py:51", "unused_sensor", "abababab"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Difference", "compare"]
+__all__ = ["Difference", "Figures", "compare"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p99": 99.0, "p995": 99.5}
@@ -21,6 +21,44 @@ class Difference:
     details: tuple[str, ...] = ()
     largest: float = field(default=float("nan"))
     index: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Figures:
+    """The absolute differences of one output over all samples.
+
+    Attributes:
+        largest: The largest difference; NaN where only one side has a value.
+        mean: The mean difference.
+        count: How many values were compared.
+        exact: How many were equal.
+        bins: How many of the others fell into each power of ten.
+    """
+
+    largest: float = 0.0
+    mean: float = 0.0
+    count: int = 0
+    exact: int = 0
+    bins: dict[int, int] = field(default_factory=dict)
+
+    def add(self, got: Array, want: Array) -> None:
+        """Count the values of one sample. Both arrays have the same shape."""
+        wide = np.complex128 if want.dtype.kind == "c" else np.float64
+        a, b = got.astype(wide).reshape(-1), want.astype(wide).reshape(-1)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        with np.errstate(invalid="ignore"):
+            gap = np.where(same, 0.0, np.abs(a - b))
+        if gap.size:
+            self.largest = float(np.fmax(self.largest, gap.max())) if not np.isnan(gap).any() else float("nan")
+            self.mean = (self.mean * self.count + float(gap.sum())) / (self.count + gap.size)
+        self.count += gap.size
+        self.exact += int(same.sum())
+        for power in np.floor(np.log10(gap[np.isfinite(gap) & (gap > 0)])).astype(int).tolist():
+            self.bins[power] = self.bins.get(power, 0) + 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as plain data."""
+        return asdict(self)
 
 
 def compare(got: Array, want: Array, rtol: float, atol: float) -> Difference | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from leapp.bundle import Bundle, RawTensor, Sample
-from leapp.check.compare import Difference, compare
+from leapp.check.compare import Difference, Figures, compare
 from leapp.check.engines import Array, Engine, engines
 from leapp.graph.contract import Contract, Port, key, split_key
 from leapp.runtime import Pipeline as Running
@@ -55,11 +55,13 @@ class Outcome:
         verdicts: What differs; empty for a node that passed.
         random: Outputs that change from run to run, as they did when traced. Only their form was compared.
         passes: How many samples were run.
+        figures: How close each output came to the traced values, outputs that change from run to run left out.
     """
 
     verdicts: list[Verdict] = field(default_factory=list)
     random: set[str] = field(default_factory=set)
     passes: int = 0
+    figures: dict[str, Figures] = field(default_factory=dict)
 
 
 def check_nodes(
@@ -114,6 +116,8 @@ def _check_node(
             for port, raw in sample.outputs.items():
                 got, want = outputs[port], from_raw(raw)
                 difference = compare(got, want, rtol, atol)
+                if port not in varying and got.shape == want.shape:
+                    outcome.figures.setdefault(port, Figures()).add(got, want)
                 if difference is None or (port in varying and (got.shape, got.dtype) == (want.shape, want.dtype)):
                     continue
                 element = element_name(ports[port], difference.index)

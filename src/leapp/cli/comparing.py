@@ -144,7 +144,7 @@ def _values(old: Bundle, new: Bundle) -> tuple[list[dict[str, Any]], str]:
     """The largest difference of each common output over the recorded inputs, and over what, or why there is none."""
     import numpy as np
 
-    from leapp.check.figures import Figures
+    from leapp.check.compare import Figures
     from leapp.graph.contract import split_key
     from leapp.runtime import Pipeline
     from leapp.runtime.values import from_raw

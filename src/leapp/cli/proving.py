@@ -127,6 +127,6 @@ def measure(bundle: Bundle, samples: Mapping[str, Sequence[Sample]], advance: Ca
         if node.model.model_path is not None and samples.get(name):
             found = measure_node(bundle, name, samples[name], _RTOL, _ATOL)
             validation |= {key(name, port): figures.as_dict() for port, figures in found.outputs.items()}
-            nodes[name] = {"passed": not found.verdicts}
+            nodes[name] = {"passed": not found.verdicts, "seconds": found.seconds}
         advance()
     return {"validation": validation, "nodes": nodes}

@@ -106,15 +106,16 @@ def compile_session(
         report.missing = missing_for_deployment(contract)
         if report.missing:
             logger.log(SECTION, "Missing for deployment:\n%s", "\n".join(f"  {text}" for text in report.missing))
+        figures: dict[str, Any] = {}
         if validate and not dry_run:
             proof = Proof(rtol, atol, validate == "thorough", settings.log.path)
             prove(proof, bundle, nodes, names, report, fused, progress)
             results = {name: proof.results[name] for name in session.nodes}
-            report.validation = dict(results)
+            report.validation, figures = dict(results), proof.figures
             if strict:
                 proof.require()
         if visualize:
-            _draw(contract, settings.graph, nodes, names, report, staging.path)
+            _draw(contract, settings.graph, nodes, names, report, figures, staging.path)
         yaml = staging.commit(settings.graph, contract)
         for old, new in staging.kept.items():
             logger.warning("%s was not written by leapp; it is kept as %s.", old, new)
@@ -277,7 +278,13 @@ def _sidecars(
 
 
 def _draw(
-    contract: Contract, graph: str, nodes: list[NodeTrace], names: dict[str, FileNames], report: Report, directory: Path
+    contract: Contract,
+    graph: str,
+    nodes: list[NodeTrace],
+    names: dict[str, FileNames],
+    report: Report,
+    figures: dict[str, Any],
+    directory: Path,
 ) -> None:
     static = [key(n.name, p.name) for n in nodes for p in n.outputs.values() if p.role == "static"]
     counts = {n.name: sum(p.numel() for p in n.replay.parameters()) for n in nodes if n.replay is not None}
@@ -285,7 +292,8 @@ def _draw(
         from leapp.view import write_page, write_picture
 
         write_picture(contract, graph, directory, static_outputs=static, parameter_counts=counts)
-        write_page(contract, graph, directory, samples=raw_samples(nodes, names), details=page_details(nodes, report))
+        details = page_details(nodes, report, figures)
+        write_page(contract, graph, directory, samples=raw_samples(nodes, names), details=details)
     except Exception as error:  # a picture is never worth losing an export
         logger.error("the picture could not be drawn: %s", error)
 

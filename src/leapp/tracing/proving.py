@@ -17,6 +17,7 @@ from leapp.bundle import Sample as RawSample
 from leapp.check import Outcome, Verdict, check_fused, check_nodes, check_pipeline
 from leapp.check.blame import first_departure, recording_departs, why_not_run
 from leapp.errors import ValidationError
+from leapp.graph.contract import key
 from leapp.tracing.jobs import FileNames, export_job, in_step, raw_samples
 from leapp.tracing.log import SECTION, logger
 from leapp.tracing.node import NodeTrace, Sample
@@ -50,6 +51,7 @@ class Proof:
         log: Where the details are.
         results: Node to ``True``, ``False`` or the error.
         reasons: What is wrong with nodes that failed, in sentences.
+        figures: For an output ``node/port`` how close the file came to the traced values.
     """
 
     rtol: float
@@ -58,6 +60,7 @@ class Proof:
     log: Path
     results: dict[str, Any] = field(default_factory=dict)
     reasons: dict[str, list[str]] = field(default_factory=dict)
+    figures: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def fail(self, node: str, reason: str) -> None:
         """Note and log why a node fails."""
@@ -142,6 +145,8 @@ def _prove_node(
     )
     sample: Sample | None = None
     outcome = _run(proof, alone, node, samples, 1)
+    if isinstance(outcome, Outcome):
+        proof.figures |= {key(node.name, port): found.as_dict() for port, found in outcome.figures.items()}
     if isinstance(outcome, Outcome) and not outcome.verdicts and not _is_random(node):
         sample = _moved_sample(node)
         again = _run_moved(proof, alone, node, names, sample) if sample is not None else None

@@ -88,7 +88,7 @@ def page(
             * ``glue``: entries with ``node``, ``source``, ``ops`` (texts), ``file``, ``line``
             * ``validation``: for an output ``node/port`` its ``largest`` and ``mean`` difference, the ``count`` of values
               compared, how many were ``exact``, and ``bins``, the number of differences for each power of ten
-            * ``nodes``: for each node ``parameters`` (a number), ``seconds``, ``passed`` (true, false or a text),
+            * ``nodes``: for each node ``parameters`` (a number), ``seconds`` (of one run), ``passed`` (true, false or a text),
               ``pruned`` and ``random`` (texts), ``op_count``, ``ops`` (``op``, ``file``, ``line``, ``text``; not
               necessarily all), ``constants`` (``name``, ``shape``, ``dtype``, ``bytes``, ``file``, ``line``) and
               ``escapes`` (``kind``, ``file``, ``line``, ``text``, ``value``, ``varies``)

@@ -186,10 +186,12 @@ function role(port) {
   }
   return h('span', {}, parts.flatMap((part, i) => i ? [' · ', part] : [part]));
 }
+function axes(port) {
+  const all = port.elements || [];
+  return !all.length || all.some(a => Array.isArray(a) || a === null || a === '__temporal_axis__') ? all : [all];
+}
 function elements(port) {
-  if (!port.elements || !port.elements.length) return null;
-  const axes = port.elements.some(a => Array.isArray(a) || a === null || a === '__temporal_axis__') ? port.elements : [port.elements];
-  return axes.map(axis => {
+  return axes(port).map(axis => {
     if (axis === '__temporal_axis__') return h('p', {class: 'soft'}, `one axis runs over time${port.period ? `, ${port.period} ms apart` : ''}`);
     if (!Array.isArray(axis) || !axis.length) return null;
     const names = axis.map(String);
@@ -279,7 +281,7 @@ function nodePanel(node, picked) {
   return [heading(node.name, 'node'),
     list([['backend', node.backend || 'no model'], ['parameters', node.parameters === undefined ? null : number(node.parameters)],
       ['file', node.file && h('code', {}, node.file)], ['sha256', hash],
-      ['exported in', node.seconds === undefined ? null : `${short(node.seconds)} s`],
+      ['one run', node.seconds === undefined || node.seconds === null ? null : `${short(node.seconds * 1e6)} µs where this page was written`],
       ['validation', verdict(node.passed)],
       ...Object.entries(node.extra || {}).map(([k, v]) => [k.replaceAll('_', ' '), say(v)])]),
     h('h3', {}, `Inputs · ${node.inputs.length}`), node.inputs.map(p => card(p, p === picked)),
@@ -296,9 +298,14 @@ function edgePanel(edge) {
   return [heading(words[edge.kind].split(':')[0]), h('p', {class: 'soft'}, words[edge.kind].split(': ')[1]),
     h('h3', {}, 'From'), h('p', {}, jump(edge.from)), card(edge.from), h('h3', {}, 'To'), h('p', {}, jump(edge.to)), card(edge.to)];
 }
+function order(port) {
+  const most = 6;
+  return axes(port).filter(Array.isArray).map(names => h('div', {class: 'soft', title: names.join(', ')},
+    names.slice(0, most).join(', ') + (names.length > most ? ` … ${names.length - most} more` : '')));
+}
 function brief(key, side, index) {
   const port = ports.get(side + key);
-  return h('tr', {}, h('td', {class: 'soft'}, String(index + 1)), h('td', {}, jump(port), port.kind ? h('div', {class: 'kind'}, port.kind) : ''),
+  return h('tr', {}, h('td', {class: 'soft'}, String(index + 1)), h('td', {}, jump(port), port.kind ? h('div', {class: 'kind'}, port.kind) : '', order(port)),
     h('td', {class: 'mono'}, `[${port.dims.join(', ')}]`, h('br'), port.dtype), h('td', {}, port.units ? say(port.units) : '–'));
 }
 function overviewPanel() {
