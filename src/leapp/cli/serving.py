@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 from argparse import Namespace
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -38,26 +40,31 @@ def serve(arguments: Namespace) -> Answer:
         sessions=arguments.sessions,
         idle=arguments.idle,
     )
-    leave = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: leave.set())
-    with progress("starting replicas"):
-        cluster = Cluster(
-            options,
-            replicas=arguments.replicas,
-            autoscaling=_mapping("--autoscaling", arguments.autoscaling),
-            resources=_mapping("--resources", arguments.resources),
-            address=arguments.address,
-            drain=arguments.drain,
-        )
-    try:
-        ready = Text(f"{arguments.bundle} is served at {cluster.url}, digest {cluster.digest}")
-        write(Answer({"url": cluster.url, "digest": cluster.digest}, [ready]), as_json=arguments.json)
-        while not leave.wait(1.0):
-            pass
-        drained = cluster.drain()
-    finally:
-        cluster.close()
+    own = sys.stdout
+    # Ray writes to standard output what is of no use to whoever reads our answer there.
+    with redirect_stdout(sys.stderr):
+        with progress("starting replicas"):
+            cluster = Cluster(
+                options,
+                replicas=arguments.replicas,
+                autoscaling=_mapping("--autoscaling", arguments.autoscaling),
+                resources=_mapping("--resources", arguments.resources),
+                address=arguments.address,
+                drain=arguments.drain,
+            )
+        leave = threading.Event()
+        # Now, because Ray puts handlers of its own in place when it starts.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: leave.set())
+        try:
+            with redirect_stdout(own):
+                ready = Text(f"{arguments.bundle} is served at {cluster.url}, digest {cluster.digest}")
+                write(Answer({"url": cluster.url, "digest": cluster.digest}, [ready]), as_json=arguments.json)
+            while not leave.wait(1.0):
+                pass
+            drained = cluster.drain()
+        finally:
+            cluster.close()
     text = "Drained: every session had ended." if drained else f"Sessions were still at work after {arguments.drain:g} s."
     return Answer({"drained": drained}, [Text(text)], 0 if drained else 1)
 

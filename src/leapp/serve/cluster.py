@@ -7,6 +7,7 @@ connections to them; what a request means is the service's concern.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -26,7 +27,7 @@ from leapp.serve.service import Service
 __all__ = ["Cluster"]
 
 _APPLICATION, _NAMESPACE, _BOARD = "leapp", "leapp", "leapp-board"
-_POST_EVERY, _FORGET_AFTER = 0.25, 15.0
+_POST_EVERY, _FORGET_AFTER = 0.25, 5.0
 _OTHER_REQUESTS = 64
 """Room beside the sessions, for HTTP and for those who are told that a replica is full."""
 
@@ -64,7 +65,7 @@ class Cluster:
         bundle = open_bundle(options.bundle, allow_outside=options.allow_outside, expect_digest=options.expect_digest)
         # What was opened here is what every replica must find, whenever it starts.
         options = replace(options, bundle=str(Path(bundle.path).resolve()), expect_digest=bundle.digest)
-        self.digest, self._drain = bundle.digest, drain
+        self.digest, self._drain, self._closed = bundle.digest, drain, False
         host = f"[{options.host}]" if ":" in options.host else options.host
         self.url = f"http://{host}:{options.port}"
         ray, serve = _ray()
@@ -116,18 +117,20 @@ class Cluster:
     def stop(self) -> None:
         """Drain, and end the replicas."""
         try:
-            self.drain()
+            if not self._closed:
+                self.drain()
         finally:
             self.close()
 
     def close(self) -> None:
         """End the replicas without waiting for sessions."""
         ray, serve = _ray()
-        if ray.is_initialized():
+        if ray.is_initialized() and not self._closed:
             with suppress(Exception):
                 serve.shutdown()
             if self._started:
                 ray.shutdown()
+        self._closed = True
 
     def __enter__(self) -> Cluster:
         return self
@@ -168,6 +171,7 @@ def _ray() -> tuple[Any, Any]:
         from ray import serve
     except ImportError as error:
         raise MissingDependencyError("Serving needs Ray Serve: pip install 'leapp[ray]'.") from error
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     return ray, serve
 
 

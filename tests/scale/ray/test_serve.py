@@ -1,0 +1,301 @@
+"""A bundle on a real Ray cluster: many clients, a killed replica, bad requests, a clean end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from leapp.client import Client
+from leapp.client.wire import Assembly, frames, pack, unpack
+from leapp.errors import BundleError, InputError, ServerError, ServerTimeoutError, SessionLostError
+from leapp.runtime import Pipeline
+from leapp.serve import Options
+from leapp.serve.cluster import Cluster
+from tests.fleet.fleets import WEIGHT, write_policy
+
+TOKEN = "correct-horse-battery"
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def inputs(count: int, seed: int) -> list[dict[str, np.ndarray]]:
+    generator = np.random.default_rng(seed)
+    return [{"policy/q": value} for value in generator.standard_normal((count, 1, 3)).astype(np.float32)]
+
+
+def equal(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        assert (found[key].dtype, found[key].tobytes()) == (value.dtype, value.tobytes()), (key, found[key], value)
+
+
+def together(run: Callable[[int], None], count: int) -> None:
+    """Run a function for every number at the same time. The first failure is the test's."""
+    failures: list[BaseException] = []
+
+    def one(number: int) -> None:
+        try:
+            run(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def posted(url: str, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, dict]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers or {}), timeout=60) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_policy(tmp_path_factory.mktemp("served") / "leg")
+
+
+@pytest.fixture(scope="module")
+def cluster(bundle: Path) -> Iterator[Cluster]:
+    with Cluster(Options(str(bundle), port=free_port()), replicas=2, resources={"num_cpus": 0.5}) as made:
+        yield made
+
+
+def test_eight_clients_of_a_thousand_steps_equal_local_runs(bundle: Path, cluster: Cluster) -> None:
+    before = steps_of(cluster)
+
+    def run(number: int) -> None:
+        local = Pipeline(bundle)
+        with Client(cluster.url, resume=number % 2 == 0, timeout=120, expect_digest=local.digest) as remote:
+            for step, given in enumerate(inputs(1000, number)):
+                if number == 0 and step % 50 == 49:
+                    given["policy/q"][0, 0] = np.nan  # a dye that would show in every state it reached
+                if number in (0, 5) and step % 100 == 99:
+                    remote.reset()
+                    local.reset()
+                equal(remote(given), local(given))
+            equal(remote.state(), local.state())
+
+    together(run, 8)
+    deadline = time.monotonic() + 30
+    while steps_of(cluster) < before + 8000 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert steps_of(cluster) == before + 8000  # no step ran twice
+    with urllib.request.urlopen(f"{cluster.url}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    lines = [line for line in text.splitlines() if line.startswith("leapp_steps_total")]
+    assert sum(float(line.split()[-1]) for line in lines) == before + 8000
+    assert len(lines) == 2  # one for each replica, whichever answers
+
+
+def steps_of(cluster: Cluster) -> float:
+    return sum(sum(snapshot["values"]["leapp_steps_total"].values()) for snapshot in cluster.figures().values())
+
+
+def test_json_steps_reach_any_replica_and_equal_a_local_run(bundle: Path, cluster: Cluster) -> None:
+    local, state = Pipeline(bundle), None
+    for given in inputs(40, 3):
+        body = json.dumps({"inputs": {"policy/q": given["policy/q"].tolist()}, "state": state}).encode()
+        status, answer = posted(f"{cluster.url}/v1/step", body)
+        assert status == 200, answer
+        assert np.array(answer["outputs"]["policy/target"], np.float32).tobytes() == local(given)["policy/target"].tobytes()
+        state = answer["state"]
+
+
+def test_another_bundle_is_refused(bundle: Path, cluster: Cluster, tmp_path: Path) -> None:
+    other = Pipeline(write_policy(tmp_path / "leg", WEIGHT * 2)).digest
+    assert other is not None
+    with pytest.raises(BundleError, match=other):
+        Client(cluster.url, expect_digest=other)
+    body = json.dumps({"inputs": {}, "digest": other}).encode()
+    assert posted(f"{cluster.url}/v1/step", body)[0] == 409
+
+
+def test_bad_requests_leave_the_state_untouched(bundle: Path, cluster: Cluster) -> None:
+    local = Pipeline(bundle)
+    good = inputs(3, 9)
+    q = good[0]["policy/q"]
+    with connect(cluster.url.replace("http", "ws") + "/v1/session", compression=None, proxy=None, max_size=None) as socket_:
+
+        def read():
+            assembly = Assembly(1 << 30)
+            while True:
+                message = assembly.add(socket_.recv(timeout=60))
+                if message is not None:
+                    return unpack(message)
+
+        def ask(data: bytes):
+            for frame in frames(data):
+                socket_.send(frame)
+            return read()
+
+        def step(number, begin, given):
+            return ask(pack("step", {"step": number, "begin": begin}, **{"in": given}))
+
+        assert read().op == "welcome"
+        equal(step(0, "initial", good[0]).group("out"), local(good[0]))
+        bad = {
+            "policy/q": ({}, {"policy/q": q[0]}, {"policy/q": q.astype(np.float64)}),
+            "policy/z": ({**good[0], "policy/z": q},),
+            "other/q": ({**good[0], "other/q": q},),
+        }
+        for port, cases in bad.items():
+            for given in cases:
+                refused = step(1, "held", given).head
+                assert port in refused["message"], refused
+        assert step(7, "held", good[0]).head["error"] == "SessionLostError"
+        assert ask(b"\xff" * 100).head["error"] == "InputError"
+        equal(step(1, "held", good[1]).group("out"), local(good[1]))
+        large = step(2, "held", {"policy/q": np.zeros((1 << 21, 3), np.float32)})
+        assert large.head["final"] and "policy/q 12" in large.head["message"]
+        with pytest.raises(ConnectionClosed):
+            read()
+    assert posted(f"{cluster.url}/v1/step", b" " * (4 << 20))[0] == 413
+
+
+def test_a_killed_replica_costs_no_wrong_action(bundle: Path, cluster: Cluster) -> None:
+    clients = [Client(cluster.url, resume=True, timeout=120)]
+    victim = clients[0]._welcome.head["replica"]
+    while len(clients) < 6 or not any(c._welcome.head["replica"] == victim for c in clients[1:] if not c._resume):
+        assert len(clients) < 60
+        clients.append(Client(cluster.url, resume=len(clients) % 2 == 0, timeout=120))
+    lost = [0] * len(clients)
+    ready = threading.Barrier(len(clients) + 1)
+
+    def run(number: int) -> None:
+        if number == len(clients):
+            ready.wait()
+            kill(victim)
+            return
+        remote, local = clients[number], Pipeline(bundle)
+        for step, given in enumerate(inputs(200, number)):
+            if step == 50:
+                ready.wait()
+            try:
+                found = remote(given)
+            except SessionLostError as error:
+                assert "reset()" in str(error)
+                lost[number] += 1
+                with pytest.raises(SessionLostError):  # still lost: only reset() begins anew
+                    remote(given)
+                remote.reset()
+                local.reset()
+                found = remote(given)
+            equal(found, local(given))
+        equal(remote.state(), local.state())
+        remote.close()
+
+    on_victim = [c._welcome.head["replica"] == victim for c in clients]
+    resuming = [c._resume for c in clients]
+    together(run, len(clients) + 1)
+    assert lost == [int(held and not resumes) for held, resumes in zip(on_victim, resuming, strict=True)]
+    assert sum(lost) >= 1
+
+
+def kill(replica: str) -> None:
+    actors = [actor for actor in ray.util.list_named_actors(all_namespaces=True) if replica in actor["name"]]
+    assert len(actors) == 1, actors
+    ray.kill(ray.get_actor(actors[0]["name"], namespace=actors[0]["namespace"]))
+
+
+def test_draining_ends_sessions_after_their_step(bundle: Path, cluster: Cluster) -> None:
+    """The last test of this cluster."""
+    local = Pipeline(bundle)
+    refused = threading.Event()
+
+    def run(number: int) -> None:
+        if number == 4:
+            time.sleep(1.0)
+            assert cluster.drain()
+            refused.set()
+            return
+        mine = Pipeline(bundle)
+        with Client(cluster.url, resume=number % 2 == 0, timeout=3) as remote:
+            with pytest.raises((ServerTimeoutError, SessionLostError)):
+                for given in inputs(100_000, number):
+                    equal(remote(given), mine(given))
+            if number % 2 == 0:
+                equal(remote.state(), mine.state())  # to go on from, elsewhere
+
+    together(run, 5)
+    assert refused.is_set()
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        urllib.request.urlopen(f"{cluster.url}/healthz", timeout=60)
+    with pytest.raises(ServerError, match="draining|no reason"):
+        Client(cluster.url, timeout=2)
+    assert local.digest == cluster.digest
+
+
+def test_the_command_serves_until_it_is_told_to_stop(bundle: Path, cluster: Cluster, tmp_path: Path) -> None:
+    cluster.close()  # one Ray at a time is enough for a small machine
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    port = free_port()
+    autoscaling = {"min_replicas": 1, "max_replicas": 2, "target_ongoing_requests": 4}
+    command = [
+        sys.executable, "-m", "leapp", "serve", str(bundle), "--json", "--port", str(port), "--host", "0.0.0.0",
+        "--token-file", str(tmp_path / "token"), "--nonfinite", "raise", "--rate", "50",
+        "--autoscaling", json.dumps(autoscaling), "--resources", '{"num_cpus": 0.5}',
+    ]  # fmt: skip
+    environment = {name: value for name, value in os.environ.items() if name != "LEAPP_TOKEN"}
+    open_to_all = [sys.executable, "-m", "leapp", "serve", str(bundle), "--host", "0.0.0.0"]
+    refused = subprocess.run(open_to_all, capture_output=True, text=True, timeout=120, env=environment)
+    assert (refused.returncode, "Give a token" in refused.stderr) == (2, True), refused.stderr
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        text = ""
+        while "}" not in text:
+            line = process.stdout.readline()
+            assert line, "the server ended"
+            text += line
+        said = json.loads(text)
+        local = Pipeline(bundle)
+        assert said["digest"] == local.digest
+        url = f"http://127.0.0.1:{port}"
+        for wrong in (None, "correct-horse-batterx"):
+            with pytest.raises(ServerError, match="token"):
+                Client(url, token=wrong, timeout=60)
+        assert posted(f"{url}/v1/step", b"{}")[0] == 401
+        with Client(url, token=TOKEN, timeout=60) as remote:
+            given = inputs(2, 1)
+            equal(remote(given[0]), local(given[0]))
+            with pytest.raises(InputError, match="policy/q"):
+                remote({"policy/q": given[0]["policy/q"] * np.nan})
+            with pytest.raises(ServerError, match="50 requests a second"):
+                for _ in range(10_000):
+                    remote._asked("state", {}, {})
+            time.sleep(1.0)
+            equal(remote(given[1]), local(given[1]))
+            process.send_signal(signal.SIGTERM)
+            assert json.loads(process.stdout.read()) == {"drained": True}
+            assert process.wait(120) == 0
+            equal(remote.state(), local.state())
+    finally:
+        process.kill()
+        process.wait()
