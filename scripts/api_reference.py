@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import leapp
-from leapp import bundle, client, errors, fleet, runtime, serve
+from leapp import bundle, client, deploy, errors, fleet, runtime, serve
 from leapp.runtime.runner import Runner
 from leapp.serve.cluster import Cluster
 from leapp.tracing import lifecycle
@@ -59,6 +59,7 @@ def public() -> dict[str, dict[str, Any]]:
             "leapp.serve.Service": serve.Service,
             "leapp.serve.cluster.Cluster": Cluster,
         },
+        "Deploying": {f"leapp.deploy.{name}": getattr(deploy, name) for name in deploy.__all__},
         "Findings": {
             "Report": reports.Report,
             "EscapeInfo": reports.EscapeInfo,

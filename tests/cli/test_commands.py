@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from leapp.cli import main
+from leapp.runtime import Pipeline
 
 from .conftest import JOINTS, Policy
 
@@ -256,6 +257,37 @@ def test_fuse_writes_one_model_that_runs_in_plain_onnxruntime(
     state = next(i.name for i in session.get_inputs() if i.name != "filter/q")
     (made,) = session.run(["policy/target"], {"filter/q": q.numpy(), state: np.zeros((1, 3), np.float32)})
     np.testing.assert_allclose(made, policy.step(q, torch.zeros(1, 3))[0].numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_deploy_writes_a_repository_that_is_still_the_policy(
+    policy: Policy, backend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--backend", backend, "--model-version", "3", "--idle-seconds", "5")
+    code, data = ask(capsys, "deploy", "triton", policy.path, "-o", tmp_path / "repository", *options)
+    assert code == 0 and data["model"] == "leg" and data["stateful"]
+    assert set(data["models"]) == ({"leg", "leg.filter", "leg.policy"} if backend == "native" else {"leg"})
+    assert data["inputs"] == {"filter/q": {"tensor": "filter/q", "data_type": "FP32", "dims": [1, 3]}}
+    assert all((tmp_path / "repository" / model / "3").is_dir() for model in data["models"])
+    assert ask(capsys, "verify", tmp_path / "repository")[0] == 0
+    memory, pipeline = torch.zeros(1, 3), Pipeline(tmp_path / "repository")
+    for q in new_inputs(5):
+        target, memory = policy.step(q, memory)
+        made = pipeline({"filter/q": q.numpy()})["policy/target"]
+        np.testing.assert_allclose(made, target.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_deploy_refuses_on_one_line(policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options, said in (
+        (("-o", policy.path), "holds the bundle itself"),
+        (("-o", tmp_path / "r", "--max-batch-size", "4"), "'filter/q' has a fixed first axis"),
+        (("-o", tmp_path / "r", "--gpus", "0"), "needs kind='gpu'"),
+        (("-o", tmp_path / "r", "--gpus", "first"), "not a list of numbers"),
+    ):
+        assert main(["deploy", "triton", *map(str, (policy.path, *options))]) == 2
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 1 and said in lines[0]
+    assert list(tmp_path.iterdir()) == []
 
 
 def told(page: Path) -> dict[str, Any]:

@@ -255,6 +255,19 @@ def test_a_new_version_replaces_the_old_one_whole_and_other_models_stay(tmp_path
     assert sorted(path.name for path in repository.iterdir()) == ["arm", "arm.yaml", "detector"]
 
 
+def test_a_repository_that_cannot_be_exchanged_is_replaced_file_by_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, repository = bundles.arm(tmp_path / "arm"), tmp_path / "repository"
+    deploy_triton(bundle, repository)
+    # A process cannot stand in a directory that is exchanged.
+    monkeypatch.chdir(repository)
+    deploy_triton(bundle, repository, TritonOptions(version=2))
+    assert not [path for path in repository.glob("arm*/1")] and len(list(repository.glob("arm*/2"))) == 4
+    inputs = bundles.arm_inputs(6, 10)
+    assert_same(local(bundle, inputs), drive(Server(repository), "arm", inputs))
+
+
 def test_directories_that_hold_something_else_are_left_alone(tmp_path: Path) -> None:
     bundle, second = bundles.arm(tmp_path / "arm"), traced.memory(tmp_path / "g", "onnx").parent
     with pytest.raises(BundleError, match="holds the bundle itself"):

@@ -9,7 +9,7 @@ from typing import Any
 
 from leapp.bundle import Bundle, RawTensor, Staging, write_initial_values
 from leapp.deploy.layout import copy_model, move_models, write_config
-from leapp.deploy.options import TritonOptions
+from leapp.deploy.options import TritonOptions, instance_group, sequence_batching, versions
 from leapp.deploy.pbtxt import entries
 from leapp.deploy.tensors import describe, free_name, output_names, safe_name
 from leapp.graph.contract import Contract
@@ -59,14 +59,14 @@ def write_hosted(
         "name": model,
         "backend": "python",
         "max_batch_size": 0,
-        "version_policy": options.versions(),
+        "version_policy": versions(options),
         "input": [describe(k, k, plan.input_ports[k], None) for k in plan.inputs],
         "output": [describe(k, names[k], plan.output_ports[k], None) for k in plan.outputs],
-        "instance_group": options.group(engine=False),
+        "instance_group": instance_group(options, engine=False),
         "parameters": entries({"leapp": {"string_value": json.dumps(found, ensure_ascii=False)}}),
     }
     if plan.feedback:
-        config["sequence_batching"] = options.sequence_batching()
+        config["sequence_batching"] = sequence_batching(options)
     models = write_config(root, config)
     here = folder.relative_to(root) / _BUNDLE
     moved = {node: (here / path).as_posix() for node, path in paths.items()}

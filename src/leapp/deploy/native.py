@@ -13,7 +13,7 @@ from typing import Any
 from leapp.bundle import Bundle, RawTensor, read_model, write_initial_values
 from leapp.deploy.division import Division, divide
 from leapp.deploy.layout import copy_model, move_models, write_config, write_values
-from leapp.deploy.options import TritonOptions
+from leapp.deploy.options import TritonOptions, instance_group, sequence_batching, versions
 from leapp.deploy.pbtxt import entries
 from leapp.deploy.tensors import describe, free_name, output_names, safe_name
 from leapp.errors import BundleError
@@ -126,15 +126,15 @@ class _Repository:
             "platform": platform,
             "backend": engine,
             "max_batch_size": options.max_batch_size,
-            "version_policy": options.versions(),
+            "version_policy": versions(options),
             "input": [entry for where, entry in inputs.items() if where not in states],
             "output": list(outputs.values()),
-            "instance_group": options.group(engine=True),
+            "instance_group": instance_group(options, engine=True),
         }
         if states:
             files = write_values(self._root / model / "initial_state", {k: self._start(k) for k in states})
             config["sequence_batching"] = {
-                **options.sequence_batching(),
+                **sequence_batching(options),
                 "state": [_state(inputs[k], outputs[source], files[k]) for k, source in states.items()],
             }
         elif self._batched:
@@ -157,7 +157,7 @@ class _Repository:
         return {
             "name": name,
             "max_batch_size": self._options.max_batch_size,
-            "version_policy": self._options.versions(),
+            "version_policy": versions(self._options),
             "input": [describe(k, k, plan.input_ports[k], None, batched=batched) for k in inputs],
             "output": [describe(k, self._names[k], plan.output_ports[k], None, batched=batched) for k in outputs],
         }
@@ -217,8 +217,8 @@ class _Repository:
         return {
             **config,
             "backend": "python",
-            "instance_group": self._options.group(engine=False),
-            "sequence_batching": self._options.sequence_batching(),
+            "instance_group": instance_group(self._options, engine=False),
+            "sequence_batching": sequence_batching(self._options),
             "parameters": entries({"leapp": {"string_value": json.dumps(found, ensure_ascii=False)}}),
         }
 

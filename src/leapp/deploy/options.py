@@ -8,7 +8,7 @@ from typing import Any, Literal
 from leapp.deploy.pbtxt import Word
 from leapp.errors import InputError
 
-__all__ = ["TritonOptions"]
+__all__ = ["TritonOptions", "instance_group", "sequence_batching", "versions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +66,27 @@ class TritonOptions:
         if self.backend == "native" and (self.threads != 1 or self.nonfinite != "ignore"):
             raise InputError("threads and nonfinite are options of backend='python'; the server's engines have their own.")
 
-    def versions(self) -> dict[str, Any]:
-        """The ``version_policy`` of a configuration."""
-        said = {"latest": {"num_versions": 1}, "all": {}, "specific": {"versions": [self.version]}}
-        return {self.version_policy: said[self.version_policy]}
 
-    def group(self, *, engine: bool) -> list[dict[str, Any]]:
-        """The ``instance_group`` of a model that an engine runs, or of one that is Python."""
-        kind = f"KIND_{self.kind.upper()}" if engine else "KIND_CPU"
-        return [{"count": self.instances, "kind": Word(kind), **({"gpus": list(self.gpus)} if engine and self.gpus else {})}]
+def versions(options: TritonOptions) -> dict[str, Any]:
+    """The ``version_policy`` of a configuration."""
+    said = {"latest": {"num_versions": 1}, "all": {}, "specific": {"versions": [options.version]}}
+    return {options.version_policy: said[options.version_policy]}
 
-    def sequence_batching(self) -> dict[str, Any]:
-        """The ``sequence_batching`` of a model with state, states aside.
 
-        Sequences are served oldest first: the other strategy keeps a slot of a batch for each, and without batches there
-        is only one.
-        """
-        return {
-            "max_sequence_idle_microseconds": round(self.idle_seconds * 1e6),
-            "oldest": {"max_candidate_sequences": self.sequences},
-        }
+def instance_group(options: TritonOptions, *, engine: bool) -> list[dict[str, Any]]:
+    """The ``instance_group`` of a model that an engine runs, or of one that is Python."""
+    kind = f"KIND_{options.kind.upper()}" if engine else "KIND_CPU"
+    gpus = {"gpus": list(options.gpus)} if engine and options.gpus else {}
+    return [{"count": options.instances, "kind": Word(kind), **gpus}]
+
+
+def sequence_batching(options: TritonOptions) -> dict[str, Any]:
+    """The ``sequence_batching`` of a model with state, states aside.
+
+    Sequences are served oldest first: the other strategy keeps a slot of a batch for each, and without batches there is
+    only one.
+    """
+    return {
+        "max_sequence_idle_microseconds": round(options.idle_seconds * 1e6),
+        "oldest": {"max_candidate_sequences": options.sequences},
+    }

@@ -42,6 +42,11 @@ class Deployment:
         outputs: The same for each output.
         stateful: Whether requests belong to sequences, with a correlation id and a start flag.
         digest: The digest of the bundle that was deployed, if it is sealed.
+
+    Example:
+        >>> found = deploy_triton("exports/my_policy", "served")
+        >>> found.inputs["policy/obs"], found.stateful
+        (('policy/obs', 'FP32', [2]), True)
     """
 
     path: Path

@@ -15,7 +15,7 @@ from leapp.runtime import Pipeline
 class Client:
     """One sequence of a served model."""
 
-    def __init__(self, url: str, model: str, sequence: int) -> None:
+    def __init__(self, url: str, model: str, sequence: int | str) -> None:
         self._client, self._model, self._sequence = grpc.InferenceServerClient(url), model, sequence
 
     def step(
