@@ -34,12 +34,14 @@ class Annotate:
     def __init__(self) -> None:
         self._session: Session | None = None
 
-    def input_tensors(self, node_name: str, tensors: Any) -> Any:
+    def input_tensors(self, node_name: str, tensors: Any, *, batch_axis: int | str | None = "auto") -> Any:
         """Declare inputs of a node; its recording begins with the first ones.
 
         Args:
             node_name: The node. Several calls for one node add ports to it.
             tensors: A dict of named values, one ``TensorSemantics``, or a list of them.
+            batch_axis: With ``leapp.start(dynamic_batch=True)``, the axis of these inputs that is the batch; ``None`` if they
+                have none. By default it is the first axis with the size of the batch.
 
         Returns:
             The value to go on with: the only one, or a tuple in the order given.
@@ -48,7 +50,7 @@ class Annotate:
             >>> obs = annotate.input_tensors("policy", {"obs": obs})
         """
         if self._session is not None:
-            return self._session.input_tensors(node_name, tensors)
+            return self._session.input_tensors(node_name, tensors, batch_axis)
         if type(tensors) is dict:
             if len(tensors) == 1:
                 for value in tensors.values():
@@ -81,18 +83,19 @@ class Annotate:
             return tuple(tensors.values())
         return _hand_back(tensors)
 
-    def state_tensors(self, node_name: str, tensors: Any) -> Any:
+    def state_tensors(self, node_name: str, tensors: Any, *, batch_axis: int | str | None = "auto") -> Any:
         """Declare state: values that enter the node and may be updated for the next call.
 
         Args:
             node_name: A node opened by ``input_tensors``.
             tensors: A flat dict of state names to initial tensors, or ``TensorSemantics``.
+            batch_axis: As for ``input_tensors``.
 
         Example:
             >>> h = annotate.state_tensors("policy", {"h": h})
         """
         if self._session is not None:
-            return self._session.state_tensors(node_name, tensors)
+            return self._session.state_tensors(node_name, tensors, batch_axis)
         if type(tensors) is dict:
             for value in tensors.values():
                 if type(value) in _CONTAINERS:

@@ -49,6 +49,8 @@ def port_entry(port: Port) -> dict[str, Any]:
         entry["element_names"] = _flow(port.element_names)
     if port.temporal_period_ms is not None:
         entry["temporal_period_ms"] = port.temporal_period_ms
+    if port.batch_axis is not None:
+        entry["batch_axis"] = port.batch_axis
     return {**entry, **port.extra}
 
 
@@ -183,6 +185,8 @@ class _Reader:
             self._fail((*path, "type"), f"expected 'tensor', got {port.type!r}")
         if any(size < 0 for size in port.shape) or math.prod(port.shape) > _MAX_ELEMENTS:
             self._fail((*path, "shape"), f"{list(port.shape)} is not a possible shape")
+        if port.batch_axis is not None and not (0 <= port.batch_axis < len(port.shape) and port.shape[port.batch_axis]):
+            self._fail((*path, "batch_axis"), f"{port.batch_axis} is no axis of the shape {list(port.shape)} that has rows")
         return port
 
     def _model(self, value: Any, path: tuple[str | int, ...]) -> ModelFile:
@@ -258,6 +262,8 @@ class _Reader:
         return f"no {what} is called '{key}' (known: {listed})"
 
     def _check_edge(self, source: str, out: Port, target: str, into: Port, path: tuple[str | int, ...]) -> None:
+        if out.batch_axis != into.batch_axis:
+            self._fail(path, f"'{source}' has the batch_axis {out.batch_axis}, but '{target}' has {into.batch_axis}")
         if (out.dtype, out.shape) != (into.dtype, into.shape):
             self._fail(
                 path,

@@ -24,6 +24,8 @@ def schema() -> dict[str, Any]:
         parts[name]["additionalProperties"] = True
     parts["Port"]["properties"]["dtype"] = {"enum": sorted(DTYPES)}
     parts["Port"]["properties"]["shape"] = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+    axis = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}], "default": None}
+    parts["Port"]["properties"]["batch_axis"] = axis
     parts["ModelFile"]["required"] = ["model_path", "md5sum", "sha256sum", "backend"]
     parts["Pipeline"]["required"] = ["data_flow", "inputs", "outputs"]
     ports = {"type": "array", "items": {"$ref": "#/$defs/Port"}}

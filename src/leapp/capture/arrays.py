@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from leapp.capture.extents import numbers
 from leapp.capture.hooks import ORIGINAL
 from leapp.capture.indexing import basic, is_basic, leading_mask, locate, runs_backwards
 from leapp.capture.numpy_table import BLIND, CHECKS, DATA_SHAPED, IN_PLACE, SEQUENCES, THROUGH, Unmapped, lookup
 from leapp.capture.plain import Array, arrays_in, bare_view, digits, unwrapped, without_out
 from leapp.capture.rewrites import assemble
-from leapp.capture.source import where
+from leapp.capture.source import asked_by_capture, where
 from leapp.capture.tape import Call, refer
 from leapp.capture.ufuncs import Ufuncs
 
@@ -175,13 +176,29 @@ class Arrays(Ufuncs):
     def _shape(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = function(*unwrapped(args), **unwrapped(kwargs))
         if isinstance(args[0], np.ndarray):
-            self.shape_read(args[0], function.__name__, result)
+            return self.shape_read(args[0], function.__name__, result)
         return result
 
-    def shape_read(self, array: Array, kind: str, value: Any) -> None:
-        """The shape of an array was asked for: an escape if it depends on values."""
+    def shape_read(self, array: Array, kind: str, value: Any) -> Any:
+        """The shape of an array was asked for: an escape if it depends on values, a number to follow if on the batch."""
         if self._dynamic(array):
             self.escape(self.traced(array), kind, [array], value)
+        tape = self.traced(array) if self.recorder.batched and not asked_by_capture() else None
+        found = None if tape is None or tape.batch is None else self.behind(array)
+        if tape is None or tape.batch is None or found is None:
+            return value
+        question = "numel" if kind == "size" and value == array.size else kind
+        with self.recorder.silence():
+            answer = tape.batch.asked(question, found.tensor, (found.tensor,), {}, value)
+        return tuple(answer) if isinstance(answer, torch.Size) else answer
+
+    def followed(self, arguments: Any, result: Any) -> Any:
+        """The result of a call; that the batch size among its arguments is lost in it is told."""
+        if self.recorder.batched:
+            number = next(numbers(arguments), None)
+            if number is not None and not any(self.traced(a) is not None for a in arrays_in((result,))):
+                number.owner.bake("the batch size becomes a plain number in a NumPy call")
+        return result
 
     def _dynamic(self, array: Array) -> bool:
         """Whether the shape of an array depends on values."""

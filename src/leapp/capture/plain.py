@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from leapp.capture.extents import Followed
 from leapp.capture.hooks import ORIGINAL
 from leapp.capture.traced import TracedNpArray, TracedScalar
 
@@ -67,6 +68,8 @@ def unwrapped(value: Any) -> Any:
         return [unwrapped(v) for v in value]
     if isinstance(value, dict):
         return {k: unwrapped(v) for k, v in value.items()}
+    if isinstance(value, Followed):
+        return value.values[0]
     if isinstance(value, slice):
         # A bound that is traced leaves the graph: its own __index__ tells the tape.
         return slice(*(v if v is None else operator.index(v) for v in (value.start, value.stop, value.step)))

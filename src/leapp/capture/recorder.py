@@ -23,7 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from leapp.capture.ages import Ages
 from leapp.capture.arrays import Arrays
+from leapp.capture.batch import Follower
 from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
+from leapp.capture.extents import Number, bare, numbers
 from leapp.capture.plain import address
 from leapp.capture.provenance import Provenance, Published
 from leapp.capture.regions import geometry
@@ -62,7 +64,9 @@ class Recorder:
         self.autograd = False
         """Whether an open node computes gradients: its calls are then recorded as ATen ops."""
         self.dynamic = False
-        """Whether an open node has values whose shape depends on other values."""
+        """Whether an open node has sizes that depend on values, or on the batch."""
+        self.batched = False
+        """Whether some node of the session follows the batch: numbers that do may then be anywhere."""
         self.published = Provenance()
         self.given: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         """The user's own tensors that were declared as inputs, and of which node."""
@@ -135,9 +139,12 @@ class Recorder:
 
     # -- tapes ---------------------------------------------------------------------------------------------------------
 
-    def open(self, node: str) -> Tape:
-        """Begin recording a node."""
+    def open(self, node: str, batched: bool = False) -> Tape:
+        """Begin recording a node. ``batched`` asks which sizes follow the batch."""
         tape = Tape(node)
+        if batched:
+            tape.batch = Follower(tape)
+            self.dynamic = self.batched = True
         tape.chance = _generators()
         self.tapes.append(tape)
         self.ages.begin()
@@ -158,17 +165,22 @@ class Recorder:
             self.ages.clear()
             self.arrays.forget()
             self.autograd = self.dynamic = False
+        elif not any(t.batch is not None for t in self.tapes):
+            self.dynamic = any(t.dynamic for t in self.tapes)
         tape.known.clear()
         tape.memories.clear()
         tape.constant_ids.clear()
 
-    def declare(self, tape: Tape, t: Tensor) -> Tensor:
-        """Make the value of ``t`` an input of the tape; the tensor to go on with is a fresh alias of it."""
+    def declare(self, tape: Tape, t: Tensor, axis: int | str | None = "auto") -> Tensor:
+        """Make the value of ``t`` an input of the tape; the tensor to go on with is a fresh alias of it.
+
+        ``axis`` is the one that holds the batch, for a tape that follows it.
+        """
         with self.silence():
             alias = t.view_as(t) if t.layout == torch.strided else t.detach()
             if type(alias) not in PLAIN:
                 alias = alias.as_subclass(type(t))
-            tape.declare(alias)
+            tape.declare(alias, axis)
             self.given[id(t)] = (weakref.ref(t), tape.node)
             self.autograd = self.autograd or (alias.requires_grad and torch.is_grad_enabled())
         return alias
@@ -205,6 +217,9 @@ class Recorder:
 
     def called(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool) -> Any:
         """Run one call and record it if it concerns an open node."""
+        followed: list[Number] = []
+        if self.batched:
+            args, kwargs, followed = _followed(args, kwargs)
         if self.arrays.seen or kind.may_mask or kind.writes:
             if func is torch.ops.aten.lift_fresh.default:
                 args = (self.arrays.recognised(args[0]),)
@@ -231,6 +246,11 @@ class Recorder:
             tape = tapes[0] if ref is not None and ref.tensor() is leaves[0] else self.owner(leaves)
         elif tapes:
             tape = self.owner(leaves)
+        if followed:
+            tape = tape or followed[0].owner.tape
+            if func in CONSTRUCTORS or not whole:
+                followed[0].owner.bake(f"{kind.name} takes the batch size as a plain number")
+                args, kwargs = bare(args), bare(kwargs)
         if tape is None:
             return self._untraced(func, kind, args, kwargs, leaves)
         if kind.metadata:
@@ -255,7 +275,11 @@ class Recorder:
             ref = known.get(id(t))
             refs[id(t)] = ref if ref is not None and ref.tensor() is t else tape.find(t) or self.constant(tape, t)
         versions = [(t, t._version) for t in leaves if not t.is_inference()] if kind.hidden_writes else ()
-        out = func(*args, **kwargs)
+        if tape.batch is None:
+            out = func(*args, **kwargs)
+        else:
+            refs.update((id(n), n.ref) for n in numbers((args, kwargs)))
+            out = func(*bare(args), **bare(kwargs))
         for t, version in versions:
             if t._version != version:
                 targets.append(t)
@@ -354,7 +378,9 @@ class Recorder:
     def _metadata(
         self, tape: Tape, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
     ) -> Any:
-        out = func(*args, **kwargs)
+        out = func(*bare(args), **bare(kwargs)) if self.batched else func(*args, **kwargs)
+        if kind.shape and tape.batch is not None:
+            out = tape.batch.asked(kind.name, leaves[0], args, kwargs, out)
         if kind.tracks_grad:
             # What autograd saves of a call recorded whole could not be told apart later: record ATen ops from here on.
             self.autograd = True
@@ -431,6 +457,17 @@ class Recorder:
                     tape.forget(memory)
 
 
+def _followed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], list[Number]]:
+    """The arguments, sizes as tuples, and the numbers among them that follow the batch of an open node."""
+    found = list(numbers((args, kwargs)))
+    if not found:
+        return args, kwargs, found
+    if not all(n.owner.tape.open for n in found):
+        return bare(args), bare(kwargs), []
+    plain = tuple(tuple(a) if isinstance(a, torch.Size) else a for a in args)
+    return plain, {k: tuple(v) if isinstance(v, torch.Size) else v for k, v in kwargs.items()}, found
+
+
 def _targets(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """The tensors that a call is known to write to."""
     found = [t for i in kind.writes if i < len(args) for t in tensors(args[i])]
@@ -477,6 +514,8 @@ class _FunctionMode(TorchFunctionMode):
         if kwargs is None:
             kwargs = {}
         recorder = self.recorder
+        if recorder.batched:
+            args, kwargs, _ = _followed(args, kwargs)
         if recorder is not Recorder.current:
             return func(*args, **kwargs)  # another thread ended the session
         if not recorder.tapes:
@@ -506,6 +545,9 @@ class _FunctionMode(TorchFunctionMode):
             if leaves and not torch._C._functorch.is_functorch_wrapped_tensor(leaves[0]):
                 with _Silent(_PYTHON_KEYS):
                     return self.recorder.called(func, kind, args, kwargs, whole=True)
+        for number in numbers((args, kwargs)) if self.recorder.batched else ():
+            number.owner.bake(f"{kind.name} is recorded as its single operations, which take the batch size as a plain number")
+            return func(*bare(args), **bare(kwargs))
         return func(*args, **kwargs)
 
 

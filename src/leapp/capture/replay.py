@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from leapp.capture.calls import tensors
+from leapp.capture.extents import Measure
 from leapp.capture.tape import Call, Constant, Memory, Ref, Tape
 
-__all__ = ["Program", "Replay", "cut", "fill"]
+__all__ = ["Program", "Replay", "cut", "fill", "results"]
 
 Tensor = torch.Tensor
 
@@ -30,6 +31,10 @@ class Program:
     constants: dict[int, Constant]
     copied: set[int]
     """Inputs and constants that the calls write to, and constants that are outputs."""
+    spread: frozenset[int] = frozenset()
+    """Constants that are one row, repeated for as many rows as the batch has."""
+    batch: tuple[int, int] | None = None
+    """An input and the axis of it that is the batch, in a program that takes any."""
 
     def reads(self) -> set[int]:
         """The slots that some kept call, or an output, uses."""
@@ -78,6 +83,8 @@ class Replay(torch.nn.Module):
         for slot, constant in program.constants.items():
             holder, leaf = self._holder(names[slot])
             value = constant.value.detach()
+            if slot in program.spread:
+                value = value[:1].clone()
             if isinstance(constant.origin(), torch.nn.Parameter):
                 holder.register_parameter(leaf, torch.nn.Parameter(value, requires_grad=False))
             else:
@@ -96,6 +103,19 @@ class Replay(torch.nn.Module):
             holder = child
         return holder, leaf
 
+    def sources(self, inputs: Sequence[Tensor]) -> dict[int, Any]:
+        """The values of the inputs and constants, copies of those that are written to."""
+        program = self.program
+        env: dict[int, Any] = {}
+        for slot, value in zip(program.inputs, inputs, strict=True):
+            env[slot] = value.clone() if slot in program.copied else value
+        for slot, holder, leaf in self._paths:
+            value = getattr(holder, leaf)
+            if slot in program.spread:
+                value = self._spread(value, env)
+            env[slot] = value.clone() if slot in program.copied else value
+        return env
+
     def run(
         self,
         inputs: Sequence[Tensor],
@@ -109,26 +129,31 @@ class Replay(torch.nn.Module):
             around: Runs a call in place of calling its function: index, call, arguments, keywords.
             constants: Gets the identities of the constants' tensors.
         """
-        program = self.program
-        env: dict[int, Any] = {}
-        for slot, value in zip(program.inputs, inputs, strict=True):
-            env[slot] = value.clone() if slot in program.copied else value
-        for slot, holder, leaf in self._paths:
-            value = getattr(holder, leaf)
-            env[slot] = value.clone() if slot in program.copied else value
-            if constants is not None:
-                constants.add(id(env[slot]))
-        for index, call in enumerate(program.calls):
+        env = self.sources(inputs)
+        if constants is not None:
+            constants.update(id(env[slot]) for slot, _, _ in self._paths)
+        for index, call in enumerate(self.program.calls):
             args, kwargs = fill(call.args, env), fill(call.kwargs, env)
             result = call.func(*args, **kwargs) if around is None else around(index, call, args, kwargs)
-            for slot, out in zip(call.outs, tensors(result), strict=True):
+            for slot, out in zip(call.outs, results(call, result), strict=True):
                 env[slot] = out
         return env
+
+    def _spread(self, row: Tensor, env: dict[int, Any]) -> Tensor:
+        """A row for each row of the batch."""
+        assert self.program.batch is not None
+        source, axis = self.program.batch
+        return row.expand(env[source].size(axis), *row.shape[1:])
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The outputs of the node for the given inputs."""
         env = self.run(inputs)
         return tuple(env[s] for s in self.program.outputs)
+
+
+def results(call: Call, result: Any) -> list[Any]:
+    """What a call gives to its slots: tensors, or one number."""
+    return [result] if type(call.func) is Measure else list(tensors(result))
 
 
 def fill(value: Any, env: dict[int, Any]) -> Any:

@@ -13,9 +13,10 @@ import sysconfig
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-__all__ = ["Where", "is_library", "where"]
+__all__ = ["Where", "asked_by_capture", "asked_by_leapp", "is_library", "where"]
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_CAPTURE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STDLIB = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "numpy", "functorch"))
 
@@ -57,6 +58,19 @@ def is_library(name: str) -> bool:
     if site in name:
         return any(p in name for p in _PACKAGES)
     return name.startswith(_STDLIB)
+
+
+def asked_by_leapp() -> bool:
+    """Whether the code that made torch call the recorder is leapp's own, outside of this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_CAPTURE):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_HERE)
+
+
+def asked_by_capture() -> bool:
+    """Whether the code that asked an array for its shape is of this package."""
+    return sys._getframe(3).f_code.co_filename.startswith(_CAPTURE)
 
 
 def where(depth: int = 1) -> Where:

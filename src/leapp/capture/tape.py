@@ -9,14 +9,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from leapp.capture.calls import ATOMS
+from leapp.capture.extents import Followed
 from leapp.capture.regions import Geometry, geometry, locate, overlaps, region
 from leapp.capture.source import Where, where
 from leapp.errors import TraceError
+
+if TYPE_CHECKING:
+    from leapp.capture.batch import Follower
 
 __all__ = ["Call", "Constant", "Escape", "Memory", "Ref", "Tape", "refer", "snapshot"]
 
@@ -142,6 +146,8 @@ class Tape:
         self.escapes: list[Escape] = []
         self.random: list[Where] = []
         self.dynamic: set[int] = set()
+        self.batch: Follower | None = None
+        """Which sizes follow the batch, if the node is to take any."""
         self.chance: Any = None
         """Where the global random generators stood when the node was opened."""
         self.precision = 0.0
@@ -185,8 +191,8 @@ class Tape:
             memory = self.memories[cdata] = Memory(True, storage._weak_ref())  # type: ignore[arg-type]
         return memory
 
-    def declare(self, t: Tensor) -> Ref:
-        """Make ``t`` itself an input of the node."""
+    def declare(self, t: Tensor, axis: int | str | None = "open") -> Ref:
+        """Make ``t`` itself an input of the node; ``axis`` tells a node that follows the batch where ``t`` has it."""
         ref = self.known[id(t)] = Ref(len(self.memory_of), t)
         memory = self._memory(t) or Memory(True, None)
         if not memory.traced:
@@ -195,6 +201,8 @@ class Tape:
         memory.add(ref, _geometry(t))
         self.memory_of.append(memory)
         self.inputs.append(ref.slot)
+        if self.batch is not None:
+            self.batch.declare(ref.slot, t, axis)
         return ref
 
     # -- looking tensors up --------------------------------------------------------------------------------------------
@@ -289,6 +297,8 @@ class Tape:
     def make_constant(self, slot: int, value: Tensor, origin: Tensor, at: Where) -> None:
         """Turn a declared input into a constant."""
         self.inputs.remove(slot)
+        if self.batch is not None:
+            self.batch.entries.pop(slot, None)
         self.known.pop(id(origin), None)
         self.constants[slot] = Constant(value, at, None, weakref.ref(origin))
 
@@ -347,7 +357,7 @@ class Tape:
 
 def refer(value: Any, refs: dict[int, Ref]) -> Any:
     """A copy of an argument with every tensor replaced by its slot."""
-    if isinstance(value, Tensor):
+    if isinstance(value, (Tensor, Followed)):
         return refs[id(value)]
     if type(value) in ATOMS:
         return value

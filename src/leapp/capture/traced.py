@@ -69,7 +69,7 @@ def _shape_of(name: str) -> property:
         value = ORIGINAL[name].__get__(self)
         arrays = listening()
         if arrays is not None:
-            arrays.shape_read(self, name, value)
+            return arrays.shape_read(self, name, value)
         return value
 
     def write(self: Any, value: Any) -> None:
@@ -110,13 +110,13 @@ class ArrayMethods:
         arrays = listening()
         if arrays is None:
             return _outside(getattr(ufunc, method)(*_bare(inputs), **_bare(kwargs)), kwargs.get("out"))
-        return arrays.ufunc(ufunc, method, inputs, kwargs)
+        return arrays.followed((inputs, kwargs), arrays.ufunc(ufunc, method, inputs, kwargs))
 
     def __array_function__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arrays = listening()
         if arrays is None:
             return _outside(func(*_bare(args), **_bare(kwargs)), kwargs.get("out"))
-        return arrays.function(func, args, kwargs)
+        return arrays.followed((args, kwargs), arrays.function(func, args, kwargs))
 
     def __getitem__(self, index: Any) -> Any:
         arrays = listening()

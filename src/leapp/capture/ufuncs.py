@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from leapp.capture.extents import Followed
 from leapp.capture.indexing import locate
 from leapp.capture.numpy_table import NUMBERS, NUMPY_UFUNCS, SCIPY_UFUNCS, UFUNCS, Unmapped, accumulated, reduced
 from leapp.capture.plain import arrays_in, as_tensor, from_numpy, given, is_number, torch_dtype, unwrapped
@@ -97,11 +98,16 @@ class Ufuncs(TwoRuns):
     ) -> Any:
         """The expression for a ufunc, in the dtypes in which NumPy computes it."""
         dtypes = _loop(ufunc, inputs, options)
-        operands = []
+        operands: list[Any] = []
         for value, dtype in zip(inputs, dtypes, strict=False):
             wanted = torch_dtype(dtype)
             if wanted is None:
                 raise Unmapped
+            if isinstance(value, Followed):
+                if ufunc.__name__ not in NUMBERS:
+                    raise Unmapped
+                operands.append(value)
+                continue
             if is_number(value):
                 number = np.asarray(value).astype(dtype).item()
                 operands.append(number if ufunc.__name__ in NUMBERS else torch.tensor(number, dtype=wanted))
@@ -149,6 +155,8 @@ def _loop(ufunc: np.ufunc, inputs: tuple[Any, ...], options: dict[str, Any]) -> 
     for value in inputs:
         if isinstance(value, Tensor):
             kinds.append(np.dtype(str(value.dtype).removeprefix("torch.")))
+        elif isinstance(value, Followed):
+            kinds.append(value.__class__)
         elif type(value) in (int, float, complex):
             kinds.append(type(value))
         else:

@@ -11,7 +11,8 @@ from leapp.bundle.fuse import read_fused
 from leapp.check.engines import Array
 from leapp.check.replay import Samples, Verdict, check_pipeline
 from leapp.graph.contract import key
-from leapp.runtime.values import from_raw
+from leapp.runtime.plan import make_plan
+from leapp.runtime.values import from_raw, rows_of, spread
 
 __all__ = ["FusedModel", "check_fused"]
 
@@ -27,6 +28,7 @@ class FusedModel:
         import onnxruntime as ort
 
         contract, initial = read_fused(path)
+        self._plan = make_plan(contract)
         self._initial = {where: from_raw(value) for where, value in initial.items()}
         self._feedback = {t: s for s, targets in contract.pipeline.feedback_flow.items() for t in targets}
         self._leaving = [key(n, p) for n, ports in contract.pipeline.outputs.items() for p in ports]
@@ -40,9 +42,20 @@ class FusedModel:
 
     def __call__(self, inputs: dict[str, Array], /) -> dict[str, Array]:
         """One step."""
+        if self._plan.batch is not None:
+            self._follow_batch(inputs)
         outputs = dict(zip(self._names, self._session.run(None, {**inputs, **self._state}), strict=True))
         self._state = {target: outputs[source] for target, source in self._feedback.items()}
         return {where: outputs[where] for where in self._leaving}
+
+
+    def _follow_batch(self, inputs: dict[str, Array]) -> None:
+        """Begin anew when the number of rows is another one."""
+        rows = next((n for k, v in inputs.items() if (n := rows_of(v, self._plan.input_ports[k])) is not None), None)
+        if rows is not None and rows != self._plan.batch:
+            self._plan = self._plan.at(rows)
+            self._initial = {k: spread(k, v, self._plan.input_ports[k]) for k, v in self._initial.items()}
+            self.reset()
 
 
 def check_fused(

@@ -14,17 +14,22 @@ from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import ConstantSource
 from torch._export.utils import _special_op_to_preserve_cia
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.nn.utils.stateless import _reparametrize_module
 
 from .spelling import Spelled
 
 __all__ = ["AtenGraph", "trace_aten"]
+
+
+class BatchFixedError(Exception):
+    """A trace that was to take any batch takes one."""
 
 
 @dataclass(slots=True)
@@ -35,6 +40,8 @@ class AtenGraph:
     inputs: list[torch.fx.Node]
     constants: dict[torch.fx.Node, tuple[str, torch.Tensor]]
     """Placeholder to the name and value it stands for."""
+    batch: str | None = None
+    """The symbol that stands for the batch in the sizes of values."""
 
 
 def trace_aten(
@@ -42,6 +49,7 @@ def trace_aten(
     example: tuple[torch.Tensor, ...],
     decompositions: Mapping[Any, Callable[..., Any]],
     keep: tuple[Any, ...],
+    batch_axes: tuple[int | None, ...] = (),
 ) -> AtenGraph:
     """Trace ``module`` on ``example``.
 
@@ -50,7 +58,13 @@ def trace_aten(
         example: Inputs that fix shapes and dtypes. Their values are not looked at.
         decompositions: ATen overloads to replace, with what replaces them.
         keep: Composite overloads that stay whole.
+        batch_axes: For each input the axis that takes any size, the same in all of them.
+
+    Raises:
+        BatchFixedError: Some operator fixes the size of the batch.
     """
+    if any(axis is not None for axis in batch_axes):
+        return _trace(module, example, decompositions, keep, ShapeEnv(), batch_axes)
     try:
         return _trace(module, example, decompositions, keep, None)
     except DynamicOutputShapeException:
@@ -64,6 +78,7 @@ def _trace(
     decompositions: Mapping[Any, Callable[..., Any]],
     keep: tuple[Any, ...],
     shape_env: ShapeEnv | None,
+    batch_axes: tuple[int | None, ...] = (),
 ) -> AtenGraph:
     fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shape_env)
     state, aliases = _state(module)
@@ -78,6 +93,7 @@ def _trace(
         fake.from_tensor(tensor.detach(), static_shapes=True if shape_env is not None else None)
         for tensor in (*example, *state.values())
     ]
+    rows = _follow(fakes, fake, batch_axes)
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(_override_composite_implicit_decomp(dict.fromkeys(keep, _special_op_to_preserve_cia)))
@@ -89,7 +105,29 @@ def _trace(
             tracing_mode="real",
             _allow_non_fake_inputs=True,
         )(*fakes)
-    return _lifted(traced, count, state)
+    if rows is not None and not rows.node.expr.free_symbols:
+        raise BatchFixedError(f"it works for a batch of {rows} only.")
+    return _lifted(traced, count, state, None if rows is None else str(rows.node.expr))
+
+
+def _follow(fakes: list[Any], fake: FakeTensorMode, axes: tuple[int | None, ...]) -> Any:
+    """Give the inputs one symbol for their batch axes, and return it."""
+    chosen = next(((f, a) for f, a in zip(fakes, axes, strict=False) if a is not None), None)
+    if chosen is None:
+        return None
+    env = fake.shape_env
+    assert env is not None
+    source = ConstantSource("batch")
+    rows = int(chosen[0].shape[chosen[1]])
+    symbol = env.create_symbol(rows, source, DimDynamic.DYNAMIC, None)
+    size = env.create_symintnode(symbol, hint=rows, source=source)
+    for position, axis in enumerate(axes):
+        if axis is not None:
+            shape = list(fakes[position].shape)
+            shape[axis] = size
+            with fake:
+                fakes[position] = torch.empty(shape, dtype=fakes[position].dtype, device=fakes[position].device)
+    return size
 
 
 def _state(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -106,7 +144,9 @@ def _state(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, 
     return state, aliases
 
 
-def _lifted(traced: torch.fx.GraphModule, count: int, state: dict[str, torch.Tensor]) -> AtenGraph:
+def _lifted(
+    traced: torch.fx.GraphModule, count: int, state: dict[str, torch.Tensor], batch: str | None
+) -> AtenGraph:
     """Turn tensors that the trace attached to the module into placeholders beside the parameters."""
     graph = traced.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -123,4 +163,4 @@ def _lifted(traced: torch.fx.GraphModule, count: int, state: dict[str, torch.Ten
         node.replace_all_uses_with(last)
         graph.erase_node(node)
     graph.eliminate_dead_code()
-    return AtenGraph(traced, placeholders[:count], constants)
+    return AtenGraph(traced, placeholders[:count], constants, batch)

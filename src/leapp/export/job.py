@@ -28,6 +28,8 @@ class ExportJob:
     output_names: list[str]
     backend: str
     params: dict[str, Any] = field(default_factory=dict)
+    batch_axes: tuple[int | None, ...] = ()
+    """For each input the axis that takes any size, the same in all of them. Empty for a node of fixed sizes."""
 
 
 @dataclass(slots=True)

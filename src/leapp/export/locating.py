@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from leapp.capture.calls import tensors
-from leapp.capture.replay import Replay, fill
+from leapp.capture.extents import Measure
+from leapp.capture.replay import Replay, fill, results
 from leapp.capture.tape import Call
 
 from .job import ExportJob, ExportResult
@@ -39,18 +39,15 @@ class Prefix(torch.nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """All values the calls make or change, in order."""
-        program = self.replay.program
-        env: dict[int, Any] = dict(zip(program.inputs, inputs, strict=True))
-        for slot, holder, leaf in self.replay._paths:
-            env[slot] = getattr(holder, leaf)
-        for slot in program.copied & env.keys():
-            env[slot] = env[slot].clone()
+        env: dict[int, Any] = self.replay.sources(inputs)
         made: list[torch.Tensor] = []
         self.positions = []
         for position, call in enumerate(self.calls):
             result = call.func(*fill(call.args, env), **fill(call.kwargs, env))
-            values = list(tensors(result))
+            values = results(call, result)
             env.update(zip(call.outs, values, strict=True))
+            if type(call.func) is Measure:
+                continue
             if call.writes:
                 values += [env[slot] for slot in call.reads if slot in env and all(env[slot] is not v for v in values)]
             made += [value.clone() for value in values]

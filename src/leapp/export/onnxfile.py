@@ -6,6 +6,7 @@ so the initialisers can be appended to a serialised graph without building it in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -13,7 +14,7 @@ from typing import IO, Any
 import onnx
 import onnx_ir as ir
 
-__all__ = ["SINGLE_FILE_LIMIT", "name_values", "strip_metadata", "write_model"]
+__all__ = ["SINGLE_FILE_LIMIT", "name_sizes", "name_values", "strip_metadata", "write_model"]
 
 SINGLE_FILE_LIMIT = 1_800_000_000
 """Above this many bytes of weights they go into ``<model>.data``; protobuf itself ends at 2 GB."""
@@ -39,6 +40,19 @@ def name_values(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) 
             _rename(graph, value, _fresh(value.name, taken))
     for value, name in zip((*graph.inputs, *graph.outputs), (*inputs, *outputs), strict=True):
         value.name = name
+
+
+def name_sizes(model: ir.Model, names: dict[str, str]) -> None:
+    """Give the symbolic sizes of values their public names."""
+    for value in (*_values(model.graph), *model.graph.outputs):
+        if value.shape is not None:
+            value.shape = ir.Shape([_size_name(size, names) for size in value.shape])
+
+
+def _size_name(size: Any, names: dict[str, str]) -> Any:
+    if not isinstance(size, ir.SymbolicDim) or size.value is None:
+        return size
+    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), size.value)
 
 
 def strip_metadata(model: ir.Model) -> None:

@@ -31,7 +31,7 @@ from .aten import AtenGraph, trace_aten
 from .failures import MissingOperatorsError
 from .job import ExportJob, ExportResult
 from .numbers import keep_precision
-from .onnxfile import name_values, strip_metadata, write_model
+from .onnxfile import name_sizes, name_values, strip_metadata, write_model
 from .operators import BROKEN_COMPOSITES, DECOMPOSITIONS, TRANSLATIONS
 
 __all__ = ["DEFAULT_OPSET", "export_onnx"]
@@ -53,11 +53,13 @@ def export_onnx(job: ExportJob, directory: Path) -> ExportResult:
     path = directory / f"{job.node}.onnx"
     opset = job.params.get("opset_version") or DEFAULT_OPSET
     tables = _tables(max(opset, TORCHLIB_OPSET))
-    aten = trace_aten(job.module, job.example, tables.decompositions, tables.keep)
+    aten = trace_aten(job.module, job.example, tables.decompositions, tables.keep, job.batch_axes)
     model = _translate(aten, tables)
     _convert(model, opset)
     _optimize(model, aten, full=job.params.get("optimize") is not False)
     name_values(model, job.input_names, job.output_names)
+    if aten.batch is not None:
+        name_sizes(model, {aten.batch: "batch"})
     strip_metadata(model)
     write_model(model, path, check=not job.params.get("skip_validation"))
     if job.params.get("report"):
@@ -168,7 +170,8 @@ def _mixes_types(graph: torch.fx.Graph) -> bool:
             for value in (*node.all_input_nodes, node)
             if isinstance(value.meta.get("val"), torch.Tensor)
         }
-        if len(kinds) > 1 or not all(kind.is_floating_point for kind in kinds):
+        sizes = any(isinstance(value.meta.get("val"), (torch.SymInt, torch.SymFloat)) for value in node.all_input_nodes)
+        if sizes or len(kinds) > 1 or not all(kind.is_floating_point for kind in kinds):
             return True
     return False
 

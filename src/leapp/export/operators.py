@@ -15,6 +15,7 @@ import onnx_ir as ir
 import torch
 from onnxscript import opset18 as _opset18
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 __all__ = ["BROKEN_COMPOSITES", "DECOMPOSITIONS", "TRANSLATIONS", "aten", "replaces"]
 
@@ -85,6 +86,9 @@ def _slice_scatter(
     x: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Any:
     dim = dim % x.dim()
+    if isinstance(x.shape[dim], torch.SymInt):
+        whole = start in (None, 0) and step == 1 and (end is None or statically_known_true(end >= x.shape[dim]))
+        return source.to(x.dtype).expand(x.shape).clone() if whole else NotImplemented
     positions = range(x.shape[dim])[slice(start, end, step)]
     shape = [*x.shape[:dim], len(positions), *x.shape[dim + 1 :]]
     return _put(x, source.expand(shape), dim, positions) if len(positions) else x.clone()
@@ -93,6 +97,8 @@ def _slice_scatter(
 @replaces(aten.select_scatter.default)
 def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Any:
     dim = dim % x.dim()
+    if isinstance(x.shape[dim], torch.SymInt):
+        return NotImplemented
     return _put(x, source.unsqueeze(dim), dim, range(index % x.shape[dim], index % x.shape[dim] + 1))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,7 +19,9 @@ def export_program(job: ExportJob, directory: Path) -> ExportResult:
     """Write ``<node>.pt2``: positional inputs in port order, one output per port."""
     path = directory / f"{job.node}.pt2"
     with torch.no_grad(), Spelled():
-        program = torch.export.export(job.module, job.example, strict=bool(job.params.get("strict", False)))
+        program = torch.export.export(
+            job.module, job.example, strict=bool(job.params.get("strict", False)), dynamic_shapes=_dynamic_shapes(job)
+        )
     # Stack traces hold paths of this machine and differ from run to run.
     for module in program.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
@@ -27,3 +30,12 @@ def export_program(job: ExportJob, directory: Path) -> ExportResult:
     program.example_inputs = None
     torch.export.save(program, path)
     return ExportResult(path=path, backend="pt2", extra={"torch_version": str(torch.__version__)})
+
+
+def _dynamic_shapes(job: ExportJob) -> Any:
+    """Which sizes any batch may have; ``None`` if all are fixed."""
+    if not job.batch_axes:
+        return None
+    batch = torch.export.Dim("batch", min=1)
+    # ``forward`` takes its inputs as one variadic argument.
+    return (tuple(None if axis is None else {axis: batch} for axis in job.batch_axes),)

@@ -118,7 +118,7 @@ def _trace_functional(job: ExportJob, error: Exception) -> Any:
         lists = {op: function for op, function in DECOMPOSITIONS.items() if "_foreach_" in str(op)}
         backward = {op: function for op, function in decomposition_table.items() if "backward" in str(op)}
         bits = {torch.ops.aten.view.dtype: torch.ops.aten.view_copy.dtype}
-        graph = trace_aten(job.module, job.example, {**backward, **lists, **bits}, ())
+        graph = trace_aten(job.module, job.example, {**backward, **lists, **bits}, (), job.batch_axes)
         return trace_function(replace(job, module=_Functional(graph)))
     except Exception:
         raise error from None

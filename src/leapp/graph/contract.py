@@ -31,7 +31,16 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     kind: str | None = None
     element_names: list[Any] | None = None
     temporal_period_ms: int | float | None = None
+    batch_axis: int | None = None
+    """The axis of ``shape`` that may have any size, the same in all such ports; ``None`` if the shape is fixed."""
     extra: dict[str, Any] = {}
+
+    def at(self, rows: int) -> Port:
+        """The same port for that many rows."""
+        if self.batch_axis is None:
+            return self
+        shape = (*self.shape[: self.batch_axis], rows, *self.shape[self.batch_axis + 1 :])
+        return msgspec.structs.replace(self, shape=shape)
 
 
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True):

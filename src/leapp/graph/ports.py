@@ -12,7 +12,13 @@ __all__ = ["port"]
 _OWN_FIELDS = ("kind", "element_names", "temporal_period_ms")
 
 
-def port(name: str, dtype: str, shape: tuple[int, ...], semantics: TensorSemantics | None = None) -> Port:
+def port(
+    name: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    semantics: TensorSemantics | None = None,
+    batch_axis: int | None = None,
+) -> Port:
     """Describe a port.
 
     Args:
@@ -20,14 +26,15 @@ def port(name: str, dtype: str, shape: tuple[int, ...], semantics: TensorSemanti
         dtype: The dtype as the YAML spells it.
         shape: The shape of the values.
         semantics: What the annotation said, if anything.
+        batch_axis: The axis that takes any size, if there is one.
 
     Raises:
         AnnotationError: If the semantics do not fit the shape.
     """
     if semantics is None:
-        return Port(name=name, dtype=dtype, shape=shape)
+        return Port(name=name, dtype=dtype, shape=shape, batch_axis=batch_axis)
     fields: dict[str, Any] = plain(semantics.to_dict(), f"semantics of port '{name}'")
     if fields.get("element_names") is not None:
         check_element_names(f"'{name}'", fields["element_names"], shape)
     own = {key: fields.pop(key) for key in _OWN_FIELDS if key in fields}
-    return Port(name=name, dtype=dtype, shape=shape, extra=fields, **own)
+    return Port(name=name, dtype=dtype, shape=shape, batch_axis=batch_axis, extra=fields, **own)

@@ -46,7 +46,7 @@ def wire(
         static: Output keys that are constants.
 
     Raises:
-        AnnotationError: If the two ends of a link differ in shape or dtype.
+        AnnotationError: If the two ends of a link differ in shape, dtype or batch axis.
     """
     links = list(links)
     _check(nodes, links)
@@ -97,6 +97,11 @@ def _check(nodes: Mapping[str, Node], links: Iterable[Link]) -> None:
     inputs = {key(n, p.name): p for n, node in nodes.items() for p in node.inputs}
     for link in links:
         source, target = outputs[link.source], inputs[link.target]
+        if source.batch_axis != target.batch_axis:
+            raise AnnotationError(
+                f"'{link.source}' has its batch at axis {source.batch_axis}, but '{link.target}', which it feeds, has it at "
+                f"{target.batch_axis}. Both ends must agree: give batch_axis= for the input."
+            )
         if (source.shape, source.dtype) != (target.shape, target.dtype):
             raise AnnotationError(
                 f"'{link.source}' is {source.dtype} {list(source.shape)} but '{link.target}', which it feeds, is "

@@ -165,6 +165,11 @@ def _check_side(label: str, side: str, ports: dict[str, Port], found: dict[str, 
         fits = len(value.shape) == len(port.shape) and all(
             not isinstance(size, int) or size == want for size, want in zip(value.shape, port.shape, strict=True)
         )
+        if fits and port.batch_axis is not None and isinstance(value.shape[port.batch_axis], int):
+            raise BundleError(
+                f"The {side} {port.name!r} of node {label} takes any batch according to the bundle, but its ONNX model has the "
+                f"fixed shape {value.shape}."
+            )
         if value.type != ONNX_TYPES[port.dtype] or not fits:
             raise BundleError(
                 f"The {side} {port.name!r} of node {label} is {form(port.dtype, port.shape)} in the bundle, "

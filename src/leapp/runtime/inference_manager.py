@@ -18,7 +18,7 @@ from leapp.runtime.guards import Guard
 from leapp.runtime.program import Frame, Slot, run_session
 from leapp.runtime.runner import Runner
 from leapp.runtime.step import Name, write_steps
-from leapp.runtime.torch_engines import TORCH_DTYPES, tensor_over, torch_device
+from leapp.runtime.torch_engines import TORCH_DTYPES, array_over, tensor_over, torch_device
 from leapp.runtime.values import misfit, to_array
 
 __all__ = ["InferenceManager", "NodeRunner"]
@@ -221,15 +221,17 @@ class InferenceManager(Runner):
         return self._units([node], self._options)[0]
 
     def _call(self, unit: OnnxUnit | TorchUnit, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
-        ports = self._plan.input_ports
-        values = [self._fit(k, ports[k], value) for k, value in zip(unit.inputs, inputs, strict=True)]
+        plan = self._plan
+        rows = self._rows_of(dict(zip(unit.inputs, inputs, strict=True))) if plan.batch is not None else None
+        plan = plan if rows is None else plan.at(rows)
+        values = [self._fit(k, plan.input_ports[k], value) for k, value in zip(unit.inputs, inputs, strict=True)]
         if isinstance(unit, TorchUnit):
             with torch.no_grad():
                 result = unit.call(*(value.contiguous() for value in values))
             return (result,) if unit.single else result
-        arrays = [self._host(k, value) for k, value in zip(unit.inputs, values, strict=True)]
-        made = run_session(self._plan, unit, arrays)
-        return tuple(tensor_over(a, self._plan.output_ports[k].dtype) for k, a in zip(unit.outputs, made, strict=True))
+        arrays = [array_over(value) for value in values]
+        made = run_session(plan, unit, arrays)
+        return tuple(tensor_over(a, plan.output_ports[k].dtype) for k, a in zip(unit.outputs, made, strict=True))
 
     # How values come in.
 

@@ -7,7 +7,7 @@ is refused here by name, so the parts that run never have to ask again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leapp.errors import BundleError
 from leapp.graph.contract import DTYPES, Contract, Node, Port, key, split_key
@@ -31,6 +31,7 @@ class Plan:
         edges: Input key to the output key that feeds it within a step.
         feedback: Input key to the output key whose value of the step before it reads.
         missing: Nodes without a model. A plan with such nodes can be looked at, not run.
+        batch: The number of rows it is made for, in a pipeline that takes any; ``None`` if all sizes are fixed.
     """
 
     contract: Contract
@@ -42,6 +43,12 @@ class Plan:
     edges: Mapping[str, str]
     feedback: Mapping[str, str]
     missing: tuple[str, ...]
+    batch: int | None = None
+
+    def at(self, rows: int) -> Plan:
+        """The same plan for that many rows."""
+        inputs = {k: port.at(rows) for k, port in self.input_ports.items()}
+        return replace(self, input_ports=inputs, output_ports={k: p.at(rows) for k, p in self.output_ports.items()}, batch=rows)
 
     def input_keys(self, node: str) -> tuple[str, ...]:
         """The keys of a node's inputs, in the order its model takes them."""
@@ -76,7 +83,22 @@ def make_plan(contract: Contract) -> Plan:
         edges=edges,
         feedback=feedback,
         missing=tuple(name for name, node in contract.nodes.items() if not _has_model(name, node)),
+        batch=_batch({**input_ports, **output_ports}),
     )
+
+
+def _batch(ports: Mapping[str, Port]) -> int | None:
+    """The traced number of rows, if the pipeline takes any."""
+    found: dict[int, str] = {}
+    for where, port in ports.items():
+        if port.batch_axis is not None:
+            if not 0 <= port.batch_axis < len(port.shape):
+                raise BundleError(f"{where!r} has the batch_axis {port.batch_axis}, but its shape is {list(port.shape)}.")
+            found.setdefault(port.shape[port.batch_axis], where)
+    if len(found) > 1:
+        (rows, one), (others, other), *_ = found.items()
+        raise BundleError(f"{one!r} has a batch of {rows} rows and {other!r} of {others}: a pipeline has one batch.")
+    return next(iter(found), None)
 
 
 def _ports(contract: Contract, side: str) -> dict[str, Port]:
@@ -124,7 +146,7 @@ def _targets(
         if target in fed:
             raise BundleError(f"Input {target!r} is fed twice in {name}: by {fed[target]!r} and by {source!r}.")
         given, taken = output_ports[source], input_ports[target]
-        if (given.dtype, given.shape) != (taken.dtype, taken.shape):
+        if (given.dtype, given.shape, given.batch_axis) != (taken.dtype, taken.shape, taken.batch_axis):
             raise BundleError(
                 f"{name} leads from {source!r} ({_form(given)}) to {target!r} ({_form(taken)}): both ends must agree."
             )
@@ -133,7 +155,8 @@ def _targets(
 
 
 def _form(port: Port) -> str:
-    return f"{port.dtype} {list(port.shape)}"
+    batch = "" if port.batch_axis is None else f", batch_axis {port.batch_axis}"
+    return f"{port.dtype} {list(port.shape)}{batch}"
 
 
 def _listed(names: Mapping[str, tuple[str, ...]], side: str, ports: Mapping[str, Port]) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ class PortInfo:
         units: ``units`` of the annotation, if given.
         limits: ``limits`` of the annotation, if given.
         shape: The shape.
+        batch_axis: The axis of it that takes any number of rows, if there is one.
         dtype: The dtype's name.
         temporal_period_ms: The time between two entries of the temporal axis.
         extra: Everything else the annotation said.
@@ -50,6 +51,7 @@ class PortInfo:
     dtype: str
     temporal_period_ms: float | None
     extra: dict[str, Any] = field(hash=False)
+    batch_axis: int | None = None
 
 
 def describe(key: str, port: Port, role: str) -> PortInfo:
@@ -68,6 +70,7 @@ def describe(key: str, port: Port, role: str) -> PortInfo:
         dtype=port.dtype,
         temporal_period_ms=port.temporal_period_ms,
         extra=dict(port.extra),
+        batch_axis=port.batch_axis,
     )
 
 

@@ -116,6 +116,7 @@ class Program:
         self.ran: Frame = self.frame
         self.view = layout.view
         self._layout = layout  # Keeps bindings and arrays alive, which engines know by address only.
+        self.resizable = plan.batch is not None
         self.torch = any(isinstance(unit, TorchUnit) for unit in units)
 
 

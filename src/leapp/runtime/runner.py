@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +31,7 @@ from leapp.runtime.plan import Plan, make_plan
 from leapp.runtime.ports import PortInfo, describe
 from leapp.runtime.program import Program, Slot
 from leapp.runtime.recording import Recorder, Recording, Replay, RunStep, compare, read_recording
-from leapp.runtime.values import from_raw, is_tensor, to_array
+from leapp.runtime.values import from_raw, is_tensor, rows_of, spread, to_array
 
 __all__ = ["NonFinite", "Runner"]
 
@@ -120,12 +120,69 @@ class Runner:
         return load_units(self._plan, nodes, self._model, options)
 
     def _load(self) -> Program:
-        return Program(self._plan, self._units(self._plan.order, self._options), self._register_inputs)
+        self._engines = self._units(self._plan.order, self._options)
+        return Program(self._plan, self._engines, self._register_inputs)
 
     def _initial_values(self) -> dict[str, Array]:
         stored = read_initial_values(self._bundle)
         ports = self._plan.input_ports
         return {k: from_raw(stored[k]) if k in stored else allocate(ports[k]) for k in self._plan.feedback}
+
+    # The batch, in pipelines that take any.
+
+    @property
+    def batch(self) -> int | None:
+        """The number of rows that memory and state are made for; ``None`` for a pipeline of fixed sizes.
+
+        It follows the inputs of a step, or what ``reset`` is told.
+        """
+        return self._plan.batch
+
+    def _resize(self, rows: int) -> None:
+        """Make memory for another number of rows, with the initial state in it."""
+        if rows < 1:
+            raise InputError(f"A batch has one row or more, not {rows}.")
+        plan = self._plan.at(rows)
+        initial = {k: spread(k, v, plan.input_ports[k]) for k, v in self._initial.items()}
+        program, former = Program(plan, self._engines, self._register_inputs), self._program
+        self._plan, self._initial, self._program = plan, initial, program
+        self._prepare()
+        # A thread that is about to run a step of the former program is led to this one.
+        former.frame = program.frame
+        for k, value in initial.items():
+            self._write(k, value)
+
+    def _rows_of(self, values: Mapping[str, Any]) -> int | None:
+        """The number of rows that values for inputs have; ``None`` if they do not tell.
+
+        Raises:
+            InputError: They have different numbers of rows.
+        """
+        found: dict[int, str] = {}
+        for name, value in values.items():
+            where = self._resolve(name)
+            rows = rows_of(value, self._plan.input_ports[where])
+            if rows is not None:
+                found.setdefault(rows, where)
+        if len(found) > 1:
+            (rows, one), (others, other), *_ = found.items()
+            raise InputError(f"Input {one!r} has {rows} rows and {other!r} has {others}: all inputs share one batch.")
+        return next(iter(found), None)
+
+    def _follow_batch(self, given: Mapping[str, Any]) -> None:
+        """Prepare for the number of rows that a step is given."""
+        rows = self._rows_of({**self._held, **given})
+        if rows is None or rows == self._plan.batch:
+            return
+        replaced = {self._resolve(name) for name in given}
+        for k in self._plan.feedback:
+            kept = k not in replaced and self._plan.input_ports[k].batch_axis is not None
+            if kept and self._read(k).tobytes() != self._initial[k].tobytes():
+                raise InputError(
+                    f"The inputs have {rows} rows, but state {k!r} holds what {self._plan.batch} rows left. Call reset() "
+                    "before another batch."
+                )
+        self._resize(rows)
 
     def _prepare(self) -> None:
         """Build what the face needs for its step."""
@@ -291,14 +348,17 @@ class Runner:
 
     # State.
 
-    def reset(self, node: str | None = None, mask: Any = None) -> None:
+    def reset(self, node: str | None = None, mask: Any = None, *, batch: int | None = None) -> None:
         """Put the state back to its initial values.
 
         Without arguments, values held by ``set_input_value`` are forgotten too.
 
         Args:
             node: Reset the state of this node only.
-            mask: One truth value a row: reset these rows of every state, whose first axis must be the batch.
+            mask: One truth value a row: reset these rows of every state. The rows are along the batch axis, which is the
+                first one in a pipeline of fixed sizes.
+            batch: The number of rows of the steps to come, in a pipeline that takes any. By default it follows the first
+                step after the reset.
 
         Example:
             >>> pipeline.reset()
@@ -306,22 +366,36 @@ class Runner:
         self._check_runnable()
         if node is not None and node not in self._plan.contract.nodes:
             raise UnknownPortError(f"There is no node {node!r}; there are {sorted(self._plan.contract.nodes)}.")
+        if batch is not None and (self._plan.batch is None or node is not None or mask is not None):
+            fixed = self._plan.batch is None
+            why = "the bundle has fixed sizes" if fixed else "it makes all state anew, so leave out node and mask"
+            raise InputError(f"reset(batch={batch}): {why}.")
         keys = [k for k in self._plan.feedback if node is None or split_key(k)[0] == node]
         rows = None if mask is None else _rows(mask)
-        for k in keys:
-            shape = self._plan.input_ports[k].shape
-            if rows is not None and rows.shape != shape[:1]:
-                raise InputError(f"The mask has the shape {list(rows.shape)}, but state {k!r} {list(shape)}.")
         with self._lock:
+            if batch is not None:
+                self._resize(batch)
+            axes = {k: self._row_axis(k, rows) for k in keys} if rows is not None else {}
             for k in keys:
                 if rows is None:
                     self._write(k, self._initial[k])
                 else:
                     value = self._read(k)
-                    value[rows] = self._initial[k][rows]
+                    chosen: Any = (*(slice(None),) * axes[k], rows)
+                    value[chosen] = self._initial[k][chosen]
                     self._write(k, value)
             if node is None and rows is None:
                 self._held.clear()
+
+    def _row_axis(self, where: str, rows: Array) -> int:
+        """The axis of a state along which a mask chooses rows."""
+        port = self._plan.input_ports[where]
+        axis = 0 if self._plan.batch is None else port.batch_axis
+        if axis is None:
+            raise InputError(f"State {where!r} has no batch axis, so single rows of it cannot be reset.")
+        if rows.shape != port.shape[axis : axis + 1]:
+            raise InputError(f"The mask has the shape {list(rows.shape)}, but state {where!r} {list(port.shape)}.")
+        return axis
 
     def _state(self) -> dict[str, Array]:
         self._check_runnable()
@@ -342,8 +416,12 @@ class Runner:
         self._check_runnable()
         if set(state) != set(self._plan.feedback):
             raise UnknownPortError(f"The state has the keys {sorted(state)}, expected {sorted(self._plan.feedback)}.")
-        values = {k: self._fit(k, self._plan.input_ports[k], v) for k, v in state.items()}
         with self._lock:
+            rows = self._rows_of(state) if self._plan.batch is not None else None
+            ports = self._plan.input_ports if rows is None else self._plan.at(rows).input_ports
+            values = {k: self._fit(k, ports[k], v) for k, v in state.items()}
+            if rows is not None and rows != self._plan.batch:
+                self._resize(rows)
             for k, value in values.items():
                 self._write(k, self._host(k, value))
 
@@ -433,7 +511,18 @@ class Runner:
             ...     outputs = step({"policy/obs": obs})
         """
         self._check_runnable()
-        return Recorder(path, self, self._state, self._passed, self._lock)
+        return Recorder(path, self if self._plan.batch is None else self._in_one_batch(), self._state, self._passed, self._lock)
+
+    def _in_one_batch(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """A step for the present number of rows only, because a recording has one form."""
+        batch = self._plan.batch
+
+        def step(inputs: Mapping[str, Any]) -> dict[str, Any]:
+            if self._rows_of(inputs) not in (None, batch):
+                raise InputError(f"A recording has one batch, this one {batch} rows. Call reset(batch=...) before record().")
+            return self(inputs)
+
+        return step
 
     def _passed(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Copies of all that a step took, held values included, and of all that it made."""
@@ -540,13 +629,15 @@ class Runner:
     # Inputs, the careful way. Faces look first whether all is as expected, and come here when it is not.
 
     def _gather(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Check everything a caller gave. Changes nothing.
+        """Check everything a caller gave. Changes nothing but the batch, and that only where no state depends on it.
 
         Returns:
             The value of each input, of each overridden state, and of each input to hold once the step is done.
         """
         if not isinstance(given, Mapping):
             raise InputTypeError(f"A step takes a mapping from 'node/port' to values, got {type(given).__name__}.")
+        if self._plan.batch is not None:
+            self._follow_batch(given)
         values: dict[str, Any] = {}
         overrides: dict[str, Any] = {}
         for name, value in given.items():

@@ -77,7 +77,7 @@ def _written(
         return f"c{len(names) - 1}"
 
     values = [f"i{place}" for place in range(len(inputs))]
-    lines = [*_turn(frame), *_grad_off(program, names), *_entry(door, name, inputs, values, plain)]
+    lines = [*_turn(frame, program.resizable), *_grad_off(program, names), *_entry(door, name, inputs, values, plain)]
     lines += door._fill(name, values)
     entering = [(program.inputs[key], value) for key, value in zip(inputs, values, strict=True)]
     entered = {slot.register: value for slot, value in entering if slot.arrays is None}
@@ -96,9 +96,10 @@ def _written(
     return step
 
 
-def _turn(frame: Frame) -> list[str]:
+def _turn(frame: Frame, resizable: bool) -> list[str]:
     """Whose turn it is is certain only under the lock."""
-    return [] if frame.next is frame else ["if program.frame is not frame: return program.frame.step(inputs, values)"]
+    alone = frame.next is frame and not resizable
+    return [] if alone else ["if program.frame is not frame: return program.frame.step(inputs, values)"]
 
 
 def _grad_off(program: Program, names: dict[str, Any]) -> list[str]:

@@ -140,7 +140,8 @@ def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.devic
             f"the bundle says {len(outputs)}."
         )
     straight = _is_straight(graph)
-    habits = _habits(plan, method, inputs, device) if straight else _Habits()
+    # What is true for one number of rows need not be for another: an expand to one row is an alias.
+    habits = _habits(plan, method, inputs, device) if straight and plan.batch is None else _Habits()
     return _Script(name, method, graph, single, straight, habits)
 
 

@@ -15,12 +15,40 @@ from leapp.errors import InputError, InputTypeError
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, form, numpy_dtype
 
-__all__ = ["from_raw", "is_tensor", "misfit", "to_array"]
+__all__ = ["from_raw", "is_tensor", "misfit", "rows_of", "spread", "to_array"]
 
 
 def from_raw(raw: RawTensor) -> Array:
     """An array with the value of a raw tensor, on memory of its own."""
     return np.frombuffer(bytearray(raw.data), numpy_dtype(raw.dtype)).reshape(raw.shape)
+
+
+def rows_of(value: Any, port: Port) -> int | None:
+    """How many rows a value for a port has; ``None`` if it has no such axis."""
+    if port.batch_axis is None:
+        return None
+    try:
+        shape = value.shape if hasattr(value, "shape") else np.shape(value)
+    except ValueError:  # rows that differ in length: refused later, by name
+        return None
+    return int(shape[port.batch_axis]) if len(shape) == len(port.shape) else None
+
+
+def spread(key: str, initial: Array, port: Port) -> Array:
+    """The initial value of a state for the number of rows of its port.
+
+    Raises:
+        InputError: Its rows differ, so there is no telling what another row begins with.
+    """
+    if initial.shape == port.shape or port.batch_axis is None:
+        return initial
+    first = initial.take([0], port.batch_axis)
+    if np.broadcast_to(first, initial.shape).tobytes() != initial.tobytes():
+        raise InputError(
+            f"State {key!r} begins with a different value in each of {initial.shape[port.batch_axis]} rows, so a batch of "
+            f"{port.shape[port.batch_axis]} rows is not possible."
+        )
+    return np.ascontiguousarray(np.broadcast_to(first, port.shape))
 
 
 def is_tensor(value: object) -> bool:

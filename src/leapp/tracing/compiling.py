@@ -33,6 +33,7 @@ from leapp.graph.contract import Contract, ModelFile, Node, Port, key
 from leapp.graph.ports import port as describe_port
 from leapp.graph.wiring import Link, wire
 from leapp.semantics import GraphConfigs, OutputKindEnum
+from leapp.tracing.batching import follow_batch
 from leapp.tracing.deployment import missing_for_deployment
 from leapp.tracing.details import page_details
 from leapp.tracing.jobs import FileNames, export_job, file_names, in_step, raw_samples
@@ -79,6 +80,7 @@ def compile_session(
     """Write the bundle of a session. See :func:`leapp.compile_graph`."""
     profile = _profile(target)
     enforce(report, session.escapes, strict)
+    follow_batch(session.nodes.values())
     nodes = sorted(session.nodes.values(), key=lambda n: n.order)
     logger.info("Discovered %d nodes", len(nodes))
     if not nodes:
@@ -156,7 +158,7 @@ def _ports(ports: dict[str, Any], names: dict[str, str]) -> tuple[Port, ...]:
     found: list[Port] = []
     port: InputPort | OutputPort
     for port in ports.values():
-        found.append(describe_port(names[port.name], port.dtype, port.shape, port.semantics))
+        found.append(describe_port(names[port.name], port.dtype, port.shape, port.semantics, port.axis))
     return tuple(found)
 
 

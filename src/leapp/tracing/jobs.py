@@ -11,7 +11,7 @@ from leapp.errors import AnnotationError
 from leapp.export import ExportJob
 from leapp.tracing.node import NodeTrace, Sample
 
-__all__ = ["FileNames", "export_job", "file_names", "in_step", "raw_samples"]
+__all__ = ["FileNames", "export_job", "file_names", "in_step", "raw_sample", "raw_samples"]
 
 
 @dataclass(slots=True)
@@ -53,6 +53,7 @@ def export_job(node: NodeTrace, names: FileNames, profile: Profile | None = None
         output_names=[names.outputs[n] for n in node.outputs],
         backend=node.backend,
         params=params,
+        batch_axes=tuple(p.axis for p in node.inputs.values()) if node.program is not None and node.program.batch else (),
     )
 
 
@@ -73,12 +74,13 @@ def raw_samples(
 ) -> dict[str, list[RawSample]]:
     """The samples of every node, or those ``chosen``, with the names of files."""
     return {
-        n.name: [
-            RawSample(
-                {names[n.name].inputs[p]: RawTensor.of(t) for p, t in s.inputs.items()},
-                {names[n.name].outputs[p]: RawTensor.of(t) for p, t in s.outputs.items()},
-            )
-            for s in (n.samples if chosen is None else chosen[n.name])
-        ]
-        for n in nodes
+        n.name: [raw_sample(names[n.name], s) for s in (n.samples if chosen is None else chosen[n.name])] for n in nodes
     }
+
+
+def raw_sample(names: FileNames, sample: Sample) -> RawSample:
+    """One sample with the names of files."""
+    return RawSample(
+        {names.inputs[p]: RawTensor.of(t) for p, t in sample.inputs.items()},
+        {names.outputs[p]: RawTensor.of(t) for p, t in sample.outputs.items()},
+    )

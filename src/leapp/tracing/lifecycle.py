@@ -61,6 +61,7 @@ class ExportManager:
         patching: Iterable[FunctionPatch] | None = None,
         *,
         escapes: str = "warn",
+        dynamic_batch: bool = False,
     ) -> None:
         """See :func:`leapp.start`."""
         Recorder.sweep()
@@ -82,7 +83,7 @@ class ExportManager:
         if again:
             logger.warning("start() was called while a session was open: what that session had traced is dropped.")
         names = [non_traced] if isinstance(non_traced, str) else list(non_traced or ())
-        self.session = Session(non_traced=names, max_cached_io=max_cached_io, escapes=escapes)
+        self.session = Session(non_traced=names, max_cached_io=max_cached_io, escapes=escapes, dynamic_batch=dynamic_batch)
         self.settings = Settings(graph, directory, dry_run, log)
         self.report = None
         self.patches = Patches(self.session.recorder, patches, follow_arrays=global_patching)
@@ -206,6 +207,7 @@ def start(
     patching: Iterable[FunctionPatch] | None = None,
     *,
     escapes: str = "warn",
+    dynamic_batch: bool = False,
 ) -> None:
     """Open a session: from here on, annotated code is recorded.
 
@@ -219,13 +221,16 @@ def start(
         global_patching: Follow values through NumPy and through ``patching``.
         patching: Replacements for functions that torch cannot record.
         escapes: What to do about values that leave the graph: ``"warn"``, ``"error"`` or ``"ignore"``.
+        dynamic_batch: Write models that take any number of rows in the place of the traced one, which must be two or more.
+            Code that has the traced number baked into it is refused with its line.
 
     Example:
         >>> leapp.start("my_policy", save_path="exports")
     """
     ExportManager().start(
-        name, save_path, verbose, dry_run, non_traced, max_cached_io, global_patching, patching, escapes=escapes
-    )
+        name, save_path, verbose, dry_run, non_traced, max_cached_io, global_patching, patching, escapes=escapes,
+        dynamic_batch=dynamic_batch,
+    )  # fmt: skip
 
 
 def stop() -> None:

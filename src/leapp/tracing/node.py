@@ -50,6 +50,10 @@ class InputPort:
     where: Where
     semantics: TensorSemantics | None = None
     source: Source | None = None
+    batch: int | str | None = "auto"
+    """Which axis the user says is the batch; ``"auto"`` leaves it to leapp."""
+    axis: int | None = None
+    """The axis that is the batch, known when the session is compiled."""
 
 
 @dataclass(slots=True)
@@ -63,6 +67,8 @@ class OutputPort:
     slot: int | None
     where: Where
     semantics: TensorSemantics | None = None
+    axis: int | None = None
+    """The axis that is the batch, known when the session is compiled."""
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ Says what differs, where, and what in the user's code is behind it. Writes nothi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,22 @@ from typing import Any
 import torch
 from msgspec.structs import replace as changed
 
-from leapp.bundle import Bundle, RawTensor
+from leapp.bundle import Bundle
 from leapp.bundle import Sample as RawSample
+from leapp.capture.tape import Call
 from leapp.check import Outcome, Verdict, check_fused, check_nodes, check_pipeline
 from leapp.check.blame import first_departure, recording_departs, why_not_run
-from leapp.errors import ValidationError
+from leapp.errors import ExportError, ValidationError
+from leapp.export.locating import spelled_call
 from leapp.graph.contract import key
-from leapp.tracing.jobs import FileNames, export_job, in_step, raw_samples
+from leapp.runtime.plan import Plan, make_plan
+from leapp.tracing.batching import ROWS, resized
+from leapp.tracing.jobs import FileNames, export_job, in_step, raw_sample, raw_samples
 from leapp.tracing.log import SECTION, logger
-from leapp.tracing.node import NodeTrace, Sample
+from leapp.tracing.node import InputPort, NodeTrace, Sample
 from leapp.tracing.progress import Progress
 from leapp.tracing.report import Report
+from leapp.tracing.sources import same_bits
 
 __all__ = ["Failure", "Proof", "prove"]
 
@@ -117,7 +123,11 @@ def prove(
                 proof.results[node.name] = _prove_node(proof, bundle, node, names[node.name], samples[node.name], report)
         progress.finish(node.name, ok=proof.results[node.name] is True)
     if all(v is True for v in proof.results.values()) and len(own) == len(nodes):
-        _prove_loop(proof, bundle, nodes, raw_samples(nodes, names, in_step(nodes)), fused)
+        recorded = in_step(nodes)
+        _prove_loop(proof, bundle, nodes, raw_samples(nodes, names, recorded), fused)
+        passes = min((len(s) for s in recorded.values()), default=0)
+        for samples in _batch_loops(bundle, nodes, names, passes) if not any(map(_is_random, nodes)) else ():
+            _prove_loop(proof, bundle, nodes, samples, fused)
     _log_summary(proof.results)
 
 
@@ -151,6 +161,8 @@ def _prove_node(
         sample = _moved_sample(node)
         again = _run_moved(proof, alone, node, names, sample) if sample is not None else None
         outcome = again or outcome
+        if again is None and node.program is not None and node.program.batch is not None:
+            sample, outcome = _run_batches(proof, alone, node, names, outcome)
     if isinstance(outcome, Exception):
         reason = f"node '{node.name}': the written model cannot be run: {why_not_run(alone, node.name, outcome)}"
         proof.fail(node.name, reason)
@@ -193,11 +205,7 @@ _MOVED = "inputs moved a little"
 
 
 def _run_moved(proof: Proof, bundle: Bundle, node: NodeTrace, names: FileNames, sample: Sample) -> Outcome | None:
-    raw = RawSample(
-        {names.inputs[n]: RawTensor.of(t) for n, t in sample.inputs.items()},
-        {names.outputs[n]: RawTensor.of(t) for n, t in sample.outputs.items()},
-    )
-    outcome = _run(proof, bundle, node, [raw], _LOOSER)
+    outcome = _run(proof, bundle, node, [raw_sample(names, sample)], _LOOSER)
     if isinstance(outcome, Exception):
         logger.info("node '%s' cannot run on inputs near its first sample: %s", node.name, outcome)
         return None
@@ -205,13 +213,23 @@ def _run_moved(proof: Proof, bundle: Bundle, node: NodeTrace, names: FileNames, 
     return outcome if outcome.verdicts else None
 
 
-def _moved_sample(node: NodeTrace) -> Sample | None:
-    """The first sample with its float inputs moved a little, and what the recorded calls make of it."""
+def _moved_inputs(node: NodeTrace, rows: int | None = None, seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    first = node.samples[0].inputs
+    return {n: _moved(first[n] if rows is None else resized(node, n, rows), generator) for n in node.inputs}
+
+
+def _moved_sample(node: NodeTrace, rows: int | None = None) -> Sample | None:
+    """The first sample with its float inputs moved a little, and what the recorded calls make of it.
+
+    Args:
+        node: The node.
+        rows: The batch size, if it is to be another one.
+    """
     if node.replay is None:
         return None
-    generator = torch.Generator().manual_seed(0)
     first = node.samples[0]
-    inputs = {n: _moved(first.inputs[n], generator) for n in node.inputs}
+    inputs = _moved_inputs(node, rows)
     try:
         with torch.no_grad():
             outputs = node.replay(*(t.clone() for t in inputs.values()))
@@ -226,6 +244,92 @@ def _moved(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return t
     scale = float(t.float().abs().nan_to_num(0.0, 0.0, 0.0).mean()) or 1.0
     return t + (0.1 * scale * torch.randn(t.shape, generator=generator)).to(t.dtype)
+
+
+# A model that takes any batch is compared with the recorded calls for other numbers of rows.
+
+_BATCH = f"{_MOVED}, in a batch of"
+
+
+def _run_batches(
+    proof: Proof, bundle: Bundle, node: NodeTrace, names: FileNames, outcome: Outcome
+) -> tuple[Sample | None, Outcome | Exception]:
+    """The first sample of another batch size on which the file fails, and how; ``outcome`` if it passes on all."""
+    for rows in ROWS:
+        # Moved inputs may be outside of what the user's code accepts; recorded rows, repeated, are not.
+        sample = _moved_sample(node, rows) or _repeated_sample(node, rows)
+        if isinstance(sample, Exception):
+            return None, sample
+        found = _run(proof, bundle, node, [raw_sample(names, sample)], _LOOSER)
+        if isinstance(found, Exception) or found.verdicts:
+            if isinstance(found, Outcome):
+                found.verdicts = [replace(verdict, engine=f"{_BATCH} {rows}") for verdict in found.verdicts]
+            return sample, found
+    return None, outcome
+
+
+def _repeated_sample(node: NodeTrace, rows: int) -> Sample | Exception:
+    """The first sample with its rows repeated, or why the recorded calls do not take it."""
+    assert node.replay is not None
+    inputs = {n: resized(node, n, rows) for n in node.inputs}
+    reached: list[Call] = []
+
+    def run(_: int, call: Call, args: Any, kwargs: Any) -> Any:
+        reached.append(call)
+        return call.func(*args, **kwargs)
+
+    try:
+        with torch.no_grad():
+            values = node.replay.run([t.clone() for t in inputs.values()], run)
+    except Exception as error:  # whatever torch says: the code does not take that many rows
+        line = f" at {spelled_call(reached[-1])}" if reached else ""
+        return ExportError(f"the batch size is baked into the code: with {rows} rows it fails{line}: {error}")
+    return Sample(0, inputs, {n: values[p.slot] for n, p in node.outputs.items() if p.slot is not None})
+
+
+def _batch_loops(bundle: Bundle, nodes: list[NodeTrace], names: dict[str, FileNames], passes: int) -> Iterator[Any]:
+    """The samples of a closed loop of the recorded calls, for other batch sizes."""
+    plan = make_plan(bundle.contract)
+    traced = {n.name: n for n in nodes}
+    for rows in ROWS if plan.batch is not None else ():
+        if not all(_spreads(traced[n].inputs[p], traced[n].samples[0].inputs[p]) for n, p in _fed_back(plan, names)):
+            logger.warning("a state begins with different rows, so the bundle takes a batch of %d only.", plan.batch)
+            return
+        values: dict[str, torch.Tensor] = {}
+        samples: dict[str, list[RawSample]] = {n.name: [] for n in nodes}
+        for number in range(passes):
+            before = dict(values)
+            for node in (traced[name] for name in plan.order):
+                assert node.replay is not None
+                drawn = _moved_inputs(node, rows, seed=number)
+                inputs = {}
+                for port in node.inputs:
+                    where = key(node.name, names[node.name].inputs[port])
+                    source = plan.feedback.get(where)
+                    if where in plan.edges:
+                        inputs[port] = values[plan.edges[where]]
+                    elif source is not None:
+                        inputs[port] = before[source] if number else resized(node, port, rows)
+                    else:
+                        inputs[port] = drawn[port]
+                with torch.no_grad():
+                    made = node.replay(*(t.clone() for t in inputs.values()))
+                outputs = dict(zip(node.outputs, made, strict=True))
+                values |= {key(node.name, names[node.name].outputs[p]): t for p, t in outputs.items()}
+                samples[node.name].append(raw_sample(names[node.name], Sample(number, inputs, outputs)))
+        yield samples
+
+
+def _fed_back(plan: Plan, names: dict[str, FileNames]) -> Iterator[tuple[str, str]]:
+    ports = {key(n, written): (n, port) for n, own in names.items() for port, written in own.inputs.items()}
+    return (ports[where] for where in plan.feedback)
+
+
+def _spreads(port: InputPort, value: torch.Tensor) -> bool:
+    """Whether all rows of an initial value are the same."""
+    if port.axis is None:
+        return True
+    return same_bits(value, value.narrow(port.axis, 0, 1).expand_as(value))
 
 
 # -- why it failed -----------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from leapp.errors import (
 from leapp.semantics import TensorSemantics
 from leapp.tracing import buffers
 from leapp.tracing.attributes import Attributes
+from leapp.tracing.batching import check_batch_axis, checked_axis
 from leapp.tracing.constants import constant_names
 from leapp.tracing.log import logger
 from leapp.tracing.method import MethodNode, bind_arguments, output_names_of, self_of
@@ -66,8 +67,11 @@ class _Running(threading.local):
 class Session:
     """The nodes of one traced program."""
 
-    def __init__(self, *, non_traced: Iterable[str] = (), max_cached_io: int = 5, escapes: str = "warn") -> None:
+    def __init__(
+        self, *, non_traced: Iterable[str] = (), max_cached_io: int = 5, escapes: str = "warn", dynamic_batch: bool = False
+    ) -> None:
         self.recorder = Recorder()
+        self.dynamic_batch = dynamic_batch
         self.nodes: dict[str, NodeTrace] = {}
         self.sources = Sources(self.recorder, self.nodes)
         self.non_traced = frozenset(non_traced)
@@ -171,7 +175,7 @@ class Session:
             self.recorder.listen()
 
     def _tape(self, name: str) -> Any:
-        return None if name in self.non_traced else self.recorder.open(name)
+        return None if name in self.non_traced else self.recorder.open(name, self.dynamic_batch)
 
     def _retrace(self, node: NodeTrace) -> None:
         """The first pass gave a state its first value without reading one: what counts is what the second pass does."""
@@ -192,7 +196,7 @@ class Session:
         for port, (t, alias), value in kept:
             node.inputs[port.name], node.aliases[port.name], node.current.inputs[port.name] = port, (t, alias), value
             if node.tape is not None:
-                port.slot = node.tape.declare(alias).slot
+                port.slot = node.tape.declare(alias, port.batch).slot
 
     @contextmanager
     def _located(self, node: str, call: str) -> Iterator[None]:
@@ -205,26 +209,35 @@ class Session:
     # -- inputs --------------------------------------------------------------------------------------------------------
 
     @_one_thread_at_a_time
-    def input_tensors(self, node_name: str, payload: Any) -> Any:
+    def input_tensors(self, node_name: str, payload: Any, batch: int | str | None = "auto") -> Any:
         """See :meth:`leapp.annotations.Annotate.input_tensors`."""
+        check_batch_axis(batch)
         with self._located(node_name, "input_tensors()"):
             items = entries(payload)
             leaf_names(items)
         node = self._open(node_name)
-        return unpack([self._declare_entry(node, name, value, semantics) for name, value, semantics in items])
+        return unpack([self._declare_entry(node, name, value, semantics, batch) for name, value, semantics in items])
 
-    def _declare_entry(self, node: NodeTrace, name: str, value: Any, semantics: TensorSemantics | None) -> Any:
+    def _declare_entry(
+        self, node: NodeTrace, name: str, value: Any, semantics: TensorSemantics | None, batch: int | str | None
+    ) -> Any:
         def visit(port: str, leaf: Any) -> Any:
-            return self._declare_leaf(node, port, leaf, "input", semantics)
+            return self._declare_leaf(node, port, leaf, "input", semantics, batch)
 
         return map_leaves(name, value, visit, self._not_a_tensor(node, "input"))
 
     def _declare_leaf(
-        self, node: NodeTrace, name: str, leaf: Any, role: Role, semantics: TensorSemantics | None
+        self,
+        node: NodeTrace,
+        name: str,
+        leaf: Any,
+        role: Role,
+        semantics: TensorSemantics | None,
+        batch: int | str | None = "auto",
     ) -> Any:
         """Declare a tensor or an array, and return what to go on with."""
         t = self._tensor(leaf, node, name)
-        alias = self._declare(node, name, t, role, semantics)
+        alias = self._declare(node, name, t, role, semantics, batch)
         if isinstance(leaf, Tensor):
             return alias
         return leaf if node.finished else self.recorder.arrays.hand_back(leaf, t, alias)
@@ -252,7 +265,13 @@ class Session:
         )
 
     def _declare(
-        self, node: NodeTrace, name: str, t: Tensor, role: Role, semantics: TensorSemantics | None = None
+        self,
+        node: NodeTrace,
+        name: str,
+        t: Tensor,
+        role: Role,
+        semantics: TensorSemantics | None = None,
+        batch: int | str | None = "auto",
     ) -> Tensor:
         """Declare one input port and return the tensor to go on with."""
         at = where()
@@ -266,21 +285,28 @@ class Session:
                 return self._again(node, name, t, role, at)
             existing = node.inputs.get(name)
             if existing is not None:
-                return self._declared_twice(node, existing, t, role, semantics, at)
+                return self._declared_twice(node, existing, t, role, semantics, at, batch)
             source = self.sources.find(node, name, t, at) if role == "input" else None
             buffers.check_name(node, name, at)
-            port = InputPort(name, dtype_name(t), tuple(t.shape), role, None, at, semantics, source)
+            port = InputPort(name, dtype_name(t), tuple(t.shape), role, None, at, semantics, source, batch)
             node.current.inputs[name] = snapshot(t)
             node.inputs[name] = port
             alias = t
             if node.tape is not None:
-                alias = self.recorder.declare(node.tape, t)
+                alias = self.recorder.declare(node.tape, t, checked_axis(node, port, t.dim()))
                 port.slot = node.tape.inputs[-1]
             node.aliases[name] = (t, alias)
             return alias
 
     def _declared_twice(
-        self, node: NodeTrace, port: InputPort, t: Tensor, role: Role, semantics: TensorSemantics | None, at: Where
+        self,
+        node: NodeTrace,
+        port: InputPort,
+        t: Tensor,
+        role: Role,
+        semantics: TensorSemantics | None,
+        at: Where,
+        batch: int | str | None,
     ) -> Tensor:
         """A name that the open node knows: the same value again, a new attempt after an exception, or a mistake."""
         alias = node.aliases.get(port.name)
@@ -293,7 +319,7 @@ class Session:
                 return alias[1]
             if another_attempt or port.where == at:
                 self._restart(node)
-                return self._declare(node, port.name, t, role, semantics)
+                return self._declare(node, port.name, t, role, semantics, batch)
         raise AnnotationError(
             f"node '{node.name}' already has an input '{port.name}', declared at {port.where}; declared again at {at}. "
             "Give it another name."
@@ -339,12 +365,13 @@ class Session:
             return entries(payload)
 
     @_one_thread_at_a_time
-    def state_tensors(self, node_name: str, payload: Any) -> Any:
+    def state_tensors(self, node_name: str, payload: Any, batch: int | str | None = "auto") -> Any:
         """See :meth:`leapp.annotations.Annotate.state_tensors`."""
+        check_batch_axis(batch)
         items = self._states(node_name, "state_tensors()", payload)
         self._node(node_name, "state_tensors()")
         node = self._open(node_name)
-        return unpack([self._declare_leaf(node, n, v, "state", s) for n, v, s in items])
+        return unpack([self._declare_leaf(node, n, v, "state", s, batch) for n, v, s in items])
 
     @_one_thread_at_a_time
     def update_state(self, node_name: str, payload: Any) -> Any:

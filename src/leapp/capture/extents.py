@@ -1,0 +1,239 @@
+"""Numbers that follow the batch: a size of a traced tensor, and what the user's code computes from it.
+
+Such a number looks like an ``int`` (or a ``float``) to the user's code and to torch, is a slot of the tape to the recorder, and
+knows what it would be for other batch sizes. Where it turns into a plain number, or where a comparison would come out
+differently for another batch, its owner is told: from there on the batch size is baked into the node.
+
+Knows nothing of tapes: the owner records what is derived from a number.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+
+__all__ = ["Extent", "Followed", "Measure", "Number", "Owner", "bare", "number", "numbers"]
+
+
+class Measure:
+    """A recorded call whose result is a number and not a tensor."""
+
+    __slots__ = ("__name__", "function")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__name__ = getattr(function, "__name__", str(function))
+
+    def __call__(self, *args: Any) -> Any:
+        """The number."""
+        return self.function(*args)
+
+
+class Owner(Protocol):
+    """What numbers report to."""
+
+    def derived(self, function: Callable[..., Any], args: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
+        """Record ``function(*args)``, whose values in all worlds are given, and return it as a number."""
+
+    tape: Any
+
+    def bake(self, what: str) -> None:
+        """A number became a plain one at the user's present line."""
+
+
+class _Node:
+    """What torch's C++ code finds in a number that reached it past the modes: a plain value, and that is told."""
+
+    def __init__(self, number: Any) -> None:
+        self._number = number
+
+    def is_int(self) -> bool:
+        return isinstance(self._number.values[0], int)
+
+    def is_float(self) -> bool:
+        return not self.is_int()
+
+    def is_bool(self) -> bool:
+        return False
+
+    is_nested_int = is_constant = is_bool
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    has_hint = is_symbolic
+
+    def maybe_as_int(self) -> None:
+        return None
+
+    constant_int = nested_int = maybe_as_int
+
+    def guard_int(self, *_: Any) -> int:
+        return int(self._number)
+
+    def guard_float(self, *_: Any) -> float:
+        return float(self._number)
+
+
+def _derive(function: Callable[..., Any], *args: Any) -> Any:
+    """``function`` of numbers and plain values, in all worlds at once."""
+    mine = next(a for a in args if isinstance(a, Followed))
+    if not all(isinstance(a, (Followed, int, float)) for a in args):
+        return NotImplemented
+    count = len(mine.values)
+    values = tuple(function(*(a.values[w] if isinstance(a, Followed) else a for a in args)) for w in range(count))
+    return mine.owner.derived(function, args, values)
+
+
+def _decide(function: Callable[[Any, Any], bool], mine: Followed, other: Any) -> Any:
+    """A comparison. Its answer holds for every batch, or it is told that it does not."""
+    if not isinstance(other, (Followed, int, float)):
+        return NotImplemented
+    others = other.values if isinstance(other, Followed) else (other,) * len(mine.values)
+    answers = [bool(function(a, b)) for a, b in zip(mine.values, others, strict=True)]
+    # No finite choice of worlds shows that a size never equals a given number.
+    equal = function in (operator.eq, operator.ne) and not isinstance(other, Followed) and other >= 1
+    if equal or any(answer != answers[0] for answer in answers):
+        mine.owner.bake(f"the batch size is compared with {other!r}")
+    return answers[0]
+
+
+def _binary(name: str, *, reflected: bool = False) -> Callable[[Any, Any], Any]:
+    function = getattr(operator, name)
+
+    def method(self: Any, other: Any) -> Any:
+        return _derive(function, other, self) if reflected else _derive(function, self, other)
+
+    return method
+
+
+def _comparison(name: str) -> Callable[[Any, Any], Any]:
+    function = getattr(operator, name)
+
+    def method(self: Any, other: Any) -> Any:
+        return _decide(function, self, other)
+
+    return method
+
+
+class Followed:
+    """A number and what it is in every world; the first value is the one that the user's program sees."""
+
+    values: tuple[Any, ...]
+    owner: Owner
+    ref: Any
+    """The slot of the tape."""
+
+    def _set(self, values: tuple[Any, ...], owner: Owner, ref: Any) -> None:
+        self.values, self.owner, self.ref = values, owner, ref
+        self.node = _Node(self)
+
+    __add__, __radd__ = _binary("add"), _binary("add", reflected=True)
+    __sub__, __rsub__ = _binary("sub"), _binary("sub", reflected=True)
+    __mul__, __rmul__ = _binary("mul"), _binary("mul", reflected=True)
+    __mod__, __rmod__ = _binary("mod"), _binary("mod", reflected=True)
+    __pow__, __rpow__ = _binary("pow"), _binary("pow", reflected=True)
+    __truediv__, __rtruediv__ = _binary("truediv"), _binary("truediv", reflected=True)
+    __floordiv__, __rfloordiv__ = _binary("floordiv"), _binary("floordiv", reflected=True)
+    __eq__, __ne__ = _comparison("eq"), _comparison("ne")
+    __lt__, __le__, __gt__, __ge__ = _comparison("lt"), _comparison("le"), _comparison("gt"), _comparison("ge")
+
+    def __neg__(self) -> Any:
+        return _derive(operator.neg, self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return _derive(operator.abs, self)
+
+    def __bool__(self) -> bool:
+        answers = [bool(v) for v in self.values]
+        if any(answer != answers[0] for answer in answers):
+            self.owner.bake("the batch size decides a condition")
+        return answers[0]
+
+    def __hash__(self) -> int:
+        return hash(self.values[0])
+
+    def __int__(self) -> int:
+        self.owner.bake("the batch size becomes a plain number")
+        return int(self.values[0])
+
+    __index__ = __trunc__ = __floor__ = __ceil__ = __int__
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return self if isinstance(self.values[0], int) else round(float(self), digits)
+
+    def __float__(self) -> float:
+        self.owner.bake("the batch size becomes a plain number")
+        return float(self.values[0])
+
+    def __repr__(self) -> str:
+        return repr(self.values[0])
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(self.values[0], spec)
+
+
+class Extent(Followed, torch.SymInt):
+    """An integer that follows the batch. torch takes it where it takes a ``SymInt``, Python where it takes an ``int``."""
+
+    def __init__(self, values: tuple[int, ...], owner: Owner, ref: Any) -> None:
+        self._set(values, owner, ref)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return int
+
+
+class Share(Followed, torch.SymFloat):
+    """A float that follows the batch, such as one divided by it."""
+
+    def __init__(self, values: tuple[float, ...], owner: Owner, ref: Any) -> None:
+        self._set(values, owner, ref)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return float
+
+
+Number = Extent | Share
+
+
+def number(values: tuple[Any, ...], owner: Owner, ref: Any) -> Number:
+    """A number with these values in all worlds."""
+    return (Extent if isinstance(values[0], int) else Share)(values, owner, ref)
+
+
+def numbers(value: Any) -> Iterator[Number]:
+    """Every number that follows the batch inside nested lists, tuples, dicts and slices."""
+    if isinstance(value, Followed):
+        yield value  # type: ignore[misc]
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from numbers(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from numbers(item)
+    elif isinstance(value, slice):
+        yield from numbers((value.start, value.stop, value.step))
+
+
+def bare(value: Any) -> Any:
+    """A value with every such number replaced by what it is now."""
+    if isinstance(value, Followed):
+        return value.values[0]
+    if isinstance(value, (list, tuple)) and any(True for _ in numbers(value)):
+        items = [bare(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        return {k: bare(v) for k, v in value.items()}
+    if isinstance(value, slice):
+        return slice(bare(value.start), bare(value.stop), bare(value.step))
+    return value

@@ -1,0 +1,189 @@
+"""Nodes that take any number of rows: which axis of each port is the batch, and what keeps a node from being one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from leapp.capture.batch import Baked, Entry, Forms
+from leapp.capture.replay import Replay
+from leapp.capture.source import where
+from leapp.errors import AnnotationError, TraceError
+from leapp.tracing.node import InputPort, NodeTrace, OutputPort
+
+__all__ = ["ROWS", "check_batch_axis", "checked_axis", "follow_batch", "resized"]
+
+ROWS = (1, 2, 7)
+"""The batch sizes at which a written model is run, beside the traced one."""
+
+
+def check_batch_axis(axis: Any) -> None:
+    """Refuse what is neither an axis, nor ``None``, nor ``"auto"``."""
+    if axis is None or axis == "auto" or (isinstance(axis, int) and not isinstance(axis, bool)):
+        return
+    raise AnnotationError(f"batch_axis={axis!r} (at {where()}): give the number of an axis, None, or 'auto'.")
+
+
+def checked_axis(node: NodeTrace, port: InputPort, dims: int) -> int | str | None:
+    """The batch axis of an input, counted from the front."""
+    axis = port.batch
+    if not isinstance(axis, int):
+        return axis
+    if not -dims <= axis < dims:
+        raise AnnotationError(
+            f"node '{node.name}', port '{port.name}' (at {port.where}): batch_axis={axis}, but its shape is {list(port.shape)}."
+        )
+    return axis % dims
+
+
+def follow_batch(nodes: Iterable[NodeTrace]) -> None:
+    """Decide for every port which axis is the batch, and make the nodes' modules take any number of rows.
+
+    Raises:
+        TraceError: The traced batch size is baked into a node. The message lists the user's lines.
+    """
+    problems: list[str] = []
+    sizes: dict[int, str] = {}
+    for node in nodes:
+        if node.tape is None or node.tape.batch is None or node.program is None or node.backend is None:
+            continue
+        rows = node.tape.batch.rows
+        if rows is None or rows < 2:
+            raise TraceError(
+                f"node '{node.name}': dynamic_batch=True needs inputs with a batch of two or more rows; with "
+                f"{'none' if rows is None else rows} nothing tells the batch from the other sizes. Trace with more rows."
+            )
+        sizes.setdefault(rows, node.name)
+        problems += [f"  node '{node.name}', {baked}" for baked in _Resolution(node, rows).run()]
+    if len(sizes) > 1:
+        listed = ", ".join(f"{rows} in '{name}'" for rows, name in sizes.items())
+        raise TraceError(
+            f"dynamic_batch=True needs one batch size in all nodes; it is {listed}. Give batch_axis= where leapp took another "
+            "axis for the batch."
+        )
+    if problems:
+        found = "\n".join(dict.fromkeys(problems))
+        raise TraceError(f"dynamic_batch=True, but the batch size {next(iter(sizes))} is baked into the code:\n{found}")
+
+
+class _Resolution:
+    """One node."""
+
+    def __init__(self, node: NodeTrace, rows: int) -> None:
+        assert node.program is not None
+        assert node.tape is not None
+        assert node.tape.batch is not None
+        self.node, self.rows, self.batch, self.program = node, rows, node.tape.batch, node.program
+        entries = {s: e for s, e in self.batch.entries.items() if s in self.program.inputs}
+        known = self.batch.forms
+        spread = set() if known is None else known.spread & self.program.constants.keys()
+        self.forms = Forms(rows, node.tape, self.program.calls, self.program.constants, entries, spread)
+
+    def run(self) -> list[Baked]:
+        problems = list(self.batch.baked)
+        if not self.forms.advance():
+            assert self.forms.failed is not None
+            return [*problems, self.forms.failed]
+        self._agree_on_states()
+        for port in self.node.outputs.values():
+            found = self._axis(port)
+            if isinstance(found, Baked):
+                problems.append(found)
+            else:
+                port.axis = found
+        for entering in self.node.inputs.values():
+            entering.axis = self._entry(entering).axis
+        problems += self.forms.suspects()
+        problems += self._unequal_states() or ([] if problems else self._no_batch())
+        if not problems:
+            self._rebuild()
+        return problems
+
+    def _entry(self, port: InputPort) -> Entry:
+        assert port.slot is not None
+        return self.forms.entries[port.slot]
+
+    def _agree_on_states(self) -> None:
+        """A state whose next value follows the batch follows it too, if its own form leaves that open."""
+        for port in self.node.inputs.values():
+            after = self.node.outputs.get(port.name)
+            if after is None or after.role != "state" or self._entry(port).kind == "told":
+                continue
+            if self._entry(port).axis is None and isinstance(self._axis(after), int):
+                assert port.slot is not None
+                self.forms.flip([port.slot])
+                if not self.forms.advance():
+                    self.forms.failed = None
+                    self.forms.flip([port.slot])
+                    self.forms.advance()
+
+    def _axis(self, port: OutputPort) -> int | Baked | None:
+        """The batch axis of an output, or what is wrong with its form."""
+        assert port.slot is not None
+        shapes = self.forms.shapes(port.slot)
+        first = shapes[0]
+        if all(s == first for s in shapes):
+            return None
+        if all(len(s) == len(first) for s in shapes):
+            moving = [d for d in range(len(first)) if any(s[d] != first[d] for s in shapes)]
+            worlds = [w.rows for w in self.forms.worlds]
+            if len(moving) == 1 and [s[moving[0]] for s in shapes] == worlds:
+                return moving[0]
+        other = next((s, w.rows) for s, w in zip(shapes, self.forms.worlds, strict=True) if s != first)
+        maker = next((c for c in reversed(self.program.calls) if port.slot in c.outs), None)
+        return Baked(
+            port.where if maker is None else self._culprit(maker).where,
+            f"output '{port.name}' has the shape {list(first)} with {self.rows} rows and {list(other[0])} with {other[1]}; "
+            "one axis, and only that, must be the batch",
+        )
+
+    def _culprit(self, maker: Any) -> Any:
+        """The first call, on the way to an output, whose result has another number of dimensions with one row."""
+        wanted = set(maker.outs)
+        for call in reversed(self.program.calls):
+            if not wanted.isdisjoint(call.outs):
+                wanted.update(call.reads)
+        for call in self.program.calls:
+            for slot in call.outs:
+                value = self.forms.worlds[0].env[slot]
+                if slot in wanted and isinstance(value, torch.Tensor) and len({len(s) for s in self.forms.shapes(slot)}) > 1:
+                    return call
+        return maker
+
+    def _unequal_states(self) -> list[Baked]:
+        return [
+            Baked(
+                port.where,
+                f"state '{port.name}' has the batch at axis {port.axis}, its next value at axis "
+                f"{self.node.outputs[port.name].axis}; give batch_axis= for it",
+            )
+            for port in self.node.inputs.values()
+            if (after := self.node.outputs.get(port.name)) is not None and after.role == "state" and after.axis != port.axis
+        ]
+
+    def _no_batch(self) -> list[Baked]:
+        if any(p.axis is not None for p in self.node.inputs.values()):
+            return []
+        port = next(iter(self.node.inputs.values()))
+        return [Baked(port.where, f"no input that the outputs depend on has an axis of size {self.rows}, the batch")]
+
+    def _rebuild(self) -> None:
+        program, replay = self.program, self.node.replay
+        assert replay is not None
+        first = next(p for p in self.node.inputs.values() if p.axis is not None)
+        assert first.slot is not None
+        assert first.axis is not None
+        program.batch = (first.slot, first.axis)
+        program.spread = frozenset(self.forms.spread & program.constants.keys())
+        self.node.replay = Replay(program, replay.names)
+
+
+def resized(node: NodeTrace, name: str, rows: int) -> torch.Tensor:
+    """The first recorded value of an input with another number of rows: the recorded ones, over and over."""
+    port, value = node.inputs[name], node.samples[0].inputs[name]
+    if port.axis is None:
+        return value
+    return value.index_select(port.axis, torch.arange(rows, device=value.device) % value.shape[port.axis])
+
