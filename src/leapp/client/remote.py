@@ -259,22 +259,26 @@ class Client(Pipeline):
 
     # State, as far as this side knows it.
 
-    def reset(self, node: str | None = None, mask: Any = None) -> None:
+    def reset(self, node: str | None = None, mask: Any = None, *, batch: int | None = None) -> None:
         """Put the state back to its initial values. Asks nobody, and begins a new session if the old one was lost.
 
         Args:
             node: Reset the state of this node only.
-            mask: One truth value a row: reset these rows of every state, whose first axis must be the batch.
+            mask: One truth value a row: reset these rows of every state, along their batch axis.
+            batch: The number of rows; a served bundle has the traced one only.
 
         Example:
             >>> remote.reset()
         """
-        if node is not None or mask is not None:
-            super().reset(node, mask)
+        if node is not None or mask is not None or batch is not None:
+            super().reset(node, mask, batch=batch)
             return
         with self._lock:
             self._mine, self._begin, self._steps = dict(self._initial), "initial", 0
             self._held.clear()
+
+    def _resize(self, rows: int) -> None:
+        raise InputError(f"A served bundle runs with the batch it was traced with: {self._plan.batch} rows, not {rows}.")
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state`` returned, here or in another client or pipeline of the same bundle.

@@ -373,7 +373,7 @@ class Runner:
         keys = [k for k in self._plan.feedback if node is None or split_key(k)[0] == node]
         rows = None if mask is None else _rows(mask)
         with self._lock:
-            if batch is not None:
+            if batch is not None and batch != self._plan.batch:
                 self._resize(batch)
             axes = {k: self._row_axis(k, rows) for k in keys} if rows is not None else {}
             for k in keys:
