@@ -266,7 +266,7 @@ def test_deploy_writes_a_repository_that_is_still_the_policy(
     options = ("--backend", backend, "--model-version", "3", "--idle-seconds", "5")
     code, data = ask(capsys, "deploy", "triton", policy.path, "-o", tmp_path / "repository", *options)
     assert code == 0 and data["model"] == "leg" and data["stateful"]
-    assert set(data["models"]) == ({"leg", "leg.filter", "leg.policy"} if backend == "native" else {"leg"})
+    assert set(data["models"]) == ({"leg", "leg.wiring", "leg.filter", "leg.policy"} if backend == "native" else {"leg"})
     assert data["inputs"] == {"filter/q": {"tensor": "filter/q", "data_type": "FP32", "dims": [1, 3]}}
     assert all((tmp_path / "repository" / model / "3").is_dir() for model in data["models"])
     assert ask(capsys, "verify", tmp_path / "repository")[0] == 0

@@ -1,7 +1,8 @@
 """A bundle with everything a server makes hard, written with ONNX alone so that a server's venv needs no torch.
 
 Both nodes keep a state; ``policy`` also counts, in a number without axes. What ``policy`` returns goes back to ``arm`` in the
-next step. Both have an input ``gain``, a state ``h`` and an output ``y``, and one is called like the graph.
+next step. Both have an input ``gain``, a state ``h`` and an output ``y``, and one is called like the graph. ``policy`` fails
+for a ``mode`` other than 0, 1 or 2, when ``arm`` has taken its step already.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ def arm(directory: Path) -> Path:
         ],
         {"a": weights(3, 4, seed=1), "b": weights(4, 4, seed=2), "c": weights(2, 4, seed=3)},
     )
-    policy_in = [port("x", (1, 4)), port("gain", (1,)), port("count", (), "int64"), port("h", (1, 2))]
+    policy_in = [port("x", (1, 4)), port("gain", (1,)), port("h", (1, 2))]
+    policy_in += [port("count", (), "int64"), port("mode", (1,), "int64")]
     policy_out = [port("y", (1, 2)), port("next", (), "int64"), port("h_out", (1, 2))]
     second = onnx_model(
         policy_in,
@@ -106,7 +108,8 @@ def arm(directory: Path) -> Path:
             make("Cast", ["next"], ["number"], to=TensorProto.FLOAT),
             make("Mul", ["number", "small"], ["drift"]),
             make("Mul", ["h", "decay"], ["faded"]),
-            make("Sum", ["xd", "faded"], ["h_out"]),
+            make("Gather", ["table", "mode"], ["chosen"]),
+            make("Sum", ["xd", "faded", "chosen"], ["h_out"]),
             make("Add", ["h_out", "drift"], ["moved"]),
             make("Tanh", ["moved"], ["bounded"]),
             make("Mul", ["bounded", "gain"], ["y"]),
@@ -116,6 +119,7 @@ def arm(directory: Path) -> Path:
             "one": np.array(1, np.int64),
             "small": np.array(0.01, np.float32),
             "decay": np.array(0.5, np.float32),
+            "table": weights(3, 2, seed=5),
         },
     )
     wiring = Pipeline(
@@ -126,7 +130,7 @@ def arm(directory: Path) -> Path:
             "policy/next": ("policy/count",),
             "policy/h_out": ("policy/h",),
         },
-        inputs={"arm": ("obs", "gain"), "policy": ("gain",)},
+        inputs={"arm": ("obs", "gain"), "policy": ("gain", "mode")},
         outputs={"arm": ("y",), "policy": ("y",)},
     )
     models = {"arm": (inputs, outputs, first), "policy": (policy_in, policy_out, second)}
@@ -141,6 +145,7 @@ def arm_inputs(seed: int, steps: int, dye: bool = False) -> list[dict[str, Any]]
             "arm/obs": rng.normal(size=(1, 3)).astype(np.float32),
             "arm/gain": rng.uniform(0.5, 1.5, 1).astype(np.float32),
             "policy/gain": rng.uniform(0.5, 1.5, 1).astype(np.float32),
+            "policy/mode": rng.integers(0, 3, 1),
         }
         for _ in range(steps)
     ]

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
-from leapp.bundle import open_bundle
+from leapp.bundle import Staging, describe_model, open_bundle
 from leapp.deploy import TritonOptions, deploy_triton
 from leapp.errors import BundleError, InputError
+from leapp.graph.contract import Contract, Node
 from leapp.graph.contract import Pipeline as Wiring
 from leapp.runtime import Pipeline
 from tests.deploy import bundles
@@ -62,6 +64,36 @@ def test_state_inside_a_node_and_feedback_across_nodes_run_as_in_the_local_runti
         assert_same(local(bundle, inputs), made[sequence])
     with pytest.raises(RuntimeError, match="sequence 7 has no state"):
         server.infer("arm", runs[7][0], 7)
+
+
+def test_a_step_that_fails_half_way_ends_the_sequence(tmp_path: Path) -> None:
+    """The first node has taken its step when the second fails: going on from there would be a wrong action."""
+    bundle = bundles.arm(tmp_path / "arm")
+    deploy_triton(bundle, tmp_path / "repository")
+    server, inputs = Server(tmp_path / "repository"), bundles.arm_inputs(4, 10)
+    drive(server, "arm", inputs[:5])
+    server.infer("arm", inputs[0], 1, START)
+    with pytest.raises(RuntimeError, match=r"The sequence is lost, start it again\."):
+        server.infer("arm", {**inputs[1], "policy/mode": np.array([99])}, 1)
+    with pytest.raises(RuntimeError, match="sequence 1 has no state"):
+        server.infer("arm", inputs[1], 1)
+    assert_same(local(bundle, inputs), drive(server, "arm", inputs))
+
+
+def test_a_state_that_comes_last_needs_no_model_above(tmp_path: Path) -> None:
+    stages = {
+        "first": traced.Stage(traced.Scale(3, 3), {"x": torch.ones(1, 3)}, ["y"], "jit"),
+        "last": traced.Stage(traced.Memory(), {"x": torch.ones(1, 3), "h": torch.zeros(2)}, ["y", "h_out"], "onnx"),
+    }
+    start = {"last/h": torch.tensor([1.0, 2.0])}
+    for outputs, models in ((["last/y"], {"g", "g.first", "g.last"}), (["last/y", "first/y"], {"g.wiring"})):
+        folder = tmp_path / str(len(outputs))
+        flow, feedback = {"first/y": ("last/x",)}, {"last/h_out": ("last/h",)}
+        bundle = traced.write_bundle(folder / "g", stages, flow, feedback, start, outputs=outputs).parent
+        found = deploy_triton(bundle, folder / "repository")
+        assert set(found.models) == {"g", "g.first", "g.last", *models}
+        inputs = random_inputs(bundle, 40)
+        assert_same(local(bundle, inputs), drive(Server(folder / "repository"), "g", inputs))
 
 
 def test_the_repository_is_a_bundle_itself(tmp_path: Path) -> None:
@@ -240,6 +272,33 @@ def test_what_a_server_cannot_run_is_refused_by_name(make: Any, options: dict[st
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         TritonOptions(**options)
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_weights_beside_a_model_come_along(tmp_path: Path, backend: Any) -> None:
+    """Two nodes whose weights have the same file name, each in a directory of its own."""
+    inputs, outputs = [bundles.port("x", (1, 64))], [bundles.port("y", (1, 64))]
+    with Staging(tmp_path / "g") as staging:
+        nodes = {}
+        for seed, name in enumerate(("one", "two")):
+            make = bundles.helper.make_node("MatMul", ["x", "w"], ["y"])
+            data = bundles.onnx_model(inputs, outputs, [make], {"w": bundles.weights(64, 64, seed=seed)})
+            path = staging.path / name / "net.onnx"
+            path.parent.mkdir()
+            model = onnx.ModelProto.FromString(data)
+            onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+            described = describe_model(path, staging.path, "onnx")
+            nodes[name] = Node(inputs=tuple(inputs), outputs=tuple(outputs), model=described)
+        wiring = Wiring(data_flow={"one/y": ("two/x",)}, inputs={"one": ("x",)}, outputs={"two": ("y",)})
+        system = {"leapp config version": "1.3", "leapp version": "1.0.0"}
+        staging.commit("g", Contract(nodes=nodes, pipeline=wiring, system=system))
+    deploy_triton(tmp_path / "g", tmp_path / "repository", TritonOptions(backend=backend))
+    given = random_inputs(tmp_path / "g", 3)
+    expected = local(tmp_path / "g", given)
+    assert_same(expected, local(tmp_path / "repository", given))
+    if backend == "native":
+        server = Server(tmp_path / "repository")
+        assert_same(expected, [server.infer("g", values) for values in given])
 
 
 def test_a_new_version_replaces_the_old_one_whole_and_other_models_stay(tmp_path: Path) -> None:

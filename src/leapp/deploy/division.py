@@ -21,7 +21,7 @@ class Division:
     Attributes:
         inside: For each node, the state inputs the server keeps for its model, with the outputs they take next.
         above: Every other fed-back input, with the output it takes next.
-        guarded: Whether a model must stand above the ensemble.
+        guarded: Whether a model must stand above the ensemble, to hold feedback or to keep the states in step.
     """
 
     inside: dict[str, dict[str, str]]
@@ -49,10 +49,22 @@ def divide(plan: Plan) -> Division:
         if not set(plan.input_keys(node)) - states.keys() or not shown.intersection(plan.output_keys(node)):
             above |= states
             states.clear()
-    # An ensemble skips the steps that a client's choice of outputs does not need; their states would stand still.
-    needed = [_upstream(plan, split_key(output)[0]) for output in plan.outputs]
-    skippable = any(states and not all(node in nodes for nodes in needed) for node, states in inside.items())
-    return Division(inside, {t: above[t] for t in plan.feedback if t in above}, bool(above) or skippable)
+    stateful = [node for node, states in inside.items() if states]
+    return Division(
+        inside, {t: above[t] for t in plan.feedback if t in above}, bool(above) or not _steps_as_one(plan, stateful)
+    )
+
+
+def _steps_as_one(plan: Plan, stateful: list[str]) -> bool:
+    """Whether the states in an ensemble take a step together with the whole pipeline, or not at all.
+
+    An ensemble skips nodes that the outputs a client chose do not need, and it stops in the middle when a node fails or
+    the client gives up. So a state is safe only in the one node that comes last and gives all outputs.
+    """
+    if len(stateful) != 1:
+        return not stateful
+    (last,) = stateful
+    return _upstream(plan, last) == set(plan.order) and all(split_key(output)[0] == last for output in plan.outputs)
 
 
 def _upstream(plan: Plan, node: str) -> set[str]:

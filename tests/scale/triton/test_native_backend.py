@@ -109,3 +109,15 @@ def test_bad_requests_and_partial_ones_leave_the_state_right(bundle: Path, serve
     assert close(expected, made)
     with pytest.raises(InferenceServerException, match="START"):
         client.step(inputs[0])
+
+
+def test_a_step_that_fails_half_way_ends_the_sequence(bundle: Path, server: Server) -> None:
+    """``arm`` has taken its step when ``policy`` fails: going on from there would be a wrong action."""
+    inputs, client = arm_inputs(32, 8), Client(server.url, "arm", 32)
+    client.step(inputs[0], start=True)
+    with pytest.raises(InferenceServerException, match="The sequence is lost"):
+        client.step({**inputs[1], "policy/mode": np.array([99])})
+    with pytest.raises(InferenceServerException, match="sequence 32 has no state"):
+        client.step(inputs[1])
+    made = [client.step(values, start=i == 0, end=i == len(inputs) - 1) for i, values in enumerate(inputs)]
+    assert close(local(bundle, inputs), made)

@@ -58,13 +58,15 @@ def test_clients_at_the_same_time_get_what_the_local_runtime_returns(bundle: Pat
 
 
 def test_a_bad_request_names_the_port_and_changes_no_state(bundle: Path, server: Server) -> None:
-    inputs, client, made = arm_inputs(11, 9), Client(server.url, "arm", 7), []
+    inputs, client, made = arm_inputs(11, 13), Client(server.url, "arm", 7), []
     wrong = [
         ({"arm/obs": np.zeros((1, 4), np.float32)}, "arm/obs"),
         ({"policy/gain": np.zeros(1, np.float64)}, "policy/gain"),
         ({"arm/obs": None}, "arm/obs"),
         ({"arm/unknown": np.zeros(1, np.float32)}, "arm/unknown"),
         ({"arm/last": np.zeros((1, 2), np.float32)}, "arm/last"),
+        # An engine that fails, not a bad request: what it says is its own.
+        ({"policy/mode": np.array([99])}, "out of data bounds"),
     ]
     for step, values in enumerate(inputs):
         made.append(client.step(values, start=step == 0))
