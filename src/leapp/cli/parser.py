@@ -169,6 +169,7 @@ def _serving(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resources", metavar="JSON", help="Ray's options of one replica, such as its GPUs")
     parser.add_argument("--address", help="the Ray cluster to join (default: one on this machine)")
     parser.add_argument("--nonfinite", choices=("ignore", "raise"), default="ignore", help="what to do about NaN in inputs")
+    parser.add_argument("--batch", type=_count, metavar="ROWS", help="run up to so many sessions at once, as rows of a batch")
     parser.add_argument("--max-bytes", type=_count, help="most bytes of a request (default: what the ports need)")
     parser.add_argument("--rate", type=_rate, default=1000.0, help="most requests a second of a client (default: %(default)s)")
     parser.add_argument("--sessions", type=_count, default=256, help="most sessions of a replica (default: %(default)s)")

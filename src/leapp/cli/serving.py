@@ -35,6 +35,7 @@ def serve(arguments: Namespace) -> Answer:
         allow_code=False if arguments.no_code else None,
         allow_outside=arguments.allow_outside,
         nonfinite=arguments.nonfinite,
+        batch=arguments.batch,
         max_bytes=arguments.max_bytes,
         rate=arguments.rate,
         sessions=arguments.sessions,

@@ -39,6 +39,7 @@ class Engine:
 
     def __init__(self, options: Options, metrics: Metrics) -> None:
         bundle = open_bundle(options.bundle, allow_outside=options.allow_outside, expect_digest=options.expect_digest)
+        self.bundle = bundle
         self.pipeline = Pipeline(
             bundle,
             threads=options.threads,

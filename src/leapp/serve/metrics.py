@@ -11,6 +11,7 @@ __all__ = ["Metrics", "Snapshot", "render"]
 _BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _KINDS = {
     "leapp_steps_total": ("counter", "Steps that ran, by transport."),
+    "leapp_batched_steps_total": ("counter", "Steps that ran as rows of a batch; the runs are leapp_step_seconds_count."),
     "leapp_refused_total": ("counter", "Requests that were refused or failed, by error."),
     "leapp_sessions_total": ("counter", "Sessions that were opened."),
     "leapp_sessions": ("gauge", "Sessions that are open."),

@@ -29,6 +29,7 @@ class Options:
         allow_code: As for ``leapp.runtime.Pipeline``.
         allow_outside: As for ``leapp.runtime.Pipeline``.
         nonfinite: What to do about NaN and infinity in inputs.
+        batch: Run up to so many sessions at once, as rows of a bundle whose every port has that many rows.
         max_bytes: The most bytes of one request. None takes what the ports of the bundle need.
         rate: The most requests a second of one session, or of one address over HTTP.
         sessions: The most sessions in one replica.
@@ -54,6 +55,7 @@ class Options:
     allow_code: bool | None = None
     allow_outside: bool = False
     nonfinite: NonFinite = "ignore"
+    batch: int | None = None
     max_bytes: int | None = None
     rate: float = 1000.0
     sessions: int = 256
@@ -64,9 +66,9 @@ class Options:
             raise InputError(f"{self.host} can be reached by others. Give a token, or listen on 127.0.0.1.")
         if self.token is not None and (len(self.token) < _SHORTEST_TOKEN or not self.token.isascii() or " " in self.token):
             raise InputError(f"A token has at least {_SHORTEST_TOKEN} ASCII characters and no blanks.")
-        limits = {"rate": self.rate, "sessions": self.sessions, "idle": self.idle, "max_bytes": self.max_bytes or 1}
-        for name, value in limits.items():
-            if not value > 0:
+        for name in ("rate", "sessions", "idle", "max_bytes", "batch"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
                 raise InputError(f"{name} must be positive, not {value}.")
 
 

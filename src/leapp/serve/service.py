@@ -21,6 +21,7 @@ from leapp.serve.limits import Allowances
 from leapp.serve.metrics import Metrics, Snapshot, render
 from leapp.serve.options import Options
 from leapp.serve.plain import from_plain, seal_state, to_plain, unseal_state
+from leapp.serve.rows import RowEngine
 from leapp.serve.session import Session
 
 __all__ = ["Refusal", "Service"]
@@ -62,7 +63,7 @@ class Service:
     def __init__(self, options: Options, replica: str = "local", gather: Gather | None = None) -> None:
         self.options, self.replica, self._gather = options, replica, gather
         self.metrics = Metrics()
-        self.engine = Engine(options, self.metrics)
+        self.engine = Engine(options, self.metrics) if options.batch is None else RowEngine(options, self.metrics)
         sizes = self.engine.sizes()
         # A state among the inputs replaces the one held, so a request may bring it twice.
         natural = 2 * sum(sizes.values()) + _SPARE

@@ -1,0 +1,226 @@
+"""Many sessions in one run of the engines: each is a row of a batch.
+
+The batch always has the same number of rows, so a row is computed in the same way however many sessions wait. Whether rows
+are really apart is not believed but tried before the first session: a bundle whose rows touch each other is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from leapp.bundle.layout import dump_contract
+from leapp.bundle.reading import Bundle
+from leapp.errors import BundleError, UnknownPortError
+from leapp.graph.contract import Contract, Port
+from leapp.runtime import Pipeline
+from leapp.runtime.arrays import Array, random_array
+from leapp.serve.engine import Engine, State
+from leapp.serve.metrics import Metrics
+from leapp.serve.options import Options
+
+__all__ = ["RowEngine"]
+
+_CLOSE = {"rtol": 1e-3, "atol": 1e-5}
+"""How far a row may be from itself at another place of the batch: other kernels round differently."""
+
+
+@dataclass(slots=True)
+class _Job:
+    asked: float
+    state: State
+    inputs: dict[str, Array]
+    done: asyncio.Future[tuple[dict[str, Array], State]]
+
+
+class RowEngine(Engine):
+    """Runs as many waiting sessions at once as the batch has rows. To a session all ports have one row.
+
+    Args:
+        options: What the server was told; ``batch`` is the number of rows.
+        metrics: Where durations are counted.
+
+    Raises:
+        BundleError: The bundle does not take that batch, or its rows are not apart.
+    """
+
+    def __init__(self, options: Options, metrics: Metrics) -> None:
+        # Each session is checked by itself, before its row joins others.
+        super().__init__(replace(options, nonfinite="ignore"), metrics)
+        assert options.batch is not None
+        self._rows = options.batch
+        self._whole = self.pipeline
+        _check_sizes(self._whole, self._rows)
+        self._initial = self._whole.state()
+        _check_same_start(self._initial)
+        _check_apart(self._whole, self._rows)
+        contract = _one_row(self.bundle.contract)
+        self.description = dump_contract(contract)
+        one = Bundle(self.bundle.path, contract, self.digest, self.bundle.files)
+        self._checks = _Checks(one, {k: v[:1] for k, v in self._initial.items()}, nonfinite=options.nonfinite)
+        self.pipeline = self._checks
+        self.initial = self._checks.state()
+        self._waiting: list[_Job] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def step(self, state: State, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], State]:
+        """Run one step of one session, together with others that wait."""
+        values, before = self._checks.checked(state, inputs)
+        job = _Job(time.perf_counter(), before, values, asyncio.get_running_loop().create_future())
+        self._waiting.append(job)
+        if self._running is None:
+            self._running = asyncio.ensure_future(self._work())
+        return await job.done
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            jobs, self._waiting = self._waiting[: self._rows], self._waiting[self._rows :]
+            for job, result in zip(jobs, await loop.run_in_executor(self._thread, self._run, jobs), strict=True):
+                if job.done.cancelled():
+                    continue
+                if isinstance(result, Exception):
+                    job.done.set_exception(result)
+                else:
+                    job.done.set_result(result)
+        self._running = None
+
+    def _run(self, jobs: Sequence[_Job]) -> list[tuple[dict[str, Array], State] | Exception]:
+        began = time.perf_counter()
+        for job in jobs:
+            self._metrics.time("leapp_wait_seconds", began - job.asked)
+        try:
+            return self._together(jobs)
+        except Exception as error:
+            if len(jobs) == 1:
+                return [error]
+            # One of them made the engines fail; the others are none of its business.
+            return [result for job in jobs for result in self._run([job])]
+
+    def _together(self, jobs: Sequence[_Job]) -> list[tuple[dict[str, Array], State] | Exception]:
+        began = time.perf_counter()
+        # Rows that nobody asked for repeat the first, which is as good an input as any.
+        order = [*range(len(jobs)), *[0] * (self._rows - len(jobs))]
+        self._whole.load_state({k: np.concatenate([jobs[i].state[k] for i in order]) for k in self.initial})
+        outputs = self._whole({k: np.concatenate([jobs[i].inputs[k] for i in order]) for k in self._whole.inputs})
+        after = self._whole.state()
+        self._metrics.time("leapp_step_seconds", time.perf_counter() - began)
+        self._metrics.add("leapp_batched_steps_total", len(jobs))
+        return [
+            ({k: v[i : i + 1].copy() for k, v in outputs.items()}, {k: v[i : i + 1].copy() for k, v in after.items()})
+            for i in range(len(jobs))
+        ]
+
+
+class _Checks(Pipeline):
+    """A pipeline of one row that checks inputs and never runs."""
+
+    def __init__(self, bundle: Bundle, initial: dict[str, Array], **options: Any) -> None:
+        self._start = initial
+        super().__init__(bundle, **options)
+
+    def _load(self) -> Any:
+        return self
+
+    def _prepare(self) -> None:
+        self._values = dict(self._start)
+
+    def _initial_values(self) -> dict[str, Array]:
+        return self._start
+
+    def _read(self, where: str) -> Array:
+        return np.array(self._values[where])
+
+    def _write(self, where: str, value: Array) -> None:
+        self._values[where] = np.array(value)
+
+    def checked(self, state: State, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], State]:
+        """What a step is given and the state it starts from, both known to fit. Changes nothing."""
+        values, overrides, _ = self._gather(inputs)
+        if set(state) != set(self._plan.feedback):
+            raise UnknownPortError(f"The state has the keys {sorted(state)}, expected {sorted(self._plan.feedback)}.")
+        ports = self._plan.input_ports
+        return values, {k: overrides[k] if k in overrides else self._fit(k, ports[k], state[k]) for k in ports if k in state}
+
+
+def _check_sizes(pipeline: Pipeline, rows: int) -> None:
+    for port in pipeline.ports:
+        if port.shape[:1] != (rows,):
+            raise BundleError(
+                f"{port.role.capitalize()} {port.key!r} has the shape {list(port.shape)}, which is no batch of {rows} rows, "
+                "one for each session. Serve the bundle without a batch, or export it with that batch."
+            )
+
+
+def _check_same_start(initial: Mapping[str, Array]) -> None:
+    for where, value in initial.items():
+        if any(row.tobytes() != value[0].tobytes() for row in value):
+            raise BundleError(f"The initial values of {where!r} differ from row to row, so no session has its own place.")
+
+
+def _check_apart(pipeline: Pipeline, rows: int) -> None:
+    """Refuse a bundle in which what is in one row reaches another."""
+    ports = [*pipeline.input_ports.values(), *pipeline.feedback_ports.values()]
+    given = {port.key: random_array(Port(name=port.name, dtype=port.dtype, shape=port.shape)) for port in ports}
+    try:
+        whole = _made(pipeline, given)
+    except Exception:
+        # Some integers are no numbers but places, and a random one may lie outside.
+        given = {k: v if v.dtype.kind == "f" else np.zeros_like(v) for k, v in given.items()}
+        whole = _made(pipeline, given)
+    for row in {0, rows - 1}:
+        for others in _fillings(given):
+            for k, value in others.items():
+                value[row] = given[k][row]
+            for where, value in _made(pipeline, others).items():
+                if value[row].tobytes() != whole[where][row].tobytes():
+                    raise BundleError(f"Row {row} of {where!r} changes with the other rows, so sessions cannot share a batch.")
+    turned = _made(pipeline, {k: np.roll(v, 1, 0) for k, v in given.items()})
+    for where, value in turned.items():
+        if not np.allclose(np.roll(value, -1, 0), whole[where], equal_nan=True, **_CLOSE):
+            raise BundleError(f"The rows of {where!r} depend on their place in the batch, so sessions cannot share one.")
+
+
+def _fillings(given: Mapping[str, Array]) -> list[dict[str, Array]]:
+    """Other values of the same form: NaN, which spreads to all it touches, zeros, and the same rows in another order."""
+    return [
+        {k: np.full_like(v, np.nan) if v.dtype.kind == "f" else np.array(v) for k, v in given.items()},
+        {k: np.zeros_like(v) for k, v in given.items()},
+        {k: np.array(v[::-1]) for k, v in given.items()},
+    ]
+
+
+def _made(pipeline: Pipeline, given: Mapping[str, Array]) -> dict[str, Array]:
+    before = pipeline.state()
+    try:
+        pipeline.load_state({k: given[k] for k in pipeline.feedback_inputs})
+        outputs = pipeline({k: given[k] for k in pipeline.inputs})
+        return {**outputs, **pipeline.state()}
+    finally:
+        pipeline.load_state(before)
+
+
+def _one_row(contract: Contract) -> Contract:
+    """What a bundle says, as one row of it."""
+    nodes = {
+        name: msgspec.structs.replace(
+            node, inputs=tuple(map(_row, node.inputs)), outputs=tuple(map(_row, node.outputs))
+        )
+        for name, node in contract.nodes.items()
+    }
+    return msgspec.structs.replace(contract, nodes=nodes)
+
+
+def _row(port: Port) -> Port:
+    names = port.element_names
+    if not port.shape:
+        return port
+    if names is not None and len(names) == len(port.shape):
+        names = [None, *names[1:]]
+    return msgspec.structs.replace(port, shape=(1, *port.shape[1:]), element_names=names)
