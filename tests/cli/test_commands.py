@@ -280,7 +280,7 @@ def test_deploy_writes_a_repository_that_is_still_the_policy(
 def test_deploy_refuses_on_one_line(policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for options, said in (
         (("-o", policy.path), "holds the bundle itself"),
-        (("-o", tmp_path / "r", "--max-batch-size", "4"), "'filter/q' has a fixed first axis"),
+        (("-o", tmp_path / "r", "--max-batch-size", "4"), "'filter/q' does not take any batch"),
         (("-o", tmp_path / "r", "--gpus", "0"), "needs kind='gpu'"),
         (("-o", tmp_path / "r", "--gpus", "first"), "not a list of numbers"),
     ):

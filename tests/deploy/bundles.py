@@ -27,14 +27,9 @@ START = {
 }
 
 
-def onnx_model(
-    inputs: list[Port], outputs: list[Port], nodes: list[Any], constants: dict[str, Any], batch: bool = False
-) -> bytes:
-    """A model; with ``batch`` the first axis of every port is free."""
-
+def onnx_model(inputs: list[Port], outputs: list[Port], nodes: list[Any], constants: dict[str, Any]) -> bytes:
     def info(port: Port) -> Any:
-        shape: list[Any] = list(port.shape)
-        return helper.make_tensor_value_info(port.name, TYPES[port.dtype], ["batch", *shape[1:]] if batch else shape)
+        return helper.make_tensor_value_info(port.name, TYPES[port.dtype], list(port.shape))
 
     graph = helper.make_graph(
         nodes, "g", [info(p) for p in inputs], [info(p) for p in outputs],

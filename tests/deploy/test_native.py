@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import onnx
 import pytest
 import torch
 
+import leapp
+from leapp import annotate
 from leapp.bundle import Staging, describe_model, open_bundle
 from leapp.deploy import TritonOptions, deploy_triton
 from leapp.errors import BundleError, InputError
@@ -78,6 +81,20 @@ def test_a_step_that_fails_half_way_ends_the_sequence(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="sequence 1 has no state"):
         server.infer("arm", inputs[1], 1)
     assert_same(local(bundle, inputs), drive(server, "arm", inputs))
+
+
+def test_a_silent_sequence_is_forgotten_and_a_lively_one_is_not(tmp_path: Path) -> None:
+    bundle = bundles.arm(tmp_path / "arm")
+    deploy_triton(bundle, tmp_path / "repository", TritonOptions(idle_seconds=0.5))
+    server, inputs = Server(tmp_path / "repository"), bundles.arm_inputs(8, 12)
+    server.infer("arm", inputs[0], 2, START)
+    made = []
+    for step, values in enumerate(inputs):
+        made.append(server.infer("arm", values, 1, 0 if step else START))
+        time.sleep(0.06)
+    assert_same(local(bundle, inputs), made)
+    with pytest.raises(RuntimeError, match="sequence 2 has no state: it ended or was silent too long"):
+        server.infer("arm", inputs[1], 2)
 
 
 def test_a_state_that_comes_last_needs_no_model_above(tmp_path: Path) -> None:
@@ -205,19 +222,28 @@ def test_options_reach_every_model(tmp_path: Path) -> None:
     assert_same(local(bundle, inputs), drive(Server(tmp_path / "repository"), "arm", inputs))
 
 
-def batchable(directory: Path, batch: bool, start: Any) -> Path:
-    """One node with a state and a first axis that may be free."""
-    make = bundles.helper.make_node
-    inputs = [bundles.port("x", (2, 3)), bundles.port("h", (2, 3))]
-    outputs = [bundles.port("y", (2, 3)), bundles.port("h_out", (2, 3))]
-    nodes = [make("Add", ["x", "h"], ["h_out"]), make("Tanh", ["h_out"], ["y"])]
-    model = bundles.onnx_model(inputs, outputs, nodes, {}, batch)
-    wiring = Wiring(feedback_flow={"p/h_out": ("p/h",)}, inputs={"p": ("x",)}, outputs={"p": ("y",)})
-    return bundles.write_bundle(directory, "g", {"p": (inputs, outputs, model)}, wiring, {"p/h": np.asarray(start, np.float32)})
+def batchable(directory: Path, backend: str = "onnx", start: Any = ((1, 2, 3),) * 2, **options: Any) -> Path:
+    """One node with a state, traced with two rows."""
+    torch.manual_seed(0)
+    x, h = torch.randn(2, 3), torch.tensor(start, dtype=torch.float32)
+    leapp.start("g", save_path=str(directory), **options)
+    try:
+        for _ in range(2):
+            given = annotate.input_tensors("p", {"x": x})
+            state = annotate.state_tensors("p", {"h": h})
+            new = 0.5 * state + given
+            annotate.update_state("p", {"h": new})
+            annotate.output_tensors("p", {"y": torch.tanh(new)}, export_with=backend)
+            h = new.detach()
+    finally:
+        leapp.stop()
+    leapp.compile_graph(visualize=False)
+    return directory / "g"
 
 
-def test_a_batch_serves_one_row_to_each_sequence(tmp_path: Path) -> None:
-    bundle = batchable(tmp_path / "g", True, [[1, 2, 3]] * 2)
+@pytest.mark.parametrize("backend", ["onnx", "jit"])
+def test_a_batch_serves_one_row_to_each_sequence(tmp_path: Path, backend: str) -> None:
+    bundle = batchable(tmp_path, backend, dynamic_batch=True)
     found = deploy_triton(bundle, tmp_path / "repository", TritonOptions(max_batch_size=8))
     assert found.inputs["p/x"] == ("p/x", "FP32", [-1, 3])
     server, rng = Server(tmp_path / "repository"), np.random.default_rng(0)
@@ -229,9 +255,18 @@ def test_a_batch_serves_one_row_to_each_sequence(tmp_path: Path) -> None:
         assert_same([{"p/y": v["p/y"][sequence : sequence + 1]} for v in expected], drive(server, "g", inputs, sequence))
 
 
+def test_without_a_batch_size_the_traced_batch_is_served(tmp_path: Path) -> None:
+    bundle = batchable(tmp_path, dynamic_batch=True)
+    found = deploy_triton(bundle, tmp_path / "repository")
+    assert found.inputs["p/x"] == ("p/x", "FP32", [2, 3])
+    inputs = [{"p/x": np.random.default_rng(i).normal(size=(2, 3)).astype(np.float32)} for i in range(20)]
+    assert_same(local(bundle, inputs), drive(Server(tmp_path / "repository"), "g", inputs))
+
+
 REFUSED = [
-    (lambda d: batchable(d, False, np.zeros((2, 3))), {"max_batch_size": 8}, r"'p/x' has a fixed first axis"),
-    (lambda d: batchable(d, True, [[1, 2, 3], [4, 5, 6]]), {"max_batch_size": 8}, r"rows of 'p/h' start from different"),
+    (lambda d: batchable(d.parent), {"max_batch_size": 8}, r"'p/x' does not take any batch.*dynamic_batch=True"),
+    (lambda d: batchable(d.parent, start=((1, 2, 3), (4, 5, 6)), dynamic_batch=True), {"max_batch_size": 8},
+     r"rows of 'p/h\w*' start from different"),
     (lambda d: traced.chain(d, ["onnx", "pt2"])[0].parent, {}, r"Node 'n1' is a \.pt2 program.*--backend python"),
     (lambda d: traced.chain(d, ["onnx", None])[0].parent, {}, r"no model for node 'n1'"),  # type: ignore[list-item]
     (lambda d: typed(d, torch.complex64), {}, r"'p/x' is complex64, which Triton cannot"),

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leapp.bundle import Bundle, RawTensor, read_model, write_initial_values
+from leapp.bundle import Bundle, RawTensor, write_initial_values
 from leapp.deploy.division import Division, divide
 from leapp.deploy.layout import copy_model, move_models, write_config, write_values
 from leapp.deploy.options import TritonOptions, instance_group, sequence_batching, versions
 from leapp.deploy.pbtxt import entries
 from leapp.deploy.tensors import describe, free_name, output_names, safe_name
 from leapp.errors import BundleError
-from leapp.graph.contract import Contract, key, split_key
+from leapp.graph.contract import Contract, key
 from leapp.runtime.plan import Plan
 
 __all__ = ["write_native"]
@@ -91,15 +91,15 @@ class _Repository:
         if not described.inputs:
             raise BundleError(f"Node {node!r} takes no input, so nothing would make Triton run it. Use --backend python.")
         if self._batched:
-            self._check_batched(node, backend)
+            self._check_batched(node)
 
-    def _check_batched(self, node: str, backend: str | None) -> None:
-        fixed = _fixed_ports(read_model(self._bundle, node)) if backend == "onnx" else None
-        for where in (*self._plan.input_keys(node), *self._plan.output_keys(node)):
-            if fixed is None or split_key(where)[1] in fixed:
+    def _check_batched(self, node: str) -> None:
+        described = self._plan.contract.nodes[node]
+        for port in (*described.inputs, *described.outputs):
+            if port.batch_axis != 0:
                 raise BundleError(
-                    f"{where!r} has a fixed first axis, so requests cannot be put together: leave --max-batch-size out, or "
-                    "bring an ONNX model whose first axis is free."
+                    f"{key(node, port.name)!r} does not take any batch as its first axis, so requests cannot be put together. "
+                    "Leave --max-batch-size out, or export with leapp.start(..., dynamic_batch=True)."
                 )
 
     def _tensor(self, node: str, side: str, index: int) -> str:
@@ -232,16 +232,3 @@ def _state(entry: dict[str, Any], output: dict[str, Any], file: str) -> dict[str
         **form,
         "initial_state": [{**form, "data_file": file, "name": entry["name"]}],
     }
-
-
-def _fixed_ports(model: bytes) -> set[str]:
-    """The inputs and outputs of an ONNX model whose first axis is a number, or that have none."""
-    import onnx
-
-    graph = onnx.ModelProto.FromString(model).graph
-    found = set()
-    for value in (*graph.input, *graph.output):
-        axes = value.type.tensor_type.shape.dim
-        if not axes or axes[0].HasField("dim_value"):
-            found.add(value.name)
-    return found
