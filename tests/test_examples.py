@@ -293,12 +293,6 @@ def test_getting_started_program(tmp_path: Path) -> None:
     assert printed == re.findall(r"print\(.*\)\s+# (.*)", guide)
 
 
-def test_documents_link_to_files_that_exist() -> None:
-    for page in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")]:
-        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
-            assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
 def test_troubleshooting_quotes_messages_that_exist() -> None:
     """Each heading in back quotes is part of a message in the source, with an ellipsis for what varies."""
     messages = set()

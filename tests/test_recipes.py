@@ -167,6 +167,7 @@ def test_skrl_policy(recipe: ModuleType, exported: Path) -> None:
 
 
 def test_act_policy(recipe: ModuleType, exported: Path) -> None:
+    nothing_left_the_graph()
     controller = recipe.Controller()
     close_the_loop(recipe.sense, lambda values: controller.step(**values), deployed(exported, "act", "action"))
 
