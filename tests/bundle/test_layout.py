@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leapp.bundle import dump_contract, load_contract, schema
+from leapp.bundle import dump_contract, load_contract, open_bundle, schema
 from leapp.bundle.layout import contract_of
 from leapp.bundle.text import parse
 from leapp.errors import BundleError, BundleFileError
@@ -309,6 +309,8 @@ def test_wrong_paths(tmp_path):
         load_contract(tmp_path / "g.yaml")
     with pytest.raises(FileNotFoundError):
         load_contract(str(tmp_path / "g.yaml"))
+    with pytest.raises(BundleFileError, match="no_such_bundle does not exist"):
+        open_bundle(tmp_path / "no_such_bundle")
     (tmp_path / "g.json").write_text("{}")
     with pytest.raises(ValueError, match=r"\.yaml"):
         load_contract(tmp_path / "g.json")

@@ -176,6 +176,8 @@ def _yaml_path(path: str | os.PathLike[str]) -> Path:
         if len(chosen) != 1:
             raise BundleFileError(f"{found} holds {len(candidates)} YAML files. Name the one to open.")
         return chosen[0]
+    if not found.suffix and not found.exists():
+        raise BundleFileError(f"{found} does not exist. Give the directory of a bundle or its .yaml file.")
     if found.suffix not in (".yaml", ".yml"):
         raise BundleError(f"{found} is not a bundle description. Give the path of its .yaml file.")
     return found
