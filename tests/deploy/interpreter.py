@@ -68,7 +68,7 @@ class Server:
         if config.platform == "ensemble":
             made = self._ensemble(config, inputs, sequence, flags, wanted)
         elif config.backend == "python":
-            made = self._loop(name, config, inputs, sequence, flags)
+            made = self._loop(name, inputs, sequence, flags)
         else:
             made = self._engine(name, config, inputs, sequence, flags)
         listed = {entry.name for entry in config.output}
@@ -143,14 +143,18 @@ class Server:
         results = made if isinstance(made, tuple) else (made,)
         return {f"OUTPUT__{i}": value.numpy().copy() for i, value in enumerate(results)}
 
-    def _loop(self, name: str, config: Any, inputs: Mapping[str, Any], sequence: int, flags: int) -> dict[str, Any]:
-        if name not in self._loops:
-            self._loops[name] = self._load(name, config)
+    def _loop(self, name: str, inputs: Mapping[str, Any], sequence: int, flags: int) -> dict[str, Any]:
         request = Request([Tensor(k, v) for k, v in inputs.items()], sequence, flags)
-        (response,) = self._loops[name].execute([request])
+        (response,) = self.loop(name).execute([request])
         if response.has_error():
             raise RuntimeError(response.error().message())
         return {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+
+    def loop(self, name: str) -> Any:
+        """The model above an ensemble, loaded once."""
+        if name not in self._loops:
+            self._loops[name] = self._load(name, self.configs[name])
+        return self._loops[name]
 
     def _load(self, name: str, config: Any) -> Any:
         """The model above the ensemble, with this server behind the backend's module."""

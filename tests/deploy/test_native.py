@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -83,15 +84,17 @@ def test_a_step_that_fails_half_way_ends_the_sequence(tmp_path: Path) -> None:
     assert_same(local(bundle, inputs), drive(server, "arm", inputs))
 
 
-def test_a_silent_sequence_is_forgotten_and_a_lively_one_is_not(tmp_path: Path) -> None:
+def test_a_silent_sequence_is_forgotten_and_a_lively_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = bundles.arm(tmp_path / "arm")
-    deploy_triton(bundle, tmp_path / "repository", TritonOptions(idle_seconds=0.5))
+    deploy_triton(bundle, tmp_path / "repository", TritonOptions(idle_seconds=10))
     server, inputs = Server(tmp_path / "repository"), bundles.arm_inputs(8, 12)
     server.infer("arm", inputs[0], 2, START)
+    now = time.monotonic()
+    monkeypatch.setitem(server.loop("arm").execute.__globals__, "time", SimpleNamespace(monotonic=lambda: now))
     made = []
     for step, values in enumerate(inputs):
         made.append(server.infer("arm", values, 1, 0 if step else START))
-        time.sleep(0.06)
+        now += 1
     assert_same(local(bundle, inputs), made)
     with pytest.raises(RuntimeError, match="sequence 2 has no state: it ended or was silent too long"):
         server.infer("arm", inputs[1], 2)
@@ -118,7 +121,9 @@ def test_the_repository_is_a_bundle_itself(tmp_path: Path) -> None:
     inputs = bundles.arm_inputs(3, 20)
     for backend in ("native", "python"):
         deploy_triton(bundle, tmp_path / backend, TritonOptions(backend=backend))  # type: ignore[arg-type]
-        assert open_bundle(tmp_path / backend).digest is not None
+        served = open_bundle(tmp_path / backend)
+        assert served.digest is not None
+        assert served.contract.system["leapp deployment of"] == open_bundle(bundle).digest
         for expected, got in zip(local(bundle, inputs), local(tmp_path / backend, inputs), strict=True):
             assert all(np.array_equal(expected[key], got[key]) for key in expected)
 

@@ -49,7 +49,6 @@ def write_hosted(
     found = {
         "bundle": _BUNDLE,
         "digest": digest,
-        "source_digest": bundle.digest,
         "threads": options.threads,
         "nonfinite": options.nonfinite,
         "idle_seconds": options.idle_seconds,

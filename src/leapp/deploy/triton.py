@@ -35,7 +35,7 @@ class Deployment:
     """A written repository.
 
     Attributes:
-        path: Its directory.
+        path: Its directory, as it was given.
         model: The model that clients call.
         models: All models, each with what runs it.
         inputs: For each input of the pipeline, what the server calls it, its type and its dimensions.
@@ -94,10 +94,10 @@ def deploy_triton(
     with Staging(target) as staging:
         contract, models = write(bundle, plan, _values(bundle, plan), model, staging.path, options)
         _check_free(target, models)
-        staging.commit(bundle.graph, _marked(contract))
+        staging.commit(bundle.graph, _marked(contract, bundle.digest))
     names = output_names(plan)
     return Deployment(
-        path=target,
+        path=Path(repository),
         model=model,
         models=models,
         inputs={k: _shown(k, k, plan.input_ports[k], options) for k in plan.inputs},
@@ -165,8 +165,10 @@ def _graphs(target: Path) -> list[str]:
     return found
 
 
-def _marked(contract: Contract) -> Contract:
-    return msgspec.structs.replace(contract, system={**contract.system, _MARK: _KIND})
+def _marked(contract: Contract, digest: str | None) -> Contract:
+    """The contract with a word about what it is and which bundle it was made from."""
+    said = {_MARK: _KIND, f"{_MARK} of": digest or "an unsealed bundle"}
+    return msgspec.structs.replace(contract, system={**contract.system, **said})
 
 
 def _shown(where: str, name: str, port: Port, options: TritonOptions) -> tuple[str, str, list[int]]:

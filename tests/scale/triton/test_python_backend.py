@@ -19,7 +19,7 @@ from tests.scale.triton.clients import Client, differing, local
 from tests.scale.triton.server import Server, serving
 
 STEPS = 200
-IDLE = 3.0
+IDLE = 8.0
 
 
 @pytest.fixture(scope="module")
