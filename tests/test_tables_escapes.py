@@ -9,10 +9,8 @@ import pytest
 from tests.conformance import COVERAGE, coverage, silent, wrong_on_a_pass
 from tests.tables import all_tables
 from tests.tables.case import Case
-from tests.tables.escapes import ONLY_A_SECOND_PASS_TELLS
 
 CASES = all_tables()["escapes"]
-SEEN_AT_ONCE = [case for case in CASES if case.name not in ONLY_A_SECOND_PASS_TELLS]
 
 
 def test_enough_patterns() -> None:
@@ -20,13 +18,13 @@ def test_enough_patterns() -> None:
     assert len(CASES) >= 40
 
 
-@pytest.mark.parametrize("case", SEEN_AT_ONCE, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_nothing_freezes_silently(case: Case, tmp_path: Path) -> None:
     """With the default settings the line is named in the report or in the error."""
     assert silent(case, tmp_path) is None
 
 
-@pytest.mark.parametrize("case", SEEN_AT_ONCE, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_escapes_can_be_errors(case: Case, tmp_path: Path) -> None:
     """With ``escapes="error"`` what would be reported is refused."""
     assert silent(case, tmp_path, escapes="error") is None

@@ -8,25 +8,44 @@
 from __future__ import annotations
 
 import ctypes
+import datetime
 import math
 import random
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from random import uniform as uniform_number
+from time import monotonic
 from typing import Any
 
 import numpy as np
+import onnxruntime
+import scipy.ndimage
 import torch
 import torch.nn.functional as F
+from onnx import TensorProto, helper
+from scipy.spatial.transform import Rotation
 
 from tests.tables.case import Table, distinct, ints, normal, uniform
 
 T = torch.Tensor
 row = Table("escapes")
 CASES = row.cases
-# NumPy's buffer protocol asks nobody, so one pass cannot tell; a second pass on other inputs does.
-ONLY_A_SECOND_PASS_TELLS = ("memoryview",)
 N34, N4 = normal(3, 4), normal(4)
+GENERATOR, STATE, RANDOM = np.random.default_rng(0), np.random.RandomState(0), random.Random(0)
+SESSION = onnxruntime.InferenceSession(
+    helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Exp", ["x"], ["y"])],
+            "exp",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 4])],
+        ),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=10,
+    ).SerializeToString()
+)
 GAINS = [0.5, 1.0, 2.0, 4.0]
 
 
@@ -167,6 +186,15 @@ row("numpy_from_dlpack", lambda x: x + torch.tensor(np.from_dlpack(x * 2).copy()
 row("storage", lambda x: x * (x * 2).untyped_storage()[3], N34, reports=("storage",))
 row("storage_list", lambda x: x * (x * 2).untyped_storage().tolist()[2], N34, reports=("storage",))
 row("memoryview", lambda x: x * memoryview(x.numpy())[0, 0], N34, reports=("memoryview", "buffer", "array", "numpy"))
+row("struct_unpack", lambda x: x * struct.unpack_from("f", x.numpy())[0], N34, reports=("memoryview",))
+row("numpy_ctypes", lambda x: x * x.numpy().ctypes.data_as(ctypes.POINTER(ctypes.c_float))[0], N34, reports=("ctypes",))
+row("numpy_interface", lambda x: x * ctypes.c_float.from_address(x.numpy().__array_interface__["data"][0]).value, N34, reports=("interface",))
+row("numpy_text", lambda x: x * float(np.array2string(x.numpy()[0, 0])), N34, reports=("array2string",))
+row("numpy_broadcast_object", lambda x: x * sum(a * b for a, b in np.broadcast(x.numpy(), 2.0)), N34, reports=("broadcast",))
+row("numpy_records", lambda x: x * np.rec.fromarrays([x.numpy()[0]], names="a").a[0], N34, reports=("rec",))
+row("compiled_filter", lambda x: x + torch.from_numpy(scipy.ndimage.gaussian_filter(x.numpy(), 1.0)), N34, reports=("correlate1d",))
+row("compiled_class", lambda x: x + torch.from_numpy(Rotation.from_quat(x.numpy()).as_quat().astype(np.float32)), N34, reports=("from_quat", "compiled"))
+row("compiled_session", lambda x: x + torch.from_numpy(SESSION.run(None, {"x": x.numpy()})[0]), N34, reports=("run",))
 row("bytes", lambda x: x * np.frombuffer(x.numpy().tobytes(), np.float32)[0], N34, reports=("tobytes", "frombuffer", "numpy"))
 
 # NumPy that no torch expression stands for
@@ -197,6 +225,12 @@ row("random_torch_derived", lambda x: x + torch.rand(4).mul(2).sub(1), N34, repo
 row("random_permutation", lambda x: x[:, torch.randperm(4)], N34, reports=("random",))
 row("random_numpy", lambda x: x + torch.from_numpy(np.random.randn(4).astype(np.float32)), N34, reports=("random",))
 row("random_numpy_generator", lambda x: x + torch.from_numpy(np.random.default_rng().normal(size=4).astype(np.float32)), N34, reports=("random",))
+row("random_generator_made_before", lambda x: x * float(GENERATOR.normal()), N34, reports=("random",))
+row("random_state_made_before", lambda x: x * STATE.rand(), N34, reports=("random",))
+row("random_python_made_before", lambda x: x * RANDOM.uniform(0, 1), N34, reports=("random",))
+row("random_imported_by_name", lambda x: x * uniform_number(0, 1), N34, reports=("random",))
+row("clock_imported_by_name", lambda x: x * (monotonic() % 1), N34, reports=("time", "monotonic"))
+row("clock_calendar", lambda x: x * datetime.datetime.now().microsecond, N34, reports=("time",))
 row("random_python", lambda x: x * random.random(), N34, reports=("random",))
 row("clock", lambda x: x * (time.time() % 1), N34, reports=("time",))
 row("clock_perf_counter", lambda x: x * (time.perf_counter() % 1), N34, reports=("time", "perf_counter"))

@@ -16,7 +16,7 @@ import torch
 from leapp.capture.extents import numbers
 from leapp.capture.hooks import ORIGINAL
 from leapp.capture.indexing import basic, is_basic, leading_mask, locate, runs_backwards
-from leapp.capture.numpy_table import BLIND, CHECKS, DATA_SHAPED, IN_PLACE, SEQUENCES, THROUGH, Unmapped, lookup
+from leapp.capture.numpy_table import BLIND, CHECKS, DATA_SHAPED, IN_PLACE, SEQUENCES, TEXTS, THROUGH, Unmapped, lookup
 from leapp.capture.plain import Array, arrays_in, bare_view, digits, unwrapped, without_out
 from leapp.capture.rewrites import assemble
 from leapp.capture.source import asked_by_capture, where
@@ -115,6 +115,10 @@ class Arrays(Ufuncs):
 
         if function in BLIND or not self.concerned(operands):
             return self.quietly(numpy)
+        if function in TEXTS:
+            text = self.quietly(numpy)
+            self.escape(self.traced_by(operands), name, operands, text)
+            return text
         if function in DATA_SHAPED:
             return self.read_out(name, lambda *a, **k: np.copy(function(*a, **k)), args, kwargs)
         if function is _FULL_LIKE and arrays_in((args[1:], kwargs)):
@@ -216,11 +220,11 @@ class Arrays(Ufuncs):
         self.escape(self.traced(array), name, [array], result if source is None else digits(result), source)
         return result
 
-    def read_out(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that cannot be followed: it gets plain values, and they leave the graph."""
+    def read_out(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], package: str = "") -> Any:
+        """A call that cannot be followed, of a ``package``: it gets plain values, and they leave the graph."""
         operands = [*arrays_in(args), *arrays_in(kwargs)]
         result = self.quietly(lambda: function(*unwrapped(args), **unwrapped(kwargs)))
-        self.escape(self.traced_by(operands), name, operands, result)
+        self.escape(self.traced_by(operands), name, operands, result, at=where(beyond=package))
         return result
 
     # -- torch calls on arrays -------------------------------------------------------------------------------------------

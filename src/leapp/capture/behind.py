@@ -28,7 +28,7 @@ from leapp.capture.plain import (
     silent_numpy,
     torch_dtype,
 )
-from leapp.capture.source import where
+from leapp.capture.source import Where, where
 from leapp.capture.tape import Escape, Tape, snapshot
 from leapp.capture.traced import TracedNpArray, TracedScalar, set_current
 
@@ -127,6 +127,11 @@ class Behinds:
         if self.recorder.tapes:
             self.recorder.ages.over(root, whole)
         return whole
+
+    def knows_memory(self, array: Array) -> bool:
+        """Whether the memory of ``array`` has been met before."""
+        root = owner_of(array)
+        return id(root) in self._roots or isinstance(root.base, Tensor)
 
     def _hold(self, root: Array, whole: Tensor) -> None:
         self._roots[id(root)] = (weakref.ref(root), weakref.ref(whole))
@@ -324,7 +329,9 @@ class Behinds:
                 if found is not None:
                     yield found.tensor
 
-    def escape(self, tape: Tape | None, kind: str, operands: Iterable[Any], value: Any, source: Any = None) -> None:
+    def escape(
+        self, tape: Tape | None, kind: str, operands: Iterable[Any], value: Any, source: Any = None, at: Where | None = None
+    ) -> None:
         """Note that a value left the graph."""
         if tape is None:
             for t in self._tensors(operands):
@@ -337,7 +344,7 @@ class Behinds:
                 if ref is not None:
                     reads.append(ref)
         call: Any = None if source is None or len(reads) != 1 else (source, (reads[0],), {})
-        tape.escapes.append(Escape(kind, where(), frozen(value), call, tuple(r.slot for r in reads)))
+        tape.escapes.append(Escape(kind, at or where(), frozen(value), call, tuple(r.slot for r in reads)))
 
     def _copy_source(self, t: Tensor, target: Tensor) -> None:
         found = self.recorder.source(t)

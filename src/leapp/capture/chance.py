@@ -6,6 +6,7 @@ own code called them.
 
 from __future__ import annotations
 
+import datetime
 import functools
 import random
 import sys
@@ -21,8 +22,9 @@ from leapp.capture.recorder import Recorder
 from leapp.capture.source import is_library, where
 from leapp.capture.tape import Escape
 
-__all__ = ["watched"]
+__all__ = ["watched", "watched_methods"]
 
+_SETTING = frozenset({"seed", "setstate", "getstate", "get_state", "set_state", "spawn", "bit_generator"})
 _CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 
 
@@ -31,14 +33,33 @@ def watched(recorder: Recorder) -> Iterator[tuple[Any, str, Callable[..., Any]]]
     for name in _CLOCKS:
         yield time, name, _noted(recorder, f"time.{name}", getattr(time, name))
     for name in random.__all__:
-        if isinstance(getattr(random, name), MethodType | BuiltinFunctionType) and name not in ("seed", "setstate", "getstate"):
+        if isinstance(getattr(random, name), MethodType | BuiltinFunctionType) and name not in _SETTING:
             yield random, name, _noted(recorder, f"random.{name}", getattr(random, name))
     for name in np.random.__all__:
         function = getattr(np.random, name)
-        if name not in ("seed", "get_state", "set_state") and not isinstance(function, type) and callable(function):
+        if name not in _SETTING and not isinstance(function, type) and callable(function):
             yield np.random, name, _noted(recorder, f"np.random.{name}", function)
     memory = torch.utils.dlpack
     yield memory, "to_dlpack", _noted(recorder, "to_dlpack", getattr(memory, "to_dlpack"))  # noqa: B009
+
+
+def watched_methods(recorder: Recorder) -> Iterator[tuple[type, dict[str, Any]]]:
+    """The same for the methods of generators and of the calendar: a class, and what to put into it."""
+    for kind in (np.random.Generator, np.random.RandomState, random.Random):
+        names = [n for n in dir(kind) if not n.startswith("_") and callable(getattr(kind, n)) and n not in _SETTING]
+        yield kind, {n: _noted(recorder, f"{kind.__name__}.{n} (random)", getattr(kind, n)) for n in names}
+    for calendar in (datetime.datetime, datetime.date):
+        names = [n for n in ("now", "utcnow", "today") if n in vars(calendar)]
+        yield calendar, {n: _noted_of_class(recorder, calendar, n) for n in names}
+
+
+def _noted_of_class(recorder: Recorder, kind: type, name: str) -> Any:
+    original = vars(kind)[name]
+
+    def call(cls: type, *args: Any, **kwargs: Any) -> Any:
+        return original.__get__(None, cls)(*args, **kwargs)
+
+    return classmethod(_noted(recorder, f"{kind.__name__}.{name}", call))
 
 
 def _noted(recorder: Recorder, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
 
 from leapp.capture.arrays import Arrays
+from leapp.capture.compiled import reading
+from leapp.capture.noticing import notice
 from leapp.capture.numpy_table import SEQUENCES
 from leapp.capture.plain import arrays_in
 
@@ -26,7 +29,14 @@ def replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
     """Where, under which name, and what to put there."""
     found: list[tuple[Any, str, Any]] = [(np, name, _maker(arrays, getattr(np, name))) for name in _MAKERS]
     found.append((np, "full", _full(arrays, np.full)))
-    found += [(np, "nditer", _reading(arrays, np.nditer)), (np.vectorize, "__call__", _reading(arrays, np.vectorize.__call__))]
+    found.append((np, "nditer", reading(arrays, np.nditer, "np.nditer")))
+    found.append((np, "broadcast", reading(arrays, np.broadcast, "np.broadcast")))
+    found += [
+        (np.rec, name, reading(arrays, value, f"np.rec.{name}"))
+        for name, value in vars(np.rec).items()
+        if isinstance(value, FunctionType)
+    ]
+    found.append((np.vectorize, "__call__", reading(arrays, np.vectorize.__call__, "np.vectorize")))
     found.append((torch, "from_numpy", _from_numpy(arrays)))
     found.append((torch.Tensor, "__array_wrap__", _array_wrap(arrays)))
     found.append((torch.Tensor, "__array_function__", _array_function(arrays)))
@@ -35,30 +45,22 @@ def replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
 
 def _maker(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:
     name = original.__name__
+    names = {name}
 
     @functools.wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
+        notice(*args[:1])
         if args and type(args[0]) is not np.ndarray and arrays.listening and arrays_in(args[0]):
-            if name in sys._getframe(1).f_code.co_names:
+            caller = sys._getframe(1)
+            if not names.isdisjoint(caller.f_code.co_names):
                 return arrays.make(original, *args, **kwargs)
             # Whoever calls is compiled code: it will read the memory of what it gets.
-            return arrays.read_out(f"compiled code calling np.{name}", original, args, kwargs)
+            package = caller.f_globals.get("__name__", "").partition(".")[0]
+            return arrays.read_out(f"compiled code calling np.{name}", original, args, kwargs, package)
         return original(*args, **kwargs)
 
+    make.names = names  # type: ignore[attr-defined]
     return make
-
-
-def _reading(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Something of NumPy that reads its arguments and cannot be followed."""
-    name = f"np.{getattr(original, '__qualname__', original)}".removesuffix(".__call__")
-
-    @functools.wraps(original)
-    def read(*args: Any, **kwargs: Any) -> Any:
-        if not arrays.listening or not arrays.concerned(arrays_in((args, kwargs))):
-            return original(*args, **kwargs)
-        return arrays.read_out(name, original, args, kwargs)
-
-    return read
 
 
 def _full(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,6 +138,7 @@ def _gathering(arrays: Arrays, original: Any) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def gathering(*args: Any, **kwargs: Any) -> Any:
+        notice(*args, *kwargs.values())
         if arrays.listening and any(type(a) in (list, tuple) for a in args):
             args = tuple(_gathered(arrays, a, sequences) for a in args)
         return original(*args, **kwargs)
@@ -157,6 +160,7 @@ class _Ufunc:
 
     def __init__(self, arrays: Arrays, original: np.ufunc) -> None:
         self._arrays, self._original = arrays, original
+        self.__wrapped__ = original
         for name in ("reduce", "accumulate", "outer", "at", "reduceat"):
             setattr(self, name, self._method(getattr(original, name)))
 
@@ -167,17 +171,18 @@ class _Ufunc:
     def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return method(*self._ready(args), **kwargs)
+            return method(*self._ready(args, kwargs), **kwargs)
 
         return call
 
-    def _ready(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        notice(*args, *kwargs.values())
         if self._arrays.listening and any(type(a) in (list, tuple) for a in args):
             return tuple(_gathered(self._arrays, a) for a in args)
         return args
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._original(*self._ready(args), **kwargs)
+        return self._original(*self._ready(args, kwargs), **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)

@@ -1,9 +1,9 @@
-"""What NumPy offers no hook for: seeing a plain array being indexed with, or written with, a traced value.
+"""What NumPy offers no hook for: seeing what is done with a plain array.
 
-``plain[i] = traced`` runs in C and asks nobody. While a session follows arrays, the subscript slots of ``np.ndarray`` point to
-CPython's own dispatch to ``__getitem__`` and ``__setitem__``, and the methods listed here are ordinary Python functions. An
-array that receives traced values changes its class in place, as ``__class__`` assignment would do if built-in types allowed
-it, and gets its class back at the end. Nothing here knows tapes or torch.
+``plain[i] = traced`` and ``plain += 1`` run in C and ask nobody. While a session follows arrays, the slots of ``np.ndarray``
+for subscripts, operators, comparisons and iteration point to CPython's own dispatch to the methods of those names, and these
+are ordinary Python functions. An array that receives traced values changes its class in place, as ``__class__`` assignment
+would do if built-in types allowed it, and gets its class back at the end. Nothing here knows tapes or torch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NUMBER_TYPES", "ORIGINAL", "Hooks", "change_class", "make_type", "new_number", "supported"]
+__all__ = [
+    "NUMBER_TYPES", "OPERATORS", "ORIGINAL", "Hooks", "change_class", "make_type", "new_number", "set_attributes",
+    "supported", "watch_buffer",
+]  # fmt: skip
 
 # Of CPython's PyObject, PyTypeObject and PyMappingMethods: the same in every release since 3.8, without free threading.
 _WORD = ctypes.sizeof(ctypes.c_void_p)
-_OB_TYPE, _TP_BASICSIZE, _TP_AS_MAPPING = 1 * _WORD, 4 * _WORD, 14 * _WORD
-_SUBSCRIPT, _ASS_SUBSCRIPT = 1 * _WORD, 2 * _WORD
-_TP_NEW = 39 * _WORD
+_OB_TYPE, _TP_BASICSIZE, _TP_AS_NUMBER, _TP_AS_SEQUENCE, _TP_AS_MAPPING = (n * _WORD for n in (1, 4, 12, 13, 14))
+_TP_AS_BUFFER, _TP_RICHCOMPARE, _TP_ITER, _TP_NEW = (n * _WORD for n in (20, 25, 27, 39))
+_SUBSCRIPT, _ASS_SUBSCRIPT, _CONTAINS = 1 * _WORD, 2 * _WORD, 7 * _WORD
+_NUMBER_SLOTS = [n * _WORD for n in range(36) if n != 17]  # one is reserved
 _DEFAULT_FLAGS = 1 << 18 | 1 << 10  # a type others may derive from; without garbage collection, like ndarray
 
 ORIGINAL: Mapping[str, Callable[..., Any]] = dict(np.ndarray.__dict__)
@@ -43,15 +47,23 @@ class _Spec(ctypes.Structure):
     )  # fmt: skip
 
 
+_BINARY = "add sub mul truediv floordiv mod divmod pow matmul and or xor lshift rshift".split()
+OPERATORS = [
+    *(f"__{p}{n}__" for n in _BINARY for p in ("", "r", "i") if (p, n) != ("i", "divmod")),
+    *(f"__{n}__" for n in "neg pos abs invert bool int float index lt le eq ne gt ge iter contains".split()),
+]
+"""What CPython reaches through slots, apart from subscripts."""
+
+
 class _Dispatching:
     """Its slots are CPython's dispatch to Python methods."""
 
     def __new__(cls) -> _Dispatching:
         return super().__new__(cls)
 
-    def __getitem__(self, index: Any) -> None: ...
-
-    def __setitem__(self, index: Any, value: Any) -> None: ...
+    for _name in (*OPERATORS, "__getitem__", "__setitem__"):
+        vars()[_name] = lambda self, *args: None
+    del _name
 
 
 def _word(address: int) -> ctypes.c_void_p:
@@ -78,7 +90,7 @@ def new_number(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return _NEW[kind](kind, args, id(kwargs) if kwargs else None)
 
 
-_specs: list[Any] = []
+_specs: list[Any] = []  # what CPython keeps pointers to
 
 
 def make_type(name: str, bases: tuple[type, ...]) -> Any:
@@ -86,8 +98,28 @@ def make_type(name: str, bases: tuple[type, ...]) -> Any:
     create = ctypes.pythonapi.PyType_FromSpecWithBases
     create.restype, create.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object]
     spec = _Spec(name.encode(), 0, 0, _DEFAULT_FLAGS, (_Slot * 1)())
-    _specs.append(spec)  # older releases keep a pointer to the name
+    _specs.append(spec)
     return create(ctypes.addressof(spec), bases)
+
+
+_GetBuffer = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_int)
+
+
+def watch_buffer(kind: type, tell: Callable[[Any], None]) -> None:
+    """Call ``tell`` whenever the memory of an instance of ``kind`` is asked for through the buffer protocol."""
+    place = _word(_word(id(kind) + _TP_AS_BUFFER).value or 0)
+    original = _GetBuffer(place.value or 0)
+
+    def get_buffer(instance: Any, view: int, flags: int) -> int:
+        tell(instance)
+        try:
+            return int(original(instance, view, flags))
+        except Exception:  # a callback cannot pass an error on; its caller knows that there was one
+            return -1
+
+    callback = _GetBuffer(get_buffer)
+    _specs.append(callback)
+    place.value = ctypes.cast(callback, ctypes.c_void_p).value
 
 
 def change_class(array: np.ndarray[Any, Any], to: type) -> None:
@@ -117,10 +149,12 @@ class Hooks:
         """Replace everything, and make CPython ask for it."""
         if self._undo:
             return
-        mapping, python = (_word(id(t) + _TP_AS_MAPPING).value or 0 for t in (np.ndarray, _Dispatching))
         self._attributes(np.ndarray, self._methods)
-        for slot in (_SUBSCRIPT, _ASS_SUBSCRIPT):
-            self._slot(mapping + slot, python + slot)
+        self._table(_TP_AS_MAPPING, [_SUBSCRIPT, _ASS_SUBSCRIPT])
+        self._table(_TP_AS_NUMBER, _NUMBER_SLOTS)
+        self._table(_TP_AS_SEQUENCE, [_CONTAINS])
+        for slot in (_TP_RICHCOMPARE, _TP_ITER):
+            self._slot(id(np.ndarray) + slot, id(_Dispatching) + slot)
         for number in NUMBER_TYPES:
             self._attributes(number, {"__new__": staticmethod(self._make)})
             self._slot(id(number) + _TP_NEW, id(_Dispatching) + _TP_NEW)
@@ -130,22 +164,32 @@ class Hooks:
         while self._undo:
             self._undo.pop()()
 
+    def _table(self, table: int, slots: list[int]) -> None:
+        array, python = (_word(id(t) + table).value or 0 for t in (np.ndarray, _Dispatching))
+        for slot in slots:
+            self._slot(array + slot, python + slot)
+
     def _slot(self, address: int, source: int) -> None:
         original = _word(address).value
         _word(address).value = _word(source).value
         self._undo.append(lambda: setattr(_word(address), "value", original))
 
     def _attributes(self, owner: type, attributes: Mapping[str, Any]) -> None:
-        own = gc.get_referents(owner.__dict__)[0]
-        before = {name: own.get(name) for name in attributes}
-        _update(owner, own, attributes)
-        self._undo.append(lambda: _update(owner, own, before))
+        self._undo.append(set_attributes(owner, attributes))
 
 
-def _update(owner: type, own: dict[str, Any], attributes: Mapping[str, Any]) -> None:
+def set_attributes(owner: type, attributes: Mapping[str, Any]) -> Callable[[], None]:
+    """Set attributes of a class that may be a built-in one, and give what puts the old ones back."""
+    before = {name: vars(owner).get(name) for name in attributes}
+    _update(owner, attributes)
+    return lambda: _update(owner, before)
+
+
+def _update(owner: type, attributes: Mapping[str, Any]) -> None:
     for name, value in attributes.items():
-        if value is None:
-            own.pop(name, None)
-        else:
-            own[name] = value
+        try:
+            delattr(owner, name) if value is None else setattr(owner, name, value)
+        except TypeError:  # built-in: its dictionary takes what the class refuses, but no slot follows
+            own = gc.get_referents(owner.__dict__)[0]
+            own.pop(name, None) if value is None else own.update({name: value})
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))

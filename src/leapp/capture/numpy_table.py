@@ -22,7 +22,7 @@ from torch._numpy import _binary_ufuncs_impl, _unary_ufuncs_impl
 
 __all__ = [
     "BLIND", "CHECKS", "DATA_SHAPED", "FUNCTIONS", "IN_PLACE", "NUMBERS", "NUMPY_UFUNCS", "SCIPY_UFUNCS", "SEQUENCES",
-    "THROUGH", "UFUNCS", "Unmapped", "accumulated", "lookup", "reduced", "tensor",
+    "TEXTS", "THROUGH", "UFUNCS", "Unmapped", "accumulated", "lookup", "reduced", "tensor",
 ]  # fmt: skip
 
 Tensor = torch.Tensor
@@ -58,10 +58,13 @@ BLIND = frozenset(
     _named(
         "zeros_like ones_like empty_like ndim result_type can_cast min_scalar_type common_type iscomplexobj isrealobj "
         "may_share_memory shares_memory broadcast_shapes tril_indices_from triu_indices_from diag_indices_from "
-        "array_repr array_str array2string einsum_path"
+        "einsum_path"
     )
 )
 """Functions that do not look at values."""
+
+TEXTS = frozenset(_named("array_repr array_str array2string"))
+"""Functions that write values down."""
 
 DATA_SHAPED = frozenset(_named("trim_zeros"))
 """Functions that return part of their argument, as its values decide."""

@@ -73,10 +73,17 @@ def asked_by_capture() -> bool:
     return sys._getframe(3).f_code.co_filename.startswith(_CAPTURE)
 
 
-def where(depth: int = 1) -> Where:
-    """The innermost frame of the caller's stack that is user code: neither leapp, torch, NumPy nor the standard library."""
+def where(depth: int = 1, beyond: str = "") -> Where:
+    """The innermost frame of the caller's stack that is user code: neither leapp, torch, NumPy nor the standard library.
+
+    Args:
+        depth: How many frames to leave out.
+        beyond: A package that the place shall not be in either, if anybody called it.
+    """
     frame: FrameType | None = sys._getframe(depth)
     first = frame
+    if beyond:
+        frame = _caller_of(beyond, frame)
     while frame is not None:
         code = frame.f_code
         name = code.co_filename
@@ -88,3 +95,12 @@ def where(depth: int = 1) -> Where:
         frame = frame.f_back
     assert first is not None
     return Where(first.f_code, first.f_lasti)
+
+
+def _caller_of(package: str, frame: FrameType | None) -> FrameType | None:
+    last = within = frame
+    while within is not None:
+        if within.f_globals.get("__name__", "").partition(".")[0] == package:
+            last = within.f_back
+        within = within.f_back
+    return last or frame

@@ -6,19 +6,18 @@ An array of these classes that nothing is recorded about behaves as NumPy's own,
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from leapp.capture.hooks import ORIGINAL, make_type, new_number
+from leapp.capture.hooks import ORIGINAL, make_type, supported, watch_buffer
 
 if TYPE_CHECKING:
     from leapp.capture.arrays import Arrays
 
-__all__ = ["PLAIN_METHODS", "TracedNpArray", "TracedScalar", "listening", "make_number", "set_current"]
+__all__ = ["ArrayMethods", "TracedNpArray", "TracedScalar", "listening", "set_current"]
 
 _current: Arrays | None = None
 
@@ -80,6 +79,29 @@ def _shape_of(name: str) -> property:
     return property(read, write)
 
 
+def _memory(name: str) -> property:
+    """A property that gives away the memory of the array."""
+
+    def read(self: Any) -> Any:
+        _tell(self, name)
+        return ORIGINAL[name].__get__(self)
+
+    return property(read)
+
+
+def _tell(array: Any, kind: str = "memoryview") -> None:
+    arrays = listening()
+    if arrays is not None:
+        arrays.escape(arrays.traced(array), kind, [array], _bare(array))
+
+
+def _text(array: Any, kind: str, text: str) -> str:
+    arrays = listening()
+    if arrays is not None:
+        arrays.escape(arrays.traced(array), kind, [array], text)
+    return text
+
+
 def _sequence(args: tuple[Any, ...]) -> Any:
     return args[0] if len(args) == 1 else args
 
@@ -101,6 +123,8 @@ class ArrayMethods:
         vars()[_name] = _leaving(_name)
     for _name in "shape size nbytes".split():
         vars()[_name] = _shape_of(_name)
+    for _name in "data ctypes __array_interface__ __array_struct__".split():
+        vars()[_name] = _memory(_name)
     for _name in "lt le eq ne gt ge".split():
         vars()[f"__{_name}__"] = ORIGINAL[f"__{_name}__"]
     del _name
@@ -147,31 +171,19 @@ class ArrayMethods:
         return bool((self == value).any())
 
     def __format__(self, spec: str) -> str:
-        arrays = listening()
-        text = format(_bare(self), spec)
-        if arrays is not None:
-            arrays.escape(arrays.traced(self), "__format__", [self], text)
-        return text
+        return _text(self, "__format__", format(_bare(self), spec))
 
     def __repr__(self) -> str:
-        return repr(_bare(self))
+        return _text(self, "__repr__", repr(_bare(self)))
 
     def __str__(self) -> str:
-        return str(_bare(self))
+        return _text(self, "__str__", str(_bare(self)))
 
     def __copy__(self) -> Any:
         return self.copy()
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self.copy()
-
-    if sys.version_info >= (3, 12):
-
-        def __buffer__(self, flags: int) -> memoryview:
-            arrays = listening()
-            if arrays is not None:
-                arrays.escape(arrays.traced(self), "memoryview", [self], _bare(self))
-            return ORIGINAL["__buffer__"](ORIGINAL["view"](self, np.ndarray), flags)  # type: ignore[no-any-return]
 
     @property
     def T(self) -> Any:  # noqa: N802
@@ -342,6 +354,8 @@ def _outside(result: Any, out: Any) -> Any:
 
 TracedNpArray: Any = make_type("leapp.capture.traced.TracedNpArray", (ArrayMethods, np.ndarray))
 """A NumPy array whose calls a session sees."""
+if supported():
+    watch_buffer(TracedNpArray, _tell)
 
 
 def _beside_tensor(name: str, reflected: bool) -> Callable[..., Any]:
@@ -384,67 +398,3 @@ class TracedScalar(TracedNpArray):  # type: ignore[misc]
 
     def __len__(self) -> int:
         raise TypeError(f"object of type 'numpy.{self.dtype.name}' has no len()")
-
-
-# -- methods of plain arrays that may be given traced ones ---------------------------------------------------------------
-
-
-def _seen(value: Any) -> bool:
-    """Whether an argument could hold a traced value."""
-    if isinstance(value, np.ndarray):
-        return type(value) is not np.ndarray
-    if isinstance(value, (tuple, list)):
-        return any(_seen(v) for v in value)
-    return isinstance(value, torch.Tensor)
-
-
-def _plain_getitem(self: Any, index: Any) -> Any:
-    if _seen(index):
-        arrays = listening()
-        if arrays is not None:
-            return arrays.getitem(self, index)
-    return ORIGINAL["__getitem__"](self, index)
-
-
-def _plain_setitem(self: Any, index: Any, value: Any) -> None:
-    if _seen(index) or _seen(value):
-        arrays = listening()
-        if arrays is not None:
-            arrays.setitem(self, index, value)
-            return
-    ORIGINAL["__setitem__"](self, index, value)
-
-
-def make_number(kind: Any, *args: Any, **kwargs: Any) -> Any:
-    """A number type of NumPy called on a traced value."""
-    if args and _seen(args[0]):
-        arrays = listening()
-        if arrays is not None and arrays.concerned([args[0]] if isinstance(args[0], np.ndarray) else args[0]):
-            made = np.array(args[0]).astype(np.dtype(kind))
-            return made if made.ndim else made[()]
-    return new_number(kind, args, kwargs)
-
-
-def _plain_method(name: str) -> Callable[..., Any]:
-    function = getattr(np, name)
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        arrays = listening() if _seen(args) else None
-        if arrays is None:
-            return ORIGINAL[name](self, *args, **kwargs)
-        return arrays.function(function, (args[0], self, *args[1:]) if name == "compress" else (self, *args), kwargs)
-
-    return method
-
-
-def _plain_fill(self: Any, value: Any) -> None:
-    self[...] = value
-
-
-PLAIN_METHODS: dict[str, Callable[..., Any]] = {
-    "__getitem__": _plain_getitem,
-    "__setitem__": _plain_setitem,
-    "fill": _plain_fill,
-    **{name: _plain_method(name) for name in "dot take put searchsorted choose compress repeat".split()},
-}
-"""For :class:`~leapp.capture.hooks.Hooks`."""

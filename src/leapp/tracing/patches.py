@@ -13,17 +13,21 @@ from types import ModuleType
 from typing import Any
 
 from leapp.capture.calls import tensors
-from leapp.capture.chance import watched
+from leapp.capture.chance import watched, watched_methods
+from leapp.capture.compiled import compiled_callables
 from leapp.capture.crossings import list_replacements, replacements
-from leapp.capture.hooks import Hooks, supported
+from leapp.capture.hooks import Hooks, set_attributes, supported
+from leapp.capture.noticing import PLAIN_METHODS, make_number
 from leapp.capture.pickling import reduce
 from leapp.capture.plain import arrays_in
 from leapp.capture.recorder import PLAIN, Recorder
 from leapp.capture.source import where
-from leapp.capture.traced import PLAIN_METHODS, make_number
 from leapp.errors import AnnotationError, AnnotationTypeError, TraceError
 
 __all__ = ["FunctionPatch", "Patches", "check_patches"]
+
+# What these import from one another is theirs.
+_DEFINING = frozenset({"numpy", "torch", "leapp", *sys.stdlib_module_names})
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,9 @@ class Patches:
             self._follow_pickling()
             self._follow_threads()
             self._keep_exporters_apart()
-            for owner, name, replacement in watched(self._recorder):
-                self._replace(owner, name, replacement)
+            for kind, attributes in watched_methods(self._recorder):
+                self._undo.append(set_attributes(kind, attributes))
+            self._replace_all(watched(self._recorder))
             if self._follow_arrays:
                 self._follow_numpy()
             for patch in self._patches:
@@ -143,6 +148,20 @@ class Patches:
 
         self._undo.append(undo)
 
+    def _replace_all(self, replacements: Iterable[tuple[Any, str, Any]]) -> None:
+        """Replace functions where they are defined, and where somebody has imported them by name."""
+        by_original: dict[int, Any] = {}
+        for owner, name, replacement in replacements:
+            if isinstance(owner, ModuleType):
+                by_original[id(getattr(owner, name))] = replacement
+            self._replace(owner, name, replacement)
+        for module in [m for n, m in list(sys.modules.items()) if n.partition(".")[0] not in _DEFINING]:
+            for name, value in list(getattr(module, "__dict__", {}).items()):
+                found = by_original.get(id(value))
+                if found is not None and found.__wrapped__ is value:
+                    getattr(found, "names", set()).add(name)
+                    self._replace(module, name, found)
+
     def _switch(self, patch: FunctionPatch) -> Callable[..., Any]:
         original = getattr(patch.module, patch.function_name)
         recorder = self._recorder
@@ -158,20 +177,27 @@ class Patches:
     def _follow_numpy(self) -> None:
         """See values cross between NumPy and torch; plain arrays are watched from the first traced array on."""
         arrays = self._recorder.arrays
-        for owner, name, replacement in replacements(arrays):
-            self._replace(owner, name, replacement)
+        self._replace_all(replacements(arrays))
         hooks = Hooks(PLAIN_METHODS, make_number)
 
         def first_use() -> None:
             arrays.on_first_use = None
-            for owner, name, replacement in list_replacements(arrays):
-                self._replace(owner, name, replacement)
+            self._replace_all(list_replacements(arrays))
             if supported():
                 hooks.install()
                 self._undo.append(hooks.remove)
                 arrays.following = True
+            self._follow_compiled_code()
 
         arrays.on_first_use = first_use
+
+    def _follow_compiled_code(self) -> None:
+        """Note which compiled functions read traced arrays."""
+        functions, methods = compiled_callables(self._recorder.arrays)
+        for owner, name, replacement in functions:
+            self._replace(owner, name, replacement)
+        for kind, attributes in methods:
+            self._undo.append(set_attributes(kind, attributes))
 
     def _follow_threads(self) -> None:
         """Listen to threads that are started, and to work that is handed to a pool."""

@@ -136,7 +136,10 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 def _bits(t: Tensor) -> Tensor:
     t = t.detach().contiguous()
-    return t.reshape(-1).view(torch.uint8) if not t.is_quantized and t.layout == torch.strided else t
+    if t.is_quantized or t.layout != torch.strided:
+        return t
+    flat = t.reshape(-1)
+    return (flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)).view(torch.uint8)
 
 
 def _is_first_value(node: NodeTrace, port: InputPort, t: Tensor) -> bool:

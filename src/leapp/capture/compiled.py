@@ -1,0 +1,83 @@
+"""Compiled code of other packages: it reads the memory of the arrays it is given, and asks nobody.
+
+Its functions, and the methods of its classes, are therefore replaced while a session follows arrays: given a traced array they
+get the plain one, and that its value left the graph is noted. NumPy and torch have ways of their own to be seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, ModuleType, WrapperDescriptorType
+from typing import Any
+
+from leapp.capture.arrays import Arrays
+from leapp.capture.plain import arrays_in
+
+__all__ = ["Found", "compiled_callables", "reading"]
+
+Found = tuple[Any, str, Any]
+_SEEN_OTHERWISE = frozenset({"numpy", "torch", "functorch", "leapp", *sys.stdlib_module_names})
+# Names of types that C extensions, Cython, pybind11 and nanobind give their functions and methods.
+_FUNCTIONS = frozenset({"builtin_function_or_method", "cython_function_or_method", "fused_cython_function", "nb_func"})
+_HEAP, _MUTABLE = 1 << 9, 1 << 9 | 1 << 8  # of a class's flags: made at run time; the second is set where nothing may change
+_METHODS = _FUNCTIONS | {"method_descriptor", "instancemethod", "nb_method"}
+
+
+def reading(arrays: Arrays, original: Callable[..., Any], name: str, package: str = "") -> Callable[..., Any]:
+    """``original``, of a ``package``, as a reader of traced arrays."""
+
+    @functools.wraps(original, updated=())
+    def read(*args: Any, **kwargs: Any) -> Any:
+        if not arrays.listening or not arrays.concerned(arrays_in((args, kwargs))):
+            return original(*args, **kwargs)
+        return arrays.read_out(name, original, args, kwargs, package)
+
+    return read
+
+
+def compiled_callables(arrays: Arrays) -> tuple[list[Found], list[tuple[type, dict[str, Any]]]]:
+    """The functions to replace in modules, and the methods to replace in classes."""
+    functions: list[Found] = []
+    classes: dict[int, type] = {}
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and not _is_seen(name):
+            for attribute, value in list(vars(module).items()):
+                if isinstance(value, type):
+                    classes[id(value)] = value
+                elif type(value).__name__ in _FUNCTIONS:
+                    if not _is_seen(getattr(value, "__module__", None) or _of_instance(value) or name):
+                        functions.append((module, attribute, reading(arrays, value, f"{name}.{attribute}", _top(name))))
+                elif callable(value):
+                    classes[id(type(value))] = type(value)
+    return functions, [(c, m) for c in classes.values() if (m := dict(_methods(arrays, c)))]
+
+
+def _methods(arrays: Arrays, kind: type) -> Iterator[tuple[str, Any]]:
+    module = getattr(kind, "__module__", None)
+    if not isinstance(module, str) or _is_seen(module):
+        return
+    for name, value in list(vars(kind).items()):
+        static = isinstance(value, staticmethod)
+        function = value.__func__ if isinstance(value, staticmethod) else value
+        if type(function).__name__ in _METHODS and not name.startswith("__"):
+            made = reading(arrays, function, f"{kind.__name__}.{name}", _top(module))
+            yield name, staticmethod(made) if static else made
+    call = next((vars(b)["__call__"] for b in kind.__mro__ if "__call__" in vars(b)), None)
+    if isinstance(call, WrapperDescriptorType) and not issubclass(kind, type) and kind.__flags__ & _MUTABLE == _HEAP:
+        yield "__call__", reading(arrays, call, f"a {kind.__name__}", _top(module))
+
+
+def _of_instance(value: Any) -> str | None:
+    """The module of the object that a bound built-in method belongs to."""
+    owner = value.__self__ if isinstance(value, BuiltinFunctionType) else None
+    return None if owner is None or isinstance(owner, ModuleType) else type(owner).__module__
+
+
+def _is_seen(module: str) -> bool:
+    return _top(module) in _SEEN_OTHERWISE
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]

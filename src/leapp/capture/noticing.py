@@ -1,0 +1,127 @@
+"""What plain arrays and NumPy's number types do while a session follows arrays.
+
+A plain array may be given a traced value, or lie over memory that has become traced since the array was made. Either is noticed
+at the next thing done with it: the array is then followed, and the call goes to the class of traced arrays.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from leapp.capture.hooks import OPERATORS, ORIGINAL, new_number
+from leapp.capture.traced import ArrayMethods, listening
+
+__all__ = ["PLAIN_METHODS", "make_number", "notice"]
+
+
+_ENTRANCES = frozenset({__name__, "leapp.capture.crossings"})
+_LIBRARIES = frozenset({"leapp", "numpy", "torch"})
+
+
+def notice(*values: Any) -> bool:
+    """Follow every plain array in ``values`` that lies over traced memory; whether there was one."""
+    found = False
+    for value in values:
+        if type(value) is np.ndarray:
+            arrays = listening()
+            if arrays is not None and arrays.knows_memory(value) and _is_users_call() and arrays.concerned([value]):
+                arrays.follow(value)
+                found = True
+        elif type(value) in (list, tuple):
+            found = notice(*value) or found
+    return found
+
+
+def _is_users_call() -> bool:
+    """Whether the call came from outside leapp and the libraries: what they do inside is none of the program's steps."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") in _ENTRANCES:
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES
+
+
+def _seen(value: Any) -> bool:
+    """Whether an argument could hold a traced value."""
+    if isinstance(value, np.ndarray):
+        return type(value) is not np.ndarray
+    if isinstance(value, (tuple, list)):
+        return any(_seen(v) for v in value)
+    return isinstance(value, torch.Tensor)
+
+
+def _getitem(self: Any, index: Any) -> Any:
+    if notice(self) or _seen(index):
+        arrays = listening()
+        if arrays is not None:
+            return arrays.getitem(self, index)
+    return ORIGINAL["__getitem__"](self, index)
+
+
+def _setitem(self: Any, index: Any, value: Any) -> None:
+    if notice(self, value) or _seen(index) or _seen(value):
+        arrays = listening()
+        if arrays is not None:
+            arrays.setitem(self, index, value)
+            return
+    ORIGINAL["__setitem__"](self, index, value)
+
+
+def _fill(self: Any, value: Any) -> None:
+    self[...] = value
+
+
+def _noticing(name: str) -> Any:
+    """A method or property that asks for the memory first."""
+    original: Any = ORIGINAL[name]
+    if not callable(original):
+        return property(
+            lambda self: getattr(self, name) if notice(self) else original.__get__(self),
+            lambda self, value: original.__set__(self, value),
+        )
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self, name)(*args, **kwargs) if notice(self) else original(self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _given(name: str) -> Callable[..., Any]:
+    """A method that may be given traced values."""
+    function = getattr(np, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        arrays = listening() if notice(self, *args) or _seen(args) else None
+        if arrays is None:
+            return ORIGINAL[name](self, *args, **kwargs)
+        return arrays.function(function, (args[0], self, *args[1:]) if name == "compress" else (self, *args), kwargs)
+
+    return method
+
+
+_METADATA = frozenset("shape size nbytes __hash__ __len__ __array_ufunc__ __array_function__ __reduce__".split())
+
+PLAIN_METHODS: dict[str, Any] = {
+    **{n: _noticing(n) for n in [*vars(ArrayMethods), *OPERATORS] if n in vars(np.ndarray) and n not in _METADATA},
+    **{name: _given(name) for name in "dot take put searchsorted choose compress repeat".split()},
+    "__getitem__": _getitem,
+    "__setitem__": _setitem,
+    "fill": _fill,
+}
+"""For :class:`~leapp.capture.hooks.Hooks`."""
+
+
+def make_number(kind: Any, *args: Any, **kwargs: Any) -> Any:
+    """A number type of NumPy called on a traced value."""
+    if args and (notice(args[0]) or _seen(args[0])):
+        arrays = listening()
+        if arrays is not None and arrays.concerned([args[0]] if isinstance(args[0], np.ndarray) else args[0]):
+            made = np.array(args[0]).astype(np.dtype(kind))
+            return made if made.ndim else made[()]
+    return new_number(kind, args, kwargs)
