@@ -145,7 +145,7 @@ def depends(program: Program, name: str) -> bool:
 
 
 def trace_all(programs: list[Program], backend: str, directory: Path) -> Pipeline:
-    leapp.start("arrays", save_path=directory, escapes="warn")
+    leapp.start("arrays", save_path=directory, escapes="error")
     try:
         for n, program in enumerate(programs):
             plain, held = program.pool(1), program.pool(1)

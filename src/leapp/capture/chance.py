@@ -12,7 +12,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, MethodType
+from types import BuiltinFunctionType, FrameType, MethodType
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,18 @@ def _noted(recorder: Recorder, kind: str, function: Callable[..., Any]) -> Calla
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         value = function(*args, **kwargs)
-        if recorder.tapes and recorder.installed and not is_library(sys._getframe(1).f_code.co_filename):
+        caller = sys._getframe(1)
+        if recorder.tapes and recorder.installed and not is_library(caller.f_code.co_filename) and not _importing(caller):
             recorder.tapes[-1].escapes.append(Escape(kind, where(), value))
         return value
 
     return call
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether a module is being loaded: what it draws then is no step of the program."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            return True
+        frame = frame.f_back
+    return False

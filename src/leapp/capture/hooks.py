@@ -28,6 +28,7 @@ _OB_TYPE, _TP_BASICSIZE, _TP_AS_NUMBER, _TP_AS_SEQUENCE, _TP_AS_MAPPING = (n * _
 _TP_AS_BUFFER, _TP_RICHCOMPARE, _TP_ITER, _TP_NEW = (n * _WORD for n in (20, 25, 27, 39))
 _SUBSCRIPT, _ASS_SUBSCRIPT, _CONTAINS = 1 * _WORD, 2 * _WORD, 7 * _WORD
 _NUMBER_SLOTS = [n * _WORD for n in range(36) if n != 17]  # one is reserved
+_HEAP_TYPE = 1 << 9
 _DEFAULT_FLAGS = 1 << 18 | 1 << 10  # a type others may derive from; without garbage collection, like ndarray
 
 ORIGINAL: Mapping[str, Callable[..., Any]] = dict(np.ndarray.__dict__)
@@ -127,9 +128,12 @@ def change_class(array: np.ndarray[Any, Any], to: type) -> None:
     old = type(array)
     if old is to or to.__basicsize__ != old.__basicsize__:
         return
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(to))
+    # An instance holds a reference to its class, unless the class is a static one.
+    if to.__flags__ & _HEAP_TYPE:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(to))
     _word(id(array) + _OB_TYPE).value = id(to)
-    ctypes.pythonapi.Py_DecRef(ctypes.py_object(old))
+    if old.__flags__ & _HEAP_TYPE:
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(old))
 
 
 class Hooks:

@@ -77,7 +77,7 @@ def _fill(self: Any, value: Any) -> None:
 
 
 def _noticing(name: str) -> Any:
-    """A method or property that asks for the memory first."""
+    """A method or property that asks for the memory first, its own and that of the arguments."""
     original: Any = ORIGINAL[name]
     if not callable(original):
         return property(
@@ -86,7 +86,10 @@ def _noticing(name: str) -> Any:
         )
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self, name)(*args, **kwargs) if notice(self) else original(self, *args, **kwargs)
+        if notice(self):
+            return getattr(self, name)(*args, **kwargs)
+        notice(*args)
+        return original(self, *args, **kwargs)
 
     method.__name__ = name
     return method
