@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import os
 import random
 import sys
 import time
@@ -31,7 +32,7 @@ _CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "m
 def watched(recorder: Recorder) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """Owner, name and replacement of every function to watch."""
     for name in _CLOCKS:
-        yield time, name, _noted(recorder, f"time.{name}", getattr(time, name))
+        yield time, name, _noted(recorder, f"time.{name}", getattr(time, name), clock=True)
     for name in random.__all__:
         if isinstance(getattr(random, name), MethodType | BuiltinFunctionType) and name not in _SETTING:
             yield random, name, _noted(recorder, f"random.{name}", getattr(random, name))
@@ -59,25 +60,28 @@ def _noted_of_class(recorder: Recorder, kind: type, name: str) -> Any:
     def call(cls: type, *args: Any, **kwargs: Any) -> Any:
         return original.__get__(None, cls)(*args, **kwargs)
 
-    return classmethod(_noted(recorder, f"{kind.__name__}.{name}", call))
+    return classmethod(_noted(recorder, f"{kind.__name__}.{name}", call, clock=True))
 
 
-def _noted(recorder: Recorder, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _noted(recorder: Recorder, kind: str, function: Callable[..., Any], clock: bool = False) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         value = function(*args, **kwargs)
-        caller = sys._getframe(1)
-        if recorder.tapes and recorder.installed and not is_library(caller.f_code.co_filename) and not _importing(caller):
+        if recorder.tapes and recorder.installed and _is_a_step(sys._getframe(1), clock):
             recorder.tapes[-1].escapes.append(Escape(kind, where(), value))
         return value
 
     return call
 
 
-def _importing(frame: FrameType | None) -> bool:
-    """Whether a module is being loaded: what it draws then is no step of the program."""
+def _is_a_step(frame: FrameType | None, clock: bool) -> bool:
+    """Whether a call belongs to the program: packages look at the clock for reasons of their own, and draw while loading."""
+    assert frame is not None
+    file = frame.f_code.co_filename
+    if is_library(file) or (clock and f"{os.sep}site-packages{os.sep}" in file):
+        return False
     while frame is not None:
         if frame.f_globals.get("__name__") == "importlib._bootstrap":
-            return True
+            return False
         frame = frame.f_back
-    return False
+    return True
