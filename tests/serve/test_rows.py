@@ -14,17 +14,17 @@ from leapp import annotate
 from leapp.client import Client
 from leapp.errors import BundleError, InputError, ServerError
 from leapp.runtime import Pipeline
-from leapp.serve import Options
+from leapp.serve import Options, Service
 
 ROWS = 4
 
 
-def export(directory: Path, mix: bool = False, start: torch.Tensor | None = None) -> Path:
-    """A recurrent policy for four robots at once. With ``mix``, each sees the mean of all."""
+def export(directory: Path, mix: bool = False, start: torch.Tensor | None = None, dynamic: bool = False) -> Path:
+    """A recurrent policy for four robots at once, or for any number. With ``mix``, each sees the mean of all."""
     generator = torch.Generator().manual_seed(5)
     weight, table = torch.randn(3, 3, generator=generator), torch.randn(9, generator=generator)
     h = torch.full((ROWS, 3), 0.5) if start is None else start
-    leapp.start("herd", save_path=str(directory))
+    leapp.start("herd", save_path=str(directory), dynamic_batch=dynamic)
     for _ in range(2):
         given = {"q": torch.randn(ROWS, 3, generator=generator), "mode": torch.randint(0, 9, (ROWS,), generator=generator)}
         q, mode = annotate.input_tensors("policy", given)
@@ -39,9 +39,9 @@ def export(directory: Path, mix: bool = False, start: torch.Tensor | None = None
     return directory / "herd"
 
 
-@pytest.fixture(scope="module")
-def herd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export(tmp_path_factory.mktemp("herd"))
+@pytest.fixture(scope="module", params=["four rows", "any rows"])
+def herd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(tmp_path_factory.mktemp("herd"), dynamic=request.param == "any rows")
 
 
 def inputs(count: int, seed: int) -> list[dict[str, np.ndarray]]:
@@ -114,9 +114,29 @@ def test_a_bad_row_is_its_own_affair(herd, serve):
         assert remote.state()["policy/h_in"].tobytes() == before["policy/h_in"].tobytes()
 
 
-def test_rows_that_are_not_apart_are_refused(herd, tmp_path):
-    from leapp.serve import Service
+def test_a_bundle_for_any_batch_is_served_with_the_rows_asked_for(tmp_path, serve):
+    bundle = export(tmp_path, dynamic=True)
+    for batch in (1, 6):
+        with Client(serve(Options(str(bundle), batch=batch)).url) as remote:
+            given = inputs(6, batch)
+            for step, want in zip(given, alone(bundle, given), strict=True):
+                np.testing.assert_allclose(remote(step)["policy/action"], want, rtol=1e-5, atol=1e-6)
+    served, local = serve(Options(str(bundle))), Pipeline(bundle)
+    whole = {k: np.repeat(v, ROWS, 0) for k, v in inputs(1, 0)[0].items()}
+    with Client(served.url) as remote:
+        assert remote(whole)["policy/action"].tobytes() == local(whole)["policy/action"].tobytes()
+        with pytest.raises(InputError, match="rows"):
+            remote(inputs(1, 0)[0])
+        assert remote(whole)["policy/action"].tobytes() == local(whole)["policy/action"].tobytes()
+    few = inputs(1, 0)[0]
+    for state in (served.service.engine.initial, {"policy/h_in": np.zeros((1, 3), np.float32)}):
+        with pytest.raises(InputError, match="rows"):  # whatever a stranger sends
+            served.service.engine._step(0.0, state, few)
+    assert served.service.engine.pipeline.batch == ROWS
 
+
+def test_rows_that_are_not_apart_are_refused(tmp_path):
+    herd = export(tmp_path)
     with pytest.raises(BundleError, match="changes with the other rows"):
         Service(Options(str(export(tmp_path / "mixed", mix=True)), batch=ROWS))
     with pytest.raises(BundleError, match=r"no batch of 3 rows"):

@@ -566,6 +566,7 @@ def test_bad_json_inputs_name_the_port(strict, case):
         (b"\xff\xfe{", 400),
         (b"[" * 100_000, 400),
         (b"[1]", 400),
+        (b'{"inputs": {"filter/q": ' + b"[" * 900 + b"1" + b"]" * 900 + b"}}", 400),
         (b'{"inputs": []}', 400),
         (b'{"inputs": {"filter/q": [[NaN]]}}', 400),
         (b'{"inputs": {"filter/q": ' + b"9" * 5000 + b"}}", 400),

@@ -15,6 +15,7 @@ from typing import Any
 
 from leapp.bundle.layout import dump_contract
 from leapp.bundle.reading import open_bundle
+from leapp.errors import InputError
 from leapp.runtime import Pipeline
 from leapp.runtime.arrays import Array, numpy_dtype
 from leapp.serve.metrics import Metrics
@@ -24,6 +25,17 @@ __all__ = ["Engine", "State"]
 
 State = Mapping[str, Array]
 """The value of every fed-back input. Nobody changes one after it was made."""
+
+
+class _Served(Pipeline):
+    """A pipeline whose batch is settled: what one session sends must not change the memory of all."""
+
+    sized = False
+
+    def _resize(self, rows: int) -> None:
+        if self.sized:
+            raise InputError(f"A served bundle runs with one batch: {self.batch} rows, not {rows}.")
+        super()._resize(rows)
 
 
 class Engine:
@@ -40,7 +52,7 @@ class Engine:
     def __init__(self, options: Options, metrics: Metrics) -> None:
         bundle = open_bundle(options.bundle, allow_outside=options.allow_outside, expect_digest=options.expect_digest)
         self.bundle = bundle
-        self.pipeline = Pipeline(
+        served = _Served(
             bundle,
             threads=options.threads,
             providers=options.providers,
@@ -48,7 +60,11 @@ class Engine:
             nonfinite=options.nonfinite,
             allow_code=options.allow_code,
         )
-        self.pipeline.warm_up()
+        self.pipeline: Pipeline = served
+        if options.batch is not None and served.batch is not None:
+            served.reset(batch=options.batch)
+        served.sized = True
+        served.warm_up()
         self.digest, self.graph = bundle.digest, bundle.graph
         self.description = dump_contract(bundle.contract)
         self.initial: State = self.pipeline.state()

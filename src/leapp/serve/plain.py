@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ from leapp.bundle.arrays import RawTensor
 from leapp.client.wire import checked_array, pack, unpack
 from leapp.errors import InputError
 from leapp.graph.contract import DTYPES
-from leapp.runtime.arrays import Array
+from leapp.runtime.arrays import Array, numpy_dtype
 from leapp.runtime.ports import PortInfo
 
-__all__ = ["from_plain", "seal_state", "to_plain", "unseal_state"]
+__all__ = ["from_plain", "longest_text", "seal_state", "to_plain", "unseal_state"]
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -32,7 +32,10 @@ def from_plain(where: str, value: Any) -> Any:
         InputError: The base64 form is damaged. The error names the port.
     """
     if not isinstance(value, dict):
-        return _numbers(value)
+        try:
+            return _numbers(value)
+        except RecursionError:
+            raise InputError(f"Input {where!r}: the lists are nested too deeply.") from None
     dtype, shape, text = value.get("dtype"), value.get("shape"), value.get("base64")
     shape = tuple(shape) if isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape) else None
     if len(value) != 3 or dtype not in DTYPES or shape is None or not isinstance(text, str):
@@ -42,6 +45,16 @@ def from_plain(where: str, value: Any) -> Any:
     except ValueError:
         raise InputError(f"Input {where!r}: the base64 is damaged.") from None
     return checked_array(where, RawTensor(dtype, shape, data))
+
+
+def longest_text(ports: Iterable[PortInfo]) -> int:
+    """The most characters that JSON with one value of each port has, however its numbers are written."""
+    return sum(math.prod(port.shape) * _characters(numpy_dtype(port.dtype)) for port in ports)
+
+
+def _characters(dtype: np.dtype[Any]) -> int:
+    """The characters of one element in a list, with the comma and some blanks."""
+    return {"b": 8, "i": 3 * dtype.itemsize + 4, "u": 3 * dtype.itemsize + 3}.get(dtype.kind, 28)
 
 
 def _numbers(value: Any) -> Any:

@@ -56,14 +56,14 @@ class RowEngine(Engine):
         assert options.batch is not None
         self._rows = options.batch
         self._whole = self.pipeline
-        _check_sizes(self._whole, self._rows)
-        self._initial = self._whole.state()
-        _check_same_start(self._initial)
-        _check_apart(self._whole, self._rows)
+        self._axes = axes = _batch_axes(self._whole, self._rows)
+        start = self._whole.state()
+        _check_same_start(start, axes)
+        _check_apart(self._whole, self._rows, axes)
         contract = _one_row(self.bundle.contract)
         self.description = dump_contract(contract)
         one = Bundle(self.bundle.path, contract, self.digest, self.bundle.files)
-        self._checks = _Checks(one, {k: v[:1] for k, v in self._initial.items()}, nonfinite=options.nonfinite)
+        self._checks = _Checks(one, {k: np.take(v, [0], axes[k]) for k, v in start.items()}, nonfinite=options.nonfinite)
         self.pipeline = self._checks
         self.initial = self._checks.state()
         self._waiting: list[_Job] = []
@@ -107,15 +107,13 @@ class RowEngine(Engine):
         began = time.perf_counter()
         # Rows that nobody asked for repeat the first, which is as good an input as any.
         order = [*range(len(jobs)), *[0] * (self._rows - len(jobs))]
-        self._whole.load_state({k: np.concatenate([jobs[i].state[k] for i in order]) for k in self.initial})
-        outputs = self._whole({k: np.concatenate([jobs[i].inputs[k] for i in order]) for k in self._whole.inputs})
+        axes = self._axes
+        self._whole.load_state({k: np.concatenate([jobs[i].state[k] for i in order], axes[k]) for k in self.initial})
+        outputs = self._whole({k: np.concatenate([jobs[i].inputs[k] for i in order], axes[k]) for k in self._whole.inputs})
         after = self._whole.state()
         self._metrics.time("leapp_step_seconds", time.perf_counter() - began)
         self._metrics.add("leapp_batched_steps_total", len(jobs))
-        return [
-            ({k: v[i : i + 1].copy() for k, v in outputs.items()}, {k: v[i : i + 1].copy() for k, v in after.items()})
-            for i in range(len(jobs))
-        ]
+        return [(_taken(outputs, i, axes), _taken(after, i, axes)) for i in range(len(jobs))]
 
 
 class _Checks(Pipeline):
@@ -149,22 +147,31 @@ class _Checks(Pipeline):
         return values, {k: overrides[k] if k in overrides else self._fit(k, ports[k], state[k]) for k in ports if k in state}
 
 
-def _check_sizes(pipeline: Pipeline, rows: int) -> None:
+def _taken(values: Mapping[str, Array], row: int, axes: Mapping[str, int]) -> dict[str, Array]:
+    return {k: np.take(v, [row], axes[k]) for k, v in values.items()}
+
+
+def _batch_axes(pipeline: Pipeline, rows: int) -> dict[str, int]:
+    """The axis of every port that has the rows: the marked one in a pipeline that takes any batch, else the first."""
+    axes: dict[str, int] = {}
     for port in pipeline.ports:
-        if port.shape[:1] != (rows,):
+        axis = port.batch_axis if pipeline.batch is not None else 0
+        if axis is None or len(port.shape) <= axis or port.shape[axis] != rows or axes.setdefault(port.key, axis) != axis:
             raise BundleError(
                 f"{port.role.capitalize()} {port.key!r} has the shape {list(port.shape)}, which is no batch of {rows} rows, "
-                "one for each session. Serve the bundle without a batch, or export it with that batch."
+                "one for each session. Serve the bundle without a batch, or export it with that batch or for any."
             )
+    return axes
 
 
-def _check_same_start(initial: Mapping[str, Array]) -> None:
+def _check_same_start(initial: Mapping[str, Array], axes: Mapping[str, int]) -> None:
     for where, value in initial.items():
-        if any(row.tobytes() != value[0].tobytes() for row in value):
+        rows = np.moveaxis(value, axes[where], 0)
+        if any(row.tobytes() != rows[0].tobytes() for row in rows):
             raise BundleError(f"The initial values of {where!r} differ from row to row, so no session has its own place.")
 
 
-def _check_apart(pipeline: Pipeline, rows: int) -> None:
+def _check_apart(pipeline: Pipeline, rows: int, axes: Mapping[str, int]) -> None:
     """Refuse a bundle in which what is in one row reaches another."""
     ports = [*pipeline.input_ports.values(), *pipeline.feedback_ports.values()]
     given = {port.key: random_array(Port(name=port.name, dtype=port.dtype, shape=port.shape)) for port in ports}
@@ -175,24 +182,25 @@ def _check_apart(pipeline: Pipeline, rows: int) -> None:
         given = {k: v if v.dtype.kind == "f" else np.zeros_like(v) for k, v in given.items()}
         whole = _made(pipeline, given)
     for row in {0, rows - 1}:
-        for others in _fillings(given):
+        for others in _fillings(given, axes):
             for k, value in others.items():
-                value[row] = given[k][row]
-            for where, value in _made(pipeline, others).items():
-                if value[row].tobytes() != whole[where][row].tobytes():
+                np.moveaxis(value, axes[k], 0)[row] = np.moveaxis(given[k], axes[k], 0)[row]
+            made = _made(pipeline, others)
+            for where, value in _taken(made, row, axes).items():
+                if value.tobytes() != np.take(whole[where], [row], axes[where]).tobytes():
                     raise BundleError(f"Row {row} of {where!r} changes with the other rows, so sessions cannot share a batch.")
-    turned = _made(pipeline, {k: np.roll(v, 1, 0) for k, v in given.items()})
+    turned = _made(pipeline, {k: np.roll(v, 1, axes[k]) for k, v in given.items()})
     for where, value in turned.items():
-        if not np.allclose(np.roll(value, -1, 0), whole[where], equal_nan=True, **_CLOSE):
+        if not np.allclose(np.roll(value, -1, axes[where]), whole[where], equal_nan=True, **_CLOSE):
             raise BundleError(f"The rows of {where!r} depend on their place in the batch, so sessions cannot share one.")
 
 
-def _fillings(given: Mapping[str, Array]) -> list[dict[str, Array]]:
+def _fillings(given: Mapping[str, Array], axes: Mapping[str, int]) -> list[dict[str, Array]]:
     """Other values of the same form: NaN, which spreads to all it touches, zeros, and the same rows in another order."""
     return [
         {k: np.full_like(v, np.nan) if v.dtype.kind == "f" else np.array(v) for k, v in given.items()},
         {k: np.zeros_like(v) for k, v in given.items()},
-        {k: np.array(v[::-1]) for k, v in given.items()},
+        {k: np.flip(v, axes[k]).copy() for k, v in given.items()},
     ]
 
 
@@ -218,9 +226,11 @@ def _one_row(contract: Contract) -> Contract:
 
 
 def _row(port: Port) -> Port:
-    names = port.element_names
+    axis = port.batch_axis or 0
     if not port.shape:
         return port
+    names = port.element_names
     if names is not None and len(names) == len(port.shape):
-        names = [None, *names[1:]]
-    return msgspec.structs.replace(port, shape=(1, *port.shape[1:]), element_names=names)
+        names = [*names[:axis], None, *names[axis + 1 :]]
+    shape = (*port.shape[:axis], 1, *port.shape[axis + 1 :])
+    return msgspec.structs.replace(port, shape=shape, element_names=names, batch_axis=None)

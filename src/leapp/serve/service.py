@@ -20,7 +20,7 @@ from leapp.serve.engine import Engine
 from leapp.serve.limits import Allowances
 from leapp.serve.metrics import Metrics, Snapshot, render
 from leapp.serve.options import Options
-from leapp.serve.plain import from_plain, seal_state, to_plain, unseal_state
+from leapp.serve.plain import from_plain, longest_text, seal_state, to_plain, unseal_state
 from leapp.serve.rows import RowEngine
 from leapp.serve.session import Session
 
@@ -32,8 +32,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Gather = Callable[[str, Snapshot], Awaitable[Mapping[str, Snapshot]]]
 
 _SPARE = 64 * 1024
-_JSON_PER_BYTE = 12
-"""Characters of JSON for one byte of a tensor: those of a float16 take up to some twenty."""
 _BAD = (InputError, InputTypeError, UnknownPortError)
 
 
@@ -66,9 +64,9 @@ class Service:
         self.engine = Engine(options, self.metrics) if options.batch is None else RowEngine(options, self.metrics)
         sizes = self.engine.sizes()
         # A state among the inputs replaces the one held, so a request may bring it twice.
-        natural = 2 * sum(sizes.values()) + _SPARE
-        self.max_bytes = options.max_bytes or natural
-        self._max_json = options.max_bytes or _JSON_PER_BYTE * natural
+        self.max_bytes = options.max_bytes or 2 * sum(sizes.values()) + _SPARE
+        ports = [*self.engine.pipeline.input_ports.values(), *self.engine.pipeline.feedback_ports.values()]
+        self._max_json = options.max_bytes or longest_text(ports) + 2 * self.max_bytes
         needs = ", ".join(f"{where} {size}" for where, size in sizes.items())
         self.hint = f" The ports take, in bytes: {needs}."
         self.draining = asyncio.Event()

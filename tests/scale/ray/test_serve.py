@@ -260,7 +260,7 @@ def test_the_command_serves_until_it_is_told_to_stop(bundle: Path, cluster: Clus
     command = [
         sys.executable, "-m", "leapp", "serve", str(bundle), "--json", "--port", str(port), "--host", "0.0.0.0",
         "--token-file", str(tmp_path / "token"), "--nonfinite", "raise", "--rate", "50",
-        "--autoscaling", json.dumps(autoscaling), "--resources", '{"num_cpus": 0.5}',
+        "--autoscaling", json.dumps(autoscaling), "--resources", '{"num_cpus": 0.5}', "--batch", "1",
     ]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "LEAPP_TOKEN"}
     open_to_all = [sys.executable, "-m", "leapp", "serve", str(bundle), "--host", "0.0.0.0"]
