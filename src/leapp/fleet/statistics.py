@@ -62,10 +62,12 @@ class Statistics(msgspec.Struct):
             rtol: How much a value may differ, relative to the wanted one.
             atol: How much a value may differ in any case.
         """
-        gap = gaps(got, want)
-        if not gap.size:
+        self.count += want.size
+        # Most replays differ nowhere, and bytes are compared faster than numbers.
+        if got.tobytes() == want.tobytes():
+            self.equal += want.size
             return
-        self.count += gap.size
+        gap = gaps(got, want)
         self.equal += int((gap == 0).sum())
         self.unlike += int(np.isinf(gap).sum())
         counted = gap[(gap > 0) & np.isfinite(gap)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice, pairwise
@@ -27,11 +27,13 @@ from leapp.fleet.outcome import Outcome, Result
 from leapp.fleet.statistics import Statistics
 from leapp.graph.contract import Port
 from leapp.runtime import Pipeline
-from leapp.runtime.arrays import form
+from leapp.runtime.arrays import Array, form
 from leapp.runtime.plan import Plan, make_plan
 from leapp.runtime.recording import Recording, RunStep
 
 __all__ = ["Job", "Worker", "make_job", "reason"]
+
+Values = Mapping[str, Array]
 
 _CHUNK = 256
 """Steps compared at once: enough to make single calls cheap, few enough to stay small beside the recording."""
@@ -195,28 +197,21 @@ class Worker:
         while chunk := list(islice(pairs, _CHUNK)):
             first = result.steps
             result.steps += len(chunk)
-            outputs = [(first + i, got.outputs, need.outputs) for i, (got, need) in enumerate(chunk)]
+            self._add(result.outputs, first, [(got.outputs, need.outputs) for got, need in chunk])
             # The state that a step finds is what the step before left.
-            states = [(first + i - 1, got.state, need.state) for i, (got, need) in enumerate(chunk)]
-            self._add(result.outputs, outputs)
-            self._add(result.states, [(s, g, w) for s, g, w in states if g is not None and w is not None])
+            self._add(result.states, first - 1, [(got.state or {}, need.state or {}) for got, need in chunk])
         return result
 
-    def _add(self, figures: dict[str, Statistics], steps: list[tuple[int, dict[str, Any], dict[str, Any]]]) -> None:
-        """Compare the values of some steps, port by port, as one array wherever steps follow one another."""
-        runs: dict[str, list[tuple[int, Any, Any]]] = {}
-        for step, got, want in steps:
-            for where in want:
-                if where in got:
-                    runs.setdefault(where, []).append((step, got[where], want[where]))
-        for where, rows in runs.items():
+    def _add(self, figures: dict[str, Statistics], first: int, steps: Sequence[tuple[Values, Values]]) -> None:
+        """Compare the values of some steps in a row, port by port, as one array wherever no step lacks the port."""
+        for where in dict.fromkeys(key for got, want in steps for key in want if key in got):
             statistics = figures.setdefault(where, Statistics())
-            numbers = [step for step, _, _ in rows]
-            cuts = [0, *(i for i in range(1, len(rows)) if numbers[i] != numbers[i - 1] + 1), len(rows)]
+            numbers = [i for i, (got, want) in enumerate(steps) if where in want and where in got]
+            cuts = [0, *(i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1] + 1), len(numbers)]
             for begin, end in pairwise(cuts):
-                part = rows[begin:end]
-                made, wanted = np.stack([row[1] for row in part]), np.stack([row[2] for row in part])
-                statistics.add(numbers[begin], made, wanted, self._job.rtol, self._job.atol)
+                part = steps[numbers[begin] : numbers[begin] + end - begin]
+                made, wanted = np.stack([got[where] for got, _ in part]), np.stack([want[where] for _, want in part])
+                statistics.add(first + numbers[begin], made, wanted, self._job.rtol, self._job.atol)
 
 
 def _stamp(path: str) -> tuple[int, int, int]:

@@ -114,5 +114,8 @@ class Pipeline(Runner):
     def _duplicate(self, value: Array) -> Array:
         return np.array(value)
 
+    def _own_arrays(self, outputs: dict[str, Array]) -> dict[str, Array]:
+        return outputs if self._copy else super()._own_arrays(outputs)
+
     def _finite(self, value: Array) -> bool:
         return bool(np.isfinite(value).all())

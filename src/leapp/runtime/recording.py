@@ -171,6 +171,9 @@ def _same(state: Mapping[str, Array], other: Mapping[str, Array] | None) -> bool
 def compare(step: int, made: Mapping[str, Array], want: Mapping[str, Array], rtol: float, atol: float) -> Difference | None:
     """The first value of a step that differs."""
     for key, value in want.items():
+        # Most replays differ nowhere, and bytes are compared faster than numbers.
+        if made[key].tobytes() == value.tobytes():
+            continue
         gap = gaps(made[key], value)
         if beyond(gap, value, rtol, atol).any():
             return Difference(step, key, float(gap.max()))

@@ -592,7 +592,7 @@ class Runner:
             if placed:
                 self.load_state(state)
             found = None if placed else self._state()
-            yield RunStep(found, self._arrays(self(inputs), self._plan.output_ports))
+            yield RunStep(found, self._own_arrays(self(inputs)))
 
     def bench(self, steps: int = 1000, rate: float | None = None) -> Latency:
         """Time steps on random inputs and put the state back.
@@ -625,6 +625,10 @@ class Runner:
             array = to_array(where, ports[where], value.cpu() if is_tensor(value) else value, True)
             found[where] = np.array(array)
         return found
+
+    def _own_arrays(self, outputs: dict[str, Any]) -> dict[str, Array]:
+        """The outputs of a step, as arrays that nobody else changes."""
+        return self._arrays(outputs, self._plan.output_ports)
 
     # Inputs, the careful way. Faces look first whether all is as expected, and come here when it is not.
 
