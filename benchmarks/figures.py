@@ -1,6 +1,6 @@
 """The figures that matter to users, measured against the best code that does the same by hand.
 
-python benchmarks/figures.py [start] [off] [trace] [export] [step]
+    python benchmarks/figures.py [start] [off] [trace] [export] [step]
 """
 
 from __future__ import annotations

@@ -18,11 +18,16 @@ WEIGHT = np.array([[0.9, 0.0, 0.2], [0.0, -1.1, 0.0], [0.4, 0.0, 0.7]], np.float
 
 
 def write_policy(
-    directory: Path, weight: np.ndarray = WEIGHT, inputs: str = "q", outputs: tuple[str, ...] = ("target",)
+    directory: Path,
+    weight: np.ndarray = WEIGHT,
+    inputs: str = "q",
+    outputs: tuple[str, ...] = ("target",),
+    any_batch: bool = False,
 ) -> Path:
     """``h = h / 2 + q`` and ``target = tanh(h weight)``, sealed. Returns the directory."""
     forms = {
-        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in (inputs, "h_in", "target", "h_out")
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows" if any_batch else 1, 3])
+        for name in (inputs, "h_in", "target", "h_out")
     }
     graph = helper.make_graph(
         [
@@ -36,7 +41,12 @@ def write_policy(
         [forms["target"], forms["h_out"]],
         [numpy_helper.from_array(np.float32(0.5), "half"), numpy_helper.from_array(weight.astype(np.float32), "weight")],
     )
-    ports = {name: Port(name=name, dtype="float32", shape=(1, 3), element_names=[["batch"], JOINTS]) for name in forms}
+    ports = {
+        name: Port(
+            name=name, dtype="float32", shape=(1, 3), element_names=[["batch"], JOINTS], batch_axis=0 if any_batch else None
+        )
+        for name in forms
+    }
     with Staging(directory) as staging:
         path = staging.path / "policy.onnx"
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)

@@ -181,6 +181,28 @@ def test_a_recording_without_a_start_does_not_go_on_from_the_one_before(bundle, 
     assert both.ports[1].equal == (2 * STEPS - 1) * 3
 
 
+def test_recordings_of_any_batch_are_replayed_in_theirs(tmp_path):
+    bundle, generator = write_policy(tmp_path / "leg", any_batch=True), np.random.default_rng(2)
+    weight = WEIGHT.copy()
+    weight[2, 2] += 1.0
+    changed = write_policy(tmp_path / "changed" / "leg", weight, any_batch=True)
+    rows = [4, 1, 2, 4, 3]
+    for number, batch in enumerate(rows):
+        pipeline = Pipeline(bundle)
+        pipeline.reset(batch=batch)
+        with pipeline.record(tmp_path / f"run{number}.{'npz' if number % 2 else 'mcap'}") as step:
+            for _ in range(5):
+                step({"policy/q": generator.standard_normal((batch, 3)).astype(np.float32)})
+    report = replay_fleet(bundle, [tmp_path / "run*"])
+    assert report.same
+    assert [port.count for port in report.ports] == [sum(rows) * 3 * 5, sum(rows) * 3 * 4]
+    for reference in ({}, {"baseline": bundle}):
+        found = replay_fleet(changed, [tmp_path / "run*"], **reference)
+        assert (found.differing, found.failed) == (5, {})
+        assert {place.element.split()[-1] for place in found.ports[0].worst} == {"ankle"}
+        assert max(int(place.element.split()[1]) for place in found.ports[0].worst) > 0
+
+
 @pytest.fixture(scope="module")
 def long_runs(bundle) -> Path:
     directory = bundle.parent / "long"

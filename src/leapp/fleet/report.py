@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from leapp.check.replay import element_name
 from leapp.fleet.outcome import Result
 from leapp.fleet.statistics import Statistics
@@ -29,7 +31,7 @@ class Departure:
         recording: The file, as it was named.
         key: The output or state.
         step: The step, counted from 0. A state is that after the step.
-        element: The name of the element, or its indices where it has no name.
+        element: The name of the element, with its row in a bundle that takes any batch; its indices where it has no name.
         largest: The difference.
 
     Example:
@@ -227,4 +229,12 @@ def _statistics(result: Result) -> Iterator[tuple[str, str, Statistics]]:
 
 
 def _element(port: Port, index: Sequence[int]) -> str:
-    return element_name(port, index) or str(list(index))
+    if port.batch_axis is None:
+        return element_name(port, index) or str(list(index))
+    # A row of a batch has a number, whatever the row that was traced is called.
+    names = list(port.element_names or [])
+    place = port.batch_axis - (len(port.shape) - len(names))
+    if place >= 0:
+        names[place] = None
+    name = element_name(msgspec.structs.replace(port, element_names=names), index)
+    return f"row {index[port.batch_axis]} {name}" if name else str(list(index))

@@ -85,6 +85,15 @@ def _port(sides: Sides, side: str, key: str) -> Port | None:
     return ports[key]
 
 
+def _sizes(port: Port) -> tuple[int, ...]:
+    """The shape of a recorded value. A pipeline that takes any batch was recorded with any."""
+    return tuple(-1 if axis == port.batch_axis else size for axis, size in enumerate(port.shape))
+
+
+def _fits(shape: list[int], port: Port) -> bool:
+    return len(shape) == len(port.shape) and all(b in (a, -1) for a, b in zip(shape, _sizes(port), strict=True))
+
+
 def _write_npz(path: Path, columns: Columns, times: Array) -> None:
     arrays: dict[str, Array] = {name: times[:, index] for index, name in enumerate(_TIMES)}
     for (side, key), column in columns.items():
@@ -106,7 +115,7 @@ def _read_npz(path: Path, sides: Sides) -> tuple[Columns, Array]:
         port = _port(sides, side, key)
         if port is None:
             continue
-        values = np.frombuffer(rows.tobytes(), numpy_dtype(port.dtype)).reshape(len(rows), *port.shape)
+        values = np.frombuffer(rows.tobytes(), numpy_dtype(port.dtype)).reshape(len(rows), *_sizes(port))
         columns[side, key] = Column(arrays[f"steps:{name}"].tolist(), list(values))
     return columns, times
 
@@ -164,9 +173,9 @@ def _read_mcap(path: Path, sides: Sides) -> tuple[Columns, Array]:
             port = _port(sides, side, key)
             if port is None:
                 continue
-            found = (channel.metadata.get("dtype"), channel.metadata.get("shape"))
-            if found != (port.dtype, str(list(port.shape))):
-                raise ValueError(f"{side} {key!r} is {' '.join(map(str, found))}, expected {form(port.dtype, port.shape)}")
+            dtype, shape = channel.metadata.get("dtype"), channel.metadata.get("shape")
+            if dtype != port.dtype or not _fits(msgspec.json.decode(shape), port):
+                raise ValueError(f"{side} {key!r} is {dtype} {shape}, expected {form(port.dtype, port.shape)}")
             column = columns.setdefault((side, key), Column([], []))
             column.steps.append(message.sequence)
             column.values.append(_array(msgspec.json.decode(message.data)["values"], port))
@@ -190,6 +199,6 @@ def _array(numbers: list[Any], port: Port) -> Array:
     dtype = numpy_dtype(port.dtype)
     plain = [float(value) if isinstance(value, str) else value for value in numbers]
     if dtype.kind == "c":
-        return np.array(plain, dtype.type().real.dtype).view(dtype).reshape(port.shape)
+        return np.array(plain, dtype.type().real.dtype).view(dtype).reshape(_sizes(port))
     wide = np.array(plain, dtype if dtype.kind in "fiub" else np.float64)
-    return wide.astype(dtype).reshape(port.shape)
+    return wide.astype(dtype).reshape(_sizes(port))
