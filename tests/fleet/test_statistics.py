@@ -13,7 +13,7 @@ from leapp.fleet.statistics import Statistics
 
 def figures(got: np.ndarray, want: np.ndarray, rtol: float = 0.0, atol: float = 0.0) -> Statistics:
     found = Statistics()
-    found.add(0, got, want, rtol, atol)
+    found.add(range(len(got)), got, want, rtol, atol)
     return found
 
 
@@ -47,10 +47,10 @@ def test_the_place_is_the_first_of_the_largest_and_the_first_beyond_the_toleranc
     got = want.copy()
     got[2, 1, 0], got[2, 0, 2], got[4, 0, 1], got[5, 1, 2] = 0.2, 0.1, -0.9, 0.9
     found = Statistics()
-    found.add(10, got, want, 0.0, 0.15)
+    found.add(range(10, 16), got, want, 0.0, 0.15)
     assert (found.largest, found.step, found.index) == (0.9, 14, (0, 1))
     assert (found.first, found.first_index, found.first_largest, found.beyond) == (12, (1, 0), 0.2, 3)
-    found.add(16, got, want, 0.0, 0.15)
+    found.add(range(16, 22), got, want, 0.0, 0.15)
     assert (found.step, found.first, found.beyond) == (14, 12, 6)
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,8 @@ from leapp.runtime.recording import Recording, RunStep
 
 __all__ = ["Job", "Worker", "make_job", "reason"]
 
-Values = Mapping[str, Array]
-
 _CHUNK = 256
-"""Steps compared at once: enough to make single calls cheap, few enough to stay small beside the recording."""
+"""Steps counted at once: enough to make single calls cheap, few enough to stay small beside the recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,25 +190,54 @@ class Worker:
         return pipeline.follow(recording)
 
     def _compare(self, made: Iterable[RunStep], want: Iterable[RunStep]) -> Result:
-        result, pairs = Result(0, {}, {}), zip(made, want, strict=True)
-        while chunk := list(islice(pairs, _CHUNK)):
-            first = result.steps
-            result.steps += len(chunk)
-            self._add(result.outputs, first, [(got.outputs, need.outputs) for got, need in chunk])
-            # The state that a step finds is what the step before left.
-            self._add(result.states, first - 1, [(got.state or {}, need.state or {}) for got, need in chunk])
-        return result
+        steps = 0
+        outputs: dict[str, _Comparison] = {}
+        states: dict[str, _Comparison] = {}
+        for got, need in zip(made, want, strict=True):
+            self._add(outputs, steps, got.outputs, need.outputs)
+            if got.state is not None and need.state is not None:
+                # The state that a step finds is what the step before left.
+                self._add(states, steps - 1, got.state, need.state)
+            steps += 1
+        return Result(steps, *({k: one.finish() for k, one in side.items()} for side in (outputs, states)))
 
-    def _add(self, figures: dict[str, Statistics], first: int, steps: Sequence[tuple[Values, Values]]) -> None:
-        """Compare the values of some steps in a row, port by port, as one array wherever no step lacks the port."""
-        for where in dict.fromkeys(key for got, want in steps for key in want if key in got):
-            statistics = figures.setdefault(where, Statistics())
-            numbers = [i for i, (got, want) in enumerate(steps) if where in want and where in got]
-            cuts = [0, *(i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1] + 1), len(numbers)]
-            for begin, end in pairwise(cuts):
-                part = steps[numbers[begin] : numbers[begin] + end - begin]
-                made, wanted = np.stack([got[where] for got, _ in part]), np.stack([want[where] for _, want in part])
-                statistics.add(first + numbers[begin], made, wanted, self._job.rtol, self._job.atol)
+    def _add(self, comparisons: dict[str, _Comparison], step: int, got: Mapping[str, Array], want: Mapping[str, Array]) -> None:
+        for where, value in want.items():
+            if where in got:
+                comparison = comparisons.get(where)
+                if comparison is None:
+                    comparison = comparisons[where] = _Comparison(self._job.rtol, self._job.atol)
+                comparison.add(step, got[where], value)
+
+
+class _Comparison:
+    """The values of one port in one recording. Those that differ are gathered, because single calls are dear."""
+
+    def __init__(self, rtol: float, atol: float) -> None:
+        self._tolerances = rtol, atol
+        self._statistics = Statistics()
+        self._waiting: list[tuple[int, Array, Array]] = []
+
+    def add(self, step: int, got: Array, want: Array) -> None:
+        """Compare one step."""
+        if got.tobytes() == want.tobytes():
+            self._statistics.count += want.size
+            self._statistics.equal += want.size
+            return
+        self._waiting.append((step, got, want))
+        if len(self._waiting) == _CHUNK:
+            self._flush()
+
+    def finish(self) -> Statistics:
+        """The figures of all steps."""
+        if self._waiting:
+            self._flush()
+        return self._statistics
+
+    def _flush(self) -> None:
+        steps, got, want = zip(*self._waiting, strict=True)
+        self._statistics.add(steps, np.stack(got), np.stack(want), *self._tolerances)
+        self._waiting.clear()
 
 
 def _stamp(path: str) -> tuple[int, int, int]:
