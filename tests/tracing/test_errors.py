@@ -361,3 +361,117 @@ def test_forms_are_checked_outside_a_session(wrong: Callable[[], Any]) -> None:
     leapp.stop()
     with pytest.raises(TypeError):
         wrong()
+
+
+# -- the calls around a session ----------------------------------------------------------------------------------------
+
+
+def _start(**given: Any) -> None:
+    leapp.start(**{"name": "again", **given})
+
+
+def _finished(**given: Any) -> None:
+    node()
+    leapp.stop()
+    leapp.compile_graph(visualize=False, **given)
+
+
+def _own_model(path: str, **params: Any) -> None:
+    x = A.input_tensors("n", {"x": X})
+    A.output_tensors("n", {"y": x * 2.0}, export_with=None, backend_params={"model_path": path, **params})
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+
+
+def _stop_twice() -> None:
+    leapp.stop()
+    leapp.stop()
+
+
+def _compile_open() -> None:
+    leapp.compile_graph(visualize=False)
+
+
+def _unfinished() -> None:
+    A.input_tensors("left", {"x": X.clone()})
+    A.input_tensors("right", {"x": X.clone()})
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+
+
+def _two_names_taken() -> None:
+    x, _ = A.input_tensors("n", {"x": X.clone(), "x_in": X.clone() + 1.0})
+    A.output_tensors("n", {"x": x + _}, export_with="onnx")
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+
+
+def _part_of_the_memory() -> None:
+    whole = torch.zeros(6)
+    x = A.input_tensors("n", {"x": whole[:4]})
+    A.output_tensors("n", {"y": x[1:] * whole[2:5]}, export_with="jit")
+
+
+def _control_flow() -> None:
+    x = A.input_tensors("n", {"x": X.clone()})
+    torch.cond(x.sum() > 0, lambda v: v + 1.0, lambda v: v - 1.0, (x,))
+
+
+def _exporter() -> None:
+    x = A.input_tensors("n", {"x": X.clone()})
+    torch.jit.trace(torch.nn.Linear(3, 3), x)
+
+
+AROUND: list[tuple[str, Callable[[], Any], type[Exception], list[str]]] = [
+    ("no name", lambda: _start(name=""), ValueError, ["does not name a graph"]),
+    ("a dot as a name", lambda: _start(name="."), ValueError, ["'.'", "does not name a graph"]),
+    ("two dots as a name", lambda: _start(name=".."), ValueError, ["'..'", "does not name a graph"]),
+    ("number as a name", lambda: _start(name=3), TypeError, ["int"]),
+    ("no number of samples", lambda: _start(max_cached_io=None), TypeError, ["max_cached_io", "NoneType"]),
+    ("unknown policy", lambda: _start(escapes="loud"), ValueError, ["'loud'", "'warn'"]),
+    ("number for node names", lambda: _start(non_traced=3), TypeError, ["non_traced", "int"]),
+    ("bare patch", lambda: _start(patching=leapp.FunctionPatch(re, "sub", print)), TypeError, [r"patching=\[FunctionPatch"]),
+    ("not a patch", lambda: _start(patching=[3]), TypeError, ["FunctionPatch", "int"]),
+    ("patch of no module", lambda: _start(patching=[leapp.FunctionPatch(X, "sub", print)]), TypeError, ["module", "Tensor"]),  # type: ignore[arg-type]
+    ("patch of nothing", lambda: _start(patching=[leapp.FunctionPatch(re, "", print)]), ValueError, ["function_name"]),
+    ("patch of no function", lambda: _start(patching=[leapp.FunctionPatch(re, "subb", print)]), ValueError, ["re", "'subb'"]),
+    ("patch by no function", lambda: _start(patching=[leapp.FunctionPatch(re, "sub", 3)]), TypeError, ["replacement"]),  # type: ignore[arg-type]
+    ("patched twice", lambda: _start(patching=[leapp.FunctionPatch(re, "sub", print)] * 2), ValueError, ["re.sub", "twice"]),
+    (
+        "patches without patching", lambda: _start(patching=[leapp.FunctionPatch(re, "sub", print)], global_patching=False),
+        ValueError, ["global_patching"],
+    ),
+    ("stopped twice", _stop_twice, RuntimeError, ["no session is open", r"leapp\.start"]),
+    ("compiled too early", _compile_open, RuntimeError, ["session is open", r"leapp\.stop"]),
+    ("unfinished nodes", _unfinished, RuntimeError, ["left, right", "output_tensors"]),
+    ("other facts", lambda: _finished(graph_configs={"frequency": 50}), TypeError, ["GraphConfigs", "dict"]),
+    ("unknown validation", lambda: _finished(validate="always"), ValueError, ["'always'", "'thorough'"]),
+    ("unknown target", lambda: _finished(target="trt"), ValueError, ["'trt'", "'tensorrt'"]),
+    ("unknown backend", lambda: _backend("torchscript"), Exception, [NODE, "torchscript", HERE]),
+    ("backend in capitals", lambda: _backend("JIT"), Exception, [NODE, "JIT", HERE]),
+    ("missing model", lambda: _own_model("nowhere/own.onnx"), FileNotFoundError, [NODE, r"nowhere/own\.onnx"]),
+    ("unknown kind of model", lambda: _own_model("own.tflite"), ValueError, [NODE, r"own\.tflite", r"\.onnx"]),
+    ("names that ONNX needs", _two_names_taken, ValueError, [NODE, "'x_in'", "taken"]),
+    ("sparse tensor", lambda: A.input_tensors("n", {"x": torch.eye(3).to_sparse()}), TypeError, [NODE, "'x'", "sparse", HERE]),
+    ("part of the memory", _part_of_the_memory, RuntimeError, [NODE, "part of its memory", "clone", HERE]),
+    ("functions as arguments", _control_flow, RuntimeError, [NODE, r"torch\.where", HERE]),
+    ("exporter inside a node", _exporter, RuntimeError, [NODE, r"torch\.jit\.trace", HERE]),
+]  # fmt: skip
+
+
+def _backend(name: str) -> None:
+    x = A.input_tensors("n", {"x": X})
+    A.output_tensors("n", {"y": x * 2.0}, export_with=name)
+
+
+@pytest.mark.parametrize(("mistake", "kind", "wanted"), [row[1:] for row in AROUND], ids=[row[0] for row in AROUND])
+def test_mistake_around_a_session(
+    mistake: Callable[[], Any], kind: type[Exception], wanted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starting, stopping, compiling, and what only shows then."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind) as caught:
+        mistake()
+    assert isinstance(caught.value, LeappError)
+    for part in wanted:
+        assert re.search(part, str(caught.value)), (part, str(caught.value))

@@ -1,0 +1,166 @@
+"""What became of every row in both directions, and the table of it in ``docs/interop.md``.
+
+    python -m tests.interop.table          run everything and write the table
+
+The rows that leapp 0.7.2 refuses, or gets wrong, are listed with its own words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+
+from . import graphs
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TABLE = REPOSITORY / "docs" / "interop.md"
+PEER = REPOSITORY / ".venv-peer"
+REQUIREMENTS = ("torch==2.13.0", "leapp==0.7.2")
+ROWS = {name: (chosen, backend) for name, chosen, backend in graphs.rows()}
+HEAD = """# Bundles of leapp 0.7.2
+
+Bundles travel both ways: what this leapp exports runs in the `InferenceManager` of leapp 0.7.2, and what 0.7.2 exported runs
+here, in `InferenceManager` and, where every node is ONNX, in `leapp.runtime`. Each row below is one program, exported by both
+sides with each backend, then run by the other side over {steps} closed-loop steps on new inputs and compared with eager
+PyTorch.
+
+This file is written by `python -m tests.interop.table`; a test keeps it true. "0.7.2" gives the reason of leapp 0.7.2 where
+that refuses a program, or says that its model is wrong: then this leapp gives the same wrong values, as the file says.
+
+| program | backends | leapp to 0.7.2 | 0.7.2 to leapp |
+|---|---|---|---|
+"""
+
+
+def peer_python() -> Path:
+    """The interpreter that has leapp 0.7.2; made on first use and kept for later runs."""
+    python, ready = PEER / "bin" / "python", PEER / ".ready"
+    with FileLock(f"{PEER}.lock"):
+        if not ready.exists() or ready.read_text() != " ".join(REQUIREMENTS):
+            venv.create(PEER, with_pip=True, clear=True)
+            for requirement in REQUIREMENTS:  # torch first, so that leapp cannot choose another
+                install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement]
+                subprocess.run(install, check=True, timeout=900)
+            ready.write_text(" ".join(REQUIREMENTS))
+    return python
+
+
+def start(python: Path | str, *arguments: str | Path) -> subprocess.Popen[str]:
+    """Begin to run the script; the peer must not find this repository's leapp on the way."""
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    if str(python) != sys.executable:
+        env.pop("PYTHONPATH", None)
+    command = [str(python), graphs.__file__, *map(str, arguments)]
+    return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def together(*running: subprocess.Popen[str]) -> None:
+    """Wait for processes that run side by side."""
+    for process in running:
+        _, errors = process.communicate(timeout=2400)
+        assert process.returncode == 0, errors
+
+
+def play_all(where: Path) -> None:
+    """Both exports, and each bundle played by the other side, and the peer's by the peer itself."""
+    ours, theirs = sys.executable, peer_python()
+    graphs.record(where / "inputs.npz", where / "eager.npz")
+    together(start(ours, "export", where / "ours"), start(theirs, "export", where / "theirs"))
+    played = ((theirs, "ours", "ours to peer"), (ours, "theirs", "peer to ours"), (theirs, "theirs", "peer to peer"))
+    inputs = where / "inputs.npz"
+    together(*(start(python, "play", where / made, inputs, where / f"{name}.npz") for python, made, name in played))
+
+
+class Played:
+    """The outcome of one run of everything."""
+
+    def __init__(self, where: Path) -> None:
+        self._where = where
+
+    def not_exported(self, by: str, row: str) -> str | None:
+        """Why a side did not export a row."""
+        found: dict[str, str] = json.loads((self._where / by / "errors.json").read_text())
+        return found.get(row)
+
+    def not_played(self, direction: str, row: str) -> str | None:
+        """Why a bundle did not run."""
+        found: dict[str, str] = json.loads((self._where / f"{direction}.json").read_text())
+        return found.get(row)
+
+    @cache  # noqa: B019
+    def _by_row(self, file: str) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        with np.load(self._where / f"{file}.npz") as stored:
+            for key in stored.files:
+                row, place = key.split(":", 1)
+                found.setdefault(row, {})[place] = stored[key]
+        return found
+
+    def values(self, direction: str, row: str) -> dict[str, Any]:
+        """What came out, by step and output."""
+        return self._by_row(direction).get(row, {})
+
+    def wanted(self, row: str) -> dict[str, Any]:
+        """What eager PyTorch gives, by step and output."""
+        return self._by_row("eager")[ROWS[row][0].name]
+
+    def difference(self, row: str, got: dict[str, Any]) -> str | None:
+        """How values depart from eager PyTorch, if they do."""
+        for key, value in self.wanted(row).items():
+            found = got.get(key, got.get(f"{key}_out"))
+            step, port = key.split(":", 1)
+            if found is None:
+                return f"'{port}' is no output of the graph"
+            rtol = 1e-2 if value.dtype == np.float16 else 1e-4
+            if found.shape != value.shape or not np.allclose(found, value, rtol, 1e-5, equal_nan=True):
+                return f"'{port}' is wrong from step {step} on"
+        return None
+
+    def to_peer(self, row: str) -> str:
+        """What became of our bundle on the other side."""
+        failed = self.not_exported("ours", row)
+        if failed:
+            return failed
+        failed = self.not_played("ours to peer", row) or self.difference(row, self.values("ours to peer", row))
+        reader = ROWS[row][0].reader
+        return "equal" if not failed else f"0.7.2: {reader}" if reader else failed
+
+    def from_peer(self, row: str) -> str:
+        """What became of the peer's bundle here, or of the peer's attempt to make one."""
+        failed = self.not_exported("theirs", row) or self.not_played("peer to peer", row)
+        if failed:
+            return f"0.7.2: {failed}"
+        failed = self.not_played("peer to ours", row)
+        if failed:
+            return failed
+        wrong = self.difference(row, self.values("peer to peer", row))
+        return f"0.7.2: {wrong}" if wrong else self.difference(row, self.values("peer to ours", row)) or "equal"
+
+
+def table(played: Played) -> str:
+    """The text of the page."""
+    lines: dict[tuple[str, str, str], list[str]] = {}
+    for row, (chosen, backend) in ROWS.items():
+        lines.setdefault((chosen.name, played.to_peer(row), played.from_peer(row)), []).append(backend)
+    text = HEAD.format(steps=graphs.STEPS)
+    for (name, there, back), backends in lines.items():
+        about = (graphs.PATTERNS[name].make.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        cells = (f"{name.replace('_', ' ')}: {about}", ", ".join(backends), there, back)
+        text += "| " + " | ".join(c.replace("|", "\\|").replace("<", "&lt;") for c in cells) + " |\n"
+    return text
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        play_all(Path(made))
+        TABLE.write_text(table(Played(Path(made))), encoding="utf-8")
