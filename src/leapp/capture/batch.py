@@ -314,7 +314,10 @@ class Forms:
 
     def _explain(self, call: Call, rows: int, error: Exception) -> Baked:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        what = f"with {rows} rows in place of {self.rows}, {getattr(call.func, '__name__', call.func)} fails: {reason}"
+        name = getattr(call.func, "__name__", call.func)
+        if rows == self.rows:
+            return Baked(call.where, f"{name} cannot be followed for other batch sizes: {reason}")
+        what = f"with {rows} rows in place of {self.rows}, {name} fails: {reason}"
         fixed = [
             f"It reads a constant of shape {list(c.value.shape)} that has {self.rows} different rows: declare it as an input."
             for s in call.reads
@@ -408,22 +411,39 @@ def _axis(shape: Sequence[int], rows: int | None) -> int | None:
 
 @dataclass(slots=True, eq=False)
 class Follower:
-    """What an open node knows about its batch."""
+    """What an open node knows about its batch. ``hint`` is the batch size of nodes before it."""
 
     tape: Tape
-    rows: int | None = None
+    hint: int | None = None
     entries: dict[int, Entry] = field(default_factory=dict)
     baked: list[Baked] = field(default_factory=list)
+    _rows: int | None = None
     _forms: Forms | None = None
     _sizes: dict[tuple[int, int | None], Any] = field(default_factory=dict)
 
     def declare(self, slot: int, t: Tensor, axis: int | str | None) -> None:
         """Note an input. ``axis`` is the user's choice, or ``"auto"``; ``"open"`` for a buffer that may be of any kind."""
-        if self.rows is None and axis != "open" and t.dim() and axis is not None:
-            self.rows = int(t.shape[axis if isinstance(axis, int) else 0])
-        chosen = _axis(t.shape, self.rows) if isinstance(axis, str) else axis
         kind = {"auto": "input", "open": "buffer"}.get(str(axis), "told")
+        chosen = _axis(t.shape, self._rows) if isinstance(axis, str) else axis
         self.entries[slot] = Entry(tuple(t.shape), t.dtype, t.device, chosen, kind)
+
+    @property
+    def rows(self) -> int | None:
+        """The traced batch size, decided from the inputs when first asked for."""
+        if self._rows is None:
+            self._rows = self._find_rows()
+            for entry in self.entries.values():
+                if entry.kind != "told":
+                    entry.axis = _axis(entry.shape, self._rows)
+        return self._rows
+
+    def _find_rows(self) -> int | None:
+        """The size of an axis that the user named; what other nodes have; the leading size, of a matrix if there is one."""
+        told = [e.shape[e.axis] for e in self.entries.values() if e.kind == "told" and e.axis is not None]
+        shapes = [e.shape for e in self.entries.values() if e.kind == "input" and e.shape]
+        if not told and any(self.hint in shape for shape in shapes):
+            return self.hint
+        return next(iter([*told, *(s[0] for s in shapes if len(s) > 1), *(s[0] for s in shapes)]), None)
 
     @property
     def forms(self) -> Forms | None:
@@ -437,10 +457,18 @@ class Follower:
     def asked(self, name: str, t: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """The answer to a question about the size of a traced tensor."""
         ref, forms = None if asked_by_leapp() else self.tape.find(t), self.forms
-        if ref is None or forms is None or not forms.advance():
+        if ref is None or forms is None:
+            return out
+        if not forms.advance():
+            # From here on nobody can tell which sizes follow the batch, even if the call that fails reaches no output.
+            assert forms.failed is not None
+            self.baked.append(forms.failed)
             return out
         shapes = forms.shapes(ref.slot)
-        if any(len(s) != len(shapes[0]) for s in shapes) or all(s == shapes[0] for s in shapes):
+        if any(len(s) != len(shapes[0]) for s in shapes):
+            self.bake("the size is asked of a tensor whose number of dimensions depends on the batch")
+            return out
+        if all(s == shapes[0] for s in shapes):
             return out
         if name in ("shape", "size", "sym_size") and len(args) == 1 and not kwargs:
             return torch.Size([self._size(ref, d, shapes) for d in range(len(shapes[0]))])

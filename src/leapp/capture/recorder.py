@@ -67,6 +67,8 @@ class Recorder:
         """Whether an open node has sizes that depend on values, or on the batch."""
         self.batched = False
         """Whether some node of the session follows the batch: numbers that do may then be anywhere."""
+        self.rows: int | None = None
+        """The batch size of the nodes so far."""
         self.published = Provenance()
         self.given: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         """The user's own tensors that were declared as inputs, and of which node."""
@@ -143,7 +145,7 @@ class Recorder:
         """Begin recording a node. ``batched`` asks which sizes follow the batch."""
         tape = Tape(node)
         if batched:
-            tape.batch = Follower(tape)
+            tape.batch = Follower(tape, self.rows)
             self.dynamic = self.batched = True
         tape.chance = _generators()
         self.tapes.append(tape)
@@ -153,6 +155,8 @@ class Recorder:
     def close(self, tape: Tape) -> None:
         """Stop recording a node; its values are remembered only to refuse their use elsewhere."""
         tape.open = False
+        if tape.batch is not None and self.rows is None:
+            self.rows = tape.batch.rows
         if tape.chance != _generators() and not any("random" in e.kind for e in tape.escapes):
             tape.escapes.append(Escape("random numbers of Python or NumPy, drawn before", where(), "a number"))
         if tape in self.tapes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -46,8 +46,10 @@ def follow_batch(nodes: Iterable[NodeTrace]) -> None:
     """
     problems: list[str] = []
     sizes: dict[int, str] = {}
+    nodes, brought = list(nodes), []
     for node in nodes:
         if node.tape is None or node.tape.batch is None or node.program is None or node.backend is None:
+            brought.append(node)
             continue
         rows = node.tape.batch.rows
         if rows is None or rows < 2:
@@ -66,6 +68,21 @@ def follow_batch(nodes: Iterable[NodeTrace]) -> None:
     if problems:
         found = "\n".join(dict.fromkeys(problems))
         raise TraceError(f"dynamic_batch=True, but the batch size {next(iter(sizes))} is baked into the code:\n{found}")
+    if sizes:
+        _describe(brought, {n.name: n for n in nodes}, next(iter(sizes)))
+
+
+def _describe(brought: Iterable[NodeTrace], nodes: Mapping[str, NodeTrace], rows: int) -> None:
+    """The batch axes of nodes that leapp does not export: what the user said, or what feeds them."""
+    for node in brought:
+        for port in node.inputs.values():
+            if isinstance(port.batch, int):
+                port.axis = port.batch % len(port.shape)
+            elif port.batch == "auto" and port.source is not None:
+                port.axis = nodes[port.source.node].outputs[port.source.port].axis
+        if any(p.axis is not None for p in node.inputs.values()):
+            for out in node.outputs.values():
+                out.axis = next((d for d, n in enumerate(out.shape) if n == rows), None)
 
 
 class _Resolution:
