@@ -193,6 +193,13 @@ def as_many_as_are_positive(x: Tensor) -> Tensor:
     return x[x > 0].sum() + x  # here
 
 
+def a_view_or_a_copy(x: Tensor) -> Tensor:
+    x = x * 1.0
+    y = x.t().contiguous()  # here
+    y.mul_(2.0)
+    return x + 1.0
+
+
 def under_autocast(x: Tensor) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         return x - x.sum(0) / (x.shape[0] + 1)  # here
@@ -201,7 +208,8 @@ def under_autocast(x: Tensor) -> Tensor:
 REFUSED = (
     rows_one_by_one, counted, written_number, divided_by_the_number, length, plain_integer, different_rows,
     a_case_for_one_row, a_case_for_many_rows, squeezed, a_list_of_rows, twice_as_many, half, strides, scripted_mean,
-    a_numpy_buffer, a_dead_branch, as_many_as_are_positive, under_autocast,
+    a_numpy_buffer, a_dead_branch, as_many_as_are_positive, a_view_or_a_copy,
+    under_autocast,
 )  # fmt: skip
 
 

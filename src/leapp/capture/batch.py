@@ -7,12 +7,12 @@ it. A number that the user's code asks for is recorded as a call of its own, so 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any
 
 import torch
@@ -34,6 +34,9 @@ SIZES = (1, 2, 7, 1009)
 _MAY_BE = (
     "the number {0} may be the batch size. If it is, take it from a tensor, such as x.shape[0]; if it is not, trace with "
     "another batch size than {0}"
+)
+_VIEW = (
+    "the result is a view for some batch sizes and a copy for others, and it or its source is written to later. Clone it before"
 )
 _TALK = logging.getLogger("torch._subclasses.fake_tensor")
 _NORMAL = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
@@ -141,6 +144,8 @@ class Forms:
 
     def _restart(self) -> None:
         self.done = 0
+        self.sometimes: list[tuple[int, int, int]] = []
+        """Calls whose result lies in the memory of an argument in some worlds only: index, result, argument."""
         self.worlds = [_World(rows) for rows in (self.rows, *SIZES)]
 
     def advance(self) -> bool:
@@ -168,6 +173,9 @@ class Forms:
                 world.run(call)
             except Exception as error:  # whatever torch says: the sizes do not fit
                 return world.rows, error
+        for out, read in itertools.product(call.outs, call.reads):
+            if len({_shares(world.env[out], world.env[read]) for world in self.worlds}) > 1:
+                self.sometimes.append((self.done, out, read))
         self.done += 1
         return None
 
@@ -183,6 +191,15 @@ class Forms:
                 value = self.constants[slot].value
                 shape = (world.rows, *value.shape[1:]) if slot in self.spread else tuple(value.shape)
                 world.env[slot] = world.make(shape, value.dtype, value.device)
+
+    def changing_views(self) -> list[Baked]:
+        """Calls that give a view for some numbers of rows and a copy for others, where a write tells the two apart."""
+        found = []
+        for index, out, read in self.sometimes:
+            memories = {self.tape.memory_of[out], self.tape.memory_of[read]}
+            if any(not memories.isdisjoint(call.writes) for call in self.calls[index + 1 :]):
+                found.append(Baked(self.calls[index].where, _VIEW))
+        return found
 
     # -- what may follow the batch after all ---------------------------------------------------------------------------
 
@@ -232,7 +249,8 @@ class Forms:
             for j, n in enumerate(given)
             if isinstance(n, int) and n > 0 and n % self.rows == 0
         ]
-        fitting = [c for n in range(1, min(len(places), 4) + 1) for c in combinations(places, n) if self._fits(index, c)]
+        chosen = (c for n in range(1, min(len(places), 4) + 1) for c in itertools.combinations(places, n))
+        fitting = [c for c in chosen if self._fits(index, c)]
         if len(fitting) != 1:
             return False
         self.calls[index : index + 1] = self._resized(call, fitting[0], source)
@@ -354,6 +372,13 @@ class _Unseen:
 
 
 _unseen = _Unseen
+
+
+def _shares(a: Any, b: Any) -> bool:
+    """Whether two tensors lie in one memory."""
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return False
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
 def _later(rows: int) -> list[int]:

@@ -100,6 +100,13 @@ class _Resolution:
 
     def run(self) -> list[Baked]:
         problems = list(self.batch.baked)
+        whole = self.batch.forms
+        assert whole is not None
+        if whole.advance():
+            problems += whole.changing_views()
+        else:
+            assert whole.failed is not None
+            problems.append(whole.failed)
         if not self.forms.advance():
             assert self.forms.failed is not None
             return [*problems, self.forms.failed]
