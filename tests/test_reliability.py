@@ -166,7 +166,64 @@ def documents(where: Path, count: int) -> dict[str, object]:
     return run_documents(loop(where, "jit", "onnx"), count)
 
 
-EXPERIMENTS: dict[str, Experiment] = {"kills": kills, "crowd": crowd, "read_only": read_only}
+def full_disk(where: Path, count: int) -> dict[str, object]:
+    """Export again and again on a disk that has a little more room each time, from none to enough."""
+    own_mounts()
+
+    def limit(size: int, *how: str) -> None:
+        command = ["mount", "-t", "tmpfs", "-o", ",".join([*how, f"size={size}"]), "none", str(where)]
+        subprocess.run(command, check=True, capture_output=True)
+
+    limit(64 << 20)
+    assert os.waitpid(forked(lambda: export(where, "old")), 0)[1] == 0
+    used = shutil.disk_usage(where).used
+    (where / "g" / "user.txt").write_text("mine")
+    assert os.waitpid(forked(lambda: export(where, "old")), 0)[1] == 0
+    read, write = os.pipe()
+
+    def attempt(tag: str) -> None:
+        try:
+            export(where, tag)
+        except LeappError as error:
+            os.write(write, f"{type(error).__name__}: {error}\n".encode())
+            os._exit(3)
+
+    old = new = 0
+    current, messages = "old", set()
+    for number in range(count):
+        now = shutil.disk_usage(where).used
+        limit(now + int(1.5 * used * number / (count - 1)), "remount")
+        tag = f"run{number}"
+        status = os.waitstatus_to_exitcode(os.waitpid(forked(lambda: attempt(tag)), 0)[1])  # noqa: B023
+        limit(64 << 20, "remount")
+        found = whole(where)
+        assert status in (0, 3) and found == (tag if status == 0 else current), f"step {number}: {status}, {found}"
+        if status == 3:
+            message = os.read(read, 4096).decode()
+            assert message.startswith("StorageError: the disk is full: ") and str(where) in message, message
+            messages.add(message)
+        old, new, current = old + (status == 3), new + (status == 0), found
+        assert (where / "g" / "user.txt").read_text() == "mine" and len(os.listdir(where)) == 1
+    return {"steps": count, "old": old, "new": new, "message": max(messages).replace(str(where), "exports")}
+
+
+def own_mounts() -> None:
+    """Move this process where it may mount and nobody else sees it."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.geteuid(), os.getegid()
+    new_user, new_mounts = 0x10000000, 0x20000
+    if libc.unshare(new_mounts if user == 0 else new_user | new_mounts) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    if user:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+
+
+EXPERIMENTS: dict[str, Experiment] = {"kills": kills, "crowd": crowd, "read_only": read_only, "full_disk": full_disk}
 EXPERIMENTS |= {"mutants": mutants, "documents": documents}
 EXPERIMENTS |= {f"steps {case}": steps(case) for case in range(3)} | {f"threads {case}": threads(case) for case in range(6)}
 
@@ -298,6 +355,11 @@ def test_a_directory_that_may_not_be_written_is_named_and_left_alone() -> None:
     assert run("read_only") == {"refused": True}
 
 
+def test_a_full_disk_is_named_and_leaves_the_old_bundle_or_the_whole_new_one() -> None:
+    figures = run("full_disk", 60 if SOAK else 8)
+    assert figures["old"] and figures["new"] and figures["old"] + figures["new"] == figures["steps"]
+
+
 def test_damaged_files_are_refused(damaged: Path) -> None:
     figures = damage(damaged, 200 if SOAK else 40)
     assert {"g.yaml", "one.onnx", "g.onnx", "g_samples.safetensors", "g_initial_values.safetensors", "g.png"} <= set(figures)
@@ -327,7 +389,7 @@ before an engine sees a byte.
 
 
 def exports_section() -> list[str]:
-    killed, met = run("kills", 200), run("crowd", 8)
+    killed, met, full = run("kills", 200), run("crowd", 8), run("full_disk", 60)
     run("read_only")
     return [
         "| what | result |",
@@ -337,6 +399,8 @@ def exports_section() -> list[str]:
         f"| {met['exporters']} exporters to one name at once, twice each | the bundle of one of them, whole; {met['failed']} "
         f"failed, {met['left over']} directories left over |",
         "| a directory that may not be written | refused with its name, the old bundle untouched |",
+        f"| a disk with ever more room, {full['steps']} steps from none to enough | {full['old']} times refused, the old "
+        f"bundle whole, {full['new']} times the new one, 0 times anything else |",
     ]
 
 

@@ -199,7 +199,7 @@ class Annotate:
         if function:
             raise _wrong_type("write the decorator with parentheses: @annotate.method(export_with=...).")
         if unknown:
-            from leapp.tracing.words import refuse_unknown
+            from leapp.graph.words import refuse_unknown
 
             known = (
                 "node_name", "export_with", "backend_params", "output_names", "input_semantics", "output_semantics",

@@ -20,6 +20,7 @@ __all__ = [
     "ServerTimeoutError",
     "SessionError",
     "SessionLostError",
+    "StorageError",
     "TraceError",
     "UnknownPortError",
     "ValidationError",
@@ -63,6 +64,10 @@ class BundleFileError(BundleError, FileNotFoundError):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class StorageError(LeappError, OSError):
+    """There is no room for the bundle. What was on disk before is unchanged."""
 
 
 class InputError(LeappError, ValueError):

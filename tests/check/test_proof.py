@@ -74,7 +74,7 @@ def test_a_frozen_value_is_told_apart_from_a_wrong_export(tmp_path):
     with pytest.raises(ValidationError) as caught:
         leapp.compile_graph(visualize=False)
     message, text = str(caught.value), log(tmp_path)
-    assert re.search(r"validation failed for n: .*\n  n/y, sample 1: 6 of 6 values .*worst element is", message)
+    assert re.search(r"validation failed for n: .*\n  n/y, sample 1: \d of 6 values .*worst element is", message)
     assert re.search(r"test_proof\.py:\d+: .*# the culprit", message) and "log.txt" in message
     assert "n/y, sample 1: " in text and "rtol 0.001" in text
     for word in ("max ", "mean ", "p50 ", "p75 ", "p90 ", "p99 ", "p995 ", "range ", "the worst element is "):

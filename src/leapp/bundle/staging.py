@@ -26,13 +26,16 @@ from leapp.bundle import text as yaml_text
 from leapp.bundle.files import hash_file
 from leapp.bundle.integrity import INTEGRITY, seal
 from leapp.bundle.layout import MODELS, PIPELINE, dump_contract
-from leapp.errors import BundleError, SessionError
+from leapp.errors import BundleError, SessionError, StorageError
 from leapp.graph.contract import Contract
 
 __all__ = ["Staging"]
 
 _MARK = ".leapp-staging"
 _SUFFIXES = (".pt", ".pt2", ".onnx", ".onnx.data")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PROBE = 1 << 16
+"""Bytes whose writing tells whether a disk is full."""
 
 
 class Staging:
@@ -58,6 +61,13 @@ class Staging:
         self._done = False
 
     def __enter__(self) -> Staging:
+        try:
+            return self._enter()
+        except OSError as error:
+            self.__exit__(type(error), error, None)
+            raise
+
+    def _enter(self) -> Staging:
         self.final.parent.mkdir(parents=True, exist_ok=True)
         with _locked(self.final.parent):
             for stale in _abandoned(self.final):
@@ -68,10 +78,17 @@ class Staging:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if not self._done:
+        room = _room(self.path, error) if error is not None and not self._done else None
+        if not self._done and self.path != self.final:
             _discard(self.path)
         if self._lock is not None:
             os.close(self._lock)
+            self._lock = None
+        if room is not None:
+            raise StorageError(
+                f"the disk is full: the export to {self.final} needs more than the {_spoken(room)} there are for it. Free some "
+                "space, or choose another place with save_path=. What was on disk before is unchanged."
+            ) from error
 
     def commit(self, graph: str, contract: Contract) -> Path:
         """Write ``<graph>.yaml`` with a seal over every staged file and make the staged files the bundle.
@@ -167,8 +184,10 @@ class Staging:
             shutil.copymode(self.final, self.path)
             _sync(self.path)
             swapped = _swap(self.path, self.final)
-        except OSError:
+        except OSError as error:
             swapped = False
+            if error.errno in _FULL:
+                raise
         if not swapped:
             for path in carried:
                 path.unlink(missing_ok=True)
@@ -201,6 +220,30 @@ class Staging:
             os.replace(self.path / name, self.final / name)
         _sync(self.final)
         _discard(self.path)
+
+
+def _room(path: Path, error: BaseException) -> int | None:
+    """How many bytes an export had, if it failed for want of more. Libraries hide the reason, so it is tried."""
+    full = False
+    cause: BaseException | None = error
+    while cause is not None and not full:
+        full, cause = isinstance(cause, OSError) and cause.errno in _FULL, cause.__cause__
+    staged = sum((path / name).lstat().st_size for name in _tree(path)) if (path / _MARK).exists() else 0
+    try:
+        if not full and staged:
+            probe = path / f"{_MARK}-probe"
+            probe.write_bytes(b"\0" * _PROBE)
+            probe.unlink()
+    except OSError as other:
+        full = other.errno in _FULL
+    if not full:
+        return None
+    free = shutil.disk_usage(path if path.exists() else path.parent).free
+    return free + staged
+
+
+def _spoken(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
 
 
 def _prefix(final: Path) -> str:

@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from leapp.check.compare import Difference, compare
 from leapp.check.fused import check_fused
-from leapp.check.replay import Outcome, Verdict, check_nodes, check_pipeline
+from leapp.check.replay import Outcome, Verdict, check_node, check_pipeline
 
-__all__ = ["Difference", "Outcome", "Verdict", "check_fused", "check_nodes", "check_pipeline", "compare"]
+__all__ = ["Difference", "Outcome", "Verdict", "check_fused", "check_node", "check_pipeline", "compare"]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from leapp.bundle import Bundle, RawTensor, Sample
 from leapp.check.compare import Difference, Figures, compare
-from leapp.check.engines import Array, Engine, engines
+from leapp.check.engines import Array, Engine
 from leapp.graph.contract import Contract, Port, key, split_key
 from leapp.runtime import Pipeline as Running
 from leapp.runtime.values import from_raw
 
-__all__ = ["Outcome", "Verdict", "check_nodes", "check_pipeline", "element_name"]
+__all__ = ["Outcome", "Verdict", "check_node", "check_pipeline", "element_name"]
 
 Samples = Mapping[str, Sequence[Sample]]
 
@@ -64,71 +64,52 @@ class Outcome:
     figures: dict[str, Figures] = field(default_factory=dict)
 
 
-def check_nodes(
+def check_node(
     bundle: Bundle,
-    samples: Samples,
+    name: str,
+    samples: Sequence[Sample],
     rtol: float,
     atol: float,
-    random: Collection[str] = (),
-    coarse: Mapping[str, float] | None = None,
-    *,
-    thorough: bool = False,
-) -> dict[str, Outcome | Exception]:
-    """Run each node's file on each of its samples.
+    opened: Iterable[tuple[str, Engine]],
+    random: bool | None = None,
+) -> Outcome:
+    """Run one node's file on each of its samples.
 
     Args:
-        bundle: The bundle. Nodes without a model are left out.
-        samples: The recorded passes of each node.
+        bundle: The bundle.
+        name: The node, which must have a model.
+        samples: Its recorded passes.
         rtol: Relative tolerance for floats.
         atol: Absolute tolerance for floats.
-        random: Nodes that draw random numbers. Those of their outputs that change from run to run are compared by shape
-            and dtype, the others by value.
-        coarse: Nodes that compute with less than float32, and the rounding step of their type: a lower bound of the tolerance.
-        thorough: Run ONNX models at every optimisation level of ONNX Runtime too.
-
-    Returns:
-        For each node what it showed, or the error that running it raised.
+        opened: The engines that run it, see ``engines``.
+        random: Whether the node draws random numbers; ``None`` if nobody knows, then it is tried.
     """
-    found: dict[str, Outcome | Exception] = {}
-    for name, node in bundle.contract.nodes.items():
-        if node.model.model_path is None:
-            continue
-        try:
-            step = 2 * (coarse or {}).get(name, 0.0)
-            tolerance = max(rtol, step), max(atol, step)
-            found[name] = _check_node(bundle, name, samples.get(name, ()), *tolerance, name in random, thorough)
-        except Exception as error:  # any engine may raise anything: the caller reports it with the node's name
-            found[name] = error
-    return found
-
-
-def _check_node(
-    bundle: Bundle, name: str, samples: Sequence[Sample], rtol: float, atol: float, random: bool, thorough: bool
-) -> Outcome:
     outcome = Outcome(passes=len(samples))
     ports = {port.name: port for port in bundle.contract.nodes[name].outputs}
-    for label, engine in engines(bundle, name, thorough):
+    runs = {True: _RUNS, None: 1, False: 0}[random]
+    for label, engine in opened:
         for number, sample in enumerate(samples):
             given = {port: from_raw(value) for port, value in sample.inputs.items()}
             outputs = engine(given)
-            varying = _varying(engine, given, outputs) if random else set()
+            varying = _varying(engine, given, outputs, runs)
             outcome.random |= varying
             for port, raw in sample.outputs.items():
                 got, want = outputs[port], from_raw(raw)
-                difference = compare(got, want, rtol, atol)
-                if port not in varying and got.shape == want.shape:
-                    outcome.figures.setdefault(port, Figures()).add(got, want)
-                if difference is None or (port in varying and (got.shape, got.dtype) == (want.shape, want.dtype)):
+                if port in varying and (got.shape, got.dtype) == (want.shape, want.dtype):
                     continue
-                element = element_name(ports[port], difference.index)
-                outcome.verdicts.append(Verdict(name, port, number, difference, element, label))
+                if got.shape == want.shape:
+                    outcome.figures.setdefault(port, Figures()).add(got, want)
+                difference = compare(got, want, rtol, atol)
+                if difference is not None:
+                    element = element_name(ports[port], difference.index)
+                    outcome.verdicts.append(Verdict(name, port, number, difference, element, label))
     return outcome
 
 
-def _varying(engine: Engine, given: Mapping[str, Array], outputs: Mapping[str, Array]) -> set[str]:
+def _varying(engine: Engine, given: Mapping[str, Array], outputs: Mapping[str, Array], runs: int) -> set[str]:
     """The outputs that another run on the same inputs changes. A sampled choice may repeat itself a few times."""
     varying: set[str] = set()
-    for _ in range(_RUNS):
+    for _ in range(runs):
         again = engine(given)
         varying |= {port for port, value in outputs.items() if value.tobytes() != again[port].tobytes()}
         if len(varying) == len(outputs):

@@ -16,7 +16,7 @@ __all__ = ["doctor"]
 
 _PACKAGES = {
     "numpy": "1.26", "msgspec": "0.19", "pyyaml": "6", "onnxruntime": "1.20", "onnx": "1.19", "onnxscript": "0.5",
-    "pillow": "10", "rich": "13", "safetensors": "0.5", "torch": "2.6",
+    "pillow": "10", "rich": "13", "torch": "2.6",
 }  # fmt: skip
 """What leapp uses and the oldest version it is made for."""
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from leapp.bundle import Bundle, Sample, check_files, open_bundle, read_samples
-from leapp.check import check_pipeline
-from leapp.check.figures import NodeFigures, measure_node
+from leapp.check import Outcome, check_pipeline
+from leapp.check.figures import measure_node
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.errors import BundleError, BundleFileError
 from leapp.graph.contract import key
@@ -66,15 +66,15 @@ def _replay(
     with progress("replaying samples", len(nodes) + 1) as advance:
         for name in nodes:
             try:
-                found = measure_node(
+                found, _ = measure_node(
                     bundle, name, samples.get(name, ()), arguments.rtol, arguments.atol, thorough=arguments.thorough
                 )
             except Exception as error:  # any engine may raise anything; it belongs to this node
                 steps.append(_step(f"node {name}", False, f"cannot be run: {' '.join(str(error).split())}"))
             else:
-                steps.append(_node_step(name, found, len(samples.get(name, ())), arguments.thorough))
+                steps.append(_node_step(name, found, arguments.thorough))
                 random |= {name} if found.random else set()
-                outputs += [{"key": key(name, port), **figures.as_dict()} for port, figures in found.outputs.items()]
+                outputs += [{"key": key(name, port), **figures.as_dict()} for port, figures in found.figures.items()]
             advance()
         if all(step["ok"] for step in steps) and len(nodes) == len(bundle.contract.nodes):
             steps.append(_closed_loop(bundle, samples, arguments, random))
@@ -85,13 +85,15 @@ def _replay(
     return outputs
 
 
-def _node_step(name: str, found: NodeFigures, count: int, thorough: bool) -> dict[str, Any]:
+def _node_step(name: str, found: Outcome, thorough: bool) -> dict[str, Any]:
     where = " at every optimisation level" if thorough else ""
     if found.verdicts:
         return _step(f"node {name}", False, str(found.verdicts[0]))
     if found.random:
-        return _step(f"node {name}", True, f"draws random numbers; {count} samples ran{where}, values were not compared")
-    return _step(f"node {name}", True, f"{count} samples reproduced{where}")
+        ports = ", ".join(sorted(found.random))
+        words = f"draws random numbers; {found.passes} samples ran{where}, {ports} compared by shape and dtype only"
+        return _step(f"node {name}", True, words)
+    return _step(f"node {name}", True, f"{found.passes} samples reproduced{where}")
 
 
 def _closed_loop(
@@ -125,8 +127,8 @@ def measure(bundle: Bundle, samples: Mapping[str, Sequence[Sample]], advance: Ca
     nodes: dict[str, Any] = {}
     for name, node in bundle.contract.nodes.items():
         if node.model.model_path is not None and samples.get(name):
-            found = measure_node(bundle, name, samples[name], _RTOL, _ATOL)
-            validation |= {key(name, port): figures.as_dict() for port, figures in found.outputs.items()}
-            nodes[name] = {"passed": not found.verdicts, "seconds": found.seconds}
+            found, seconds = measure_node(bundle, name, samples[name], _RTOL, _ATOL)
+            validation |= {key(name, port): figures.as_dict() for port, figures in found.figures.items()}
+            nodes[name] = {"passed": not found.verdicts, "seconds": seconds}
         advance()
     return {"validation": validation, "nodes": nodes}

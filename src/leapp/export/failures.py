@@ -60,10 +60,15 @@ def _line(
     return f" (first at {spelled_call(call)})" if call is not None else ""
 
 
+_READ = "the value of a tensor decides what is computed, as an index, a size or a condition. Keep it a tensor"
+
+
 def _first_cause(error: BaseException) -> str:
     """The innermost error, which is where exporters say what was wrong; outer layers repeat it with banners."""
     while error.__cause__ is not None:
         error = error.__cause__
+    if "DataDependent" in type(error).__name__ or "_local_scalar_dense" in str(error):
+        return f"{_READ}."
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:6])}" if lines else type(error).__name__
 

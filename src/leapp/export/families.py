@@ -113,6 +113,15 @@ def _masked_write(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
     return torch.where(spread, values.to(x.dtype), x)
 
 
+@replaces(aten.unfold_backward.default)
+def _unfold_backward(written: Tensor, sizes: Sequence[int], dim: int, size: int, step: int) -> Any:
+    """Windows put back where they came from."""
+    dim = dim % len(sizes)
+    places = torch.arange(sizes[dim]).unfold(0, size, step).reshape(-1)
+    values = written.movedim(-1, dim + 1).flatten(dim, dim + 1)
+    return aten.index_add.default(written.new_zeros(sizes), dim, places, values)
+
+
 @replaces(aten.put.default)
 def _put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Any:
     flat = aten.index_put.default(x.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate)

@@ -5,11 +5,11 @@ Checked while the user's annotation runs, so it must not import torch or onnx.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from leapp.errors import ExportError
+from leapp.graph.words import nearest
 
 __all__ = ["FAMILY", "PARAMS", "check_params", "resolve_backend"]
 
@@ -63,8 +63,7 @@ def resolve_backend(export_with: str | None) -> str | None:
         return _CANONICAL[export_with]
     if export_with in ("cpp", "py"):
         raise ExportError(f"export_with={export_with!r} is not implemented; use {_listed(_CANONICAL)}.")
-    hint = _nearest(export_with, _CANONICAL) if isinstance(export_with, str) else ""
-    raise ExportError(f"export_with={export_with!r} names no backend{hint}; the names are {_listed(_CANONICAL)} or None.")
+    raise ExportError(f"export_with={export_with!r} names no backend.{nearest(str(export_with), [*_CANONICAL, 'None'])}")
 
 
 def check_params(backend: str | None, params: Mapping[str, Any] | None) -> None:
@@ -77,20 +76,13 @@ def check_params(backend: str | None, params: Mapping[str, Any] | None) -> None:
     spoken = f"backend {backend!r}" if backend else "export_with=None"
     for key, value in (params or {}).items():
         if key not in known:
-            hint = _nearest(str(key), known)
-            raise ExportError(f"backend_params key {key!r} is unknown to {spoken}{hint}; it takes {_listed(known)}.")
+            raise ExportError(f"backend_params key {key!r} is unknown to {spoken}.{nearest(str(key), known)}")
         wanted = known[key]
         if value is None or (isinstance(value, wanted) and not (isinstance(value, bool) and bool not in wanted)):
             continue
         if object not in wanted:
             names = " or ".join(kind.__name__ for kind in wanted)
             raise ExportError(f"backend_params[{key!r}] of {spoken} must be {names}, not {value!r}.")
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    lowered = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
-    return f" (did you mean {lowered[close[0]]!r}?)" if close else ""
 
 
 def _listed(names: Iterable[str]) -> str:

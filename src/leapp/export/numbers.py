@@ -7,6 +7,7 @@ numbers become float64 tensors before the translation, with the overload that ta
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,32 +16,84 @@ from .aten import AtenGraph
 
 __all__ = ["keep_precision"]
 
+Made = dict[tuple[float, tuple[int, ...]], torch.fx.Node]
+"""The constants made so far, by value and shape."""
+
 _NUMBERS = ("number", "Optional[number]")
 _TENSORS = ("Tensor", "Optional[Tensor]")
 
 
-def keep_precision(aten: AtenGraph) -> None:
-    """Replace the numbers of float64 operators by constants of that type."""
-    graph = aten.module.graph
-    made: dict[float, torch.fx.Node] = {}
-    for node in list(graph.nodes):
+def keep_precision(aten: AtenGraph, registry: Any) -> None:
+    """Replace the numbers of float64 operators by constants of that type.
+
+    Args:
+        aten: The graph, changed in place.
+        registry: The operators that can be translated; an overload that takes tensors must be among them.
+    """
+    made: Made = {}
+    for node in list(aten.module.graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or not _is_double(node):
             continue
-        target = _taking_tensors(node.target)
-        if target is None or any(_loses(v) for v in node.kwargs.values()):
-            continue
-        positions = [i for i, value in enumerate(node.args) if _loses(value) and _takes_tensor(target, i)]
-        if not positions or any(_loses(v) and i not in positions for i, v in enumerate(node.args)):
-            continue
-        args = list(node.args)
-        for i in positions:
-            args[i] = _constant(aten, made, node.args[i])
-        node.target, node.args = target, tuple(args)
+        if node.target in _FILLED:
+            _expand(aten, made, node)
+        elif node.target in _SERIES:
+            _evaluate(aten, node)
+        else:
+            _take_tensors(aten, made, node, registry)
+
+
+def _take_tensors(aten: AtenGraph, made: Made, node: torch.fx.Node, registry: Any) -> None:
+    target = _taking_tensors(node.target)
+    names = [argument.name for argument in target._schema.arguments]
+    takes = {name for name, argument in zip(names, target._schema.arguments, strict=True) if str(argument.type) in _TENSORS}
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    losing = [name for name, value in given.items() if _loses(value)]
+    if not losing or not takes.issuperset(losing) or not registry.is_registered(target):
+        return
+    shape = _factor_shape(node.meta["val"].shape) if target in _FACTORS else ()
+    for name in losing:
+        given[name] = _constant(aten, made, given[name], shape)
+    count = len(node.args)
+    node.target = target
+    node.args = tuple(given[name] for name in names[:count])
+    node.kwargs = {name: value for name, value in given.items() if name in node.kwargs}
+
+
+def _expand(aten: AtenGraph, made: Made, node: torch.fx.Node) -> None:
+    """A tensor filled with a number: the number as a constant, spread over the shape."""
+    value, shape = node.args[_FILLED[node.target]], list(node.meta["val"].shape)
+    if _loses(value) and all(isinstance(size, int) for size in shape):
+        node.args = (_constant(aten, made, value), shape)
+        node.kwargs = {}
+        node.target = torch.ops.aten.expand.default
+
+
+def _evaluate(aten: AtenGraph, node: torch.fx.Node) -> None:
+    """A series of numbers is computed here and kept."""
+    if not any(map(_loses, (*node.args, *node.kwargs.values()))) or node.all_input_nodes:
+        return
+    options = {name: value for name, value in node.kwargs.items() if name != "device"}
+    tensor = node.target(*node.args, **options)  # type: ignore[operator]
+    node.replace_all_uses_with(_placeholder(aten, f"series_{node.name}", tensor))
+    aten.module.graph.erase_node(node)
+
+
+_aten: Any = torch.ops.aten
+_FILLED = {
+    _aten.full.default: 1, _aten.full_like.default: 1, _aten.new_full.default: 2, _aten.scalar_tensor.default: 0
+}  # fmt: skip
+"""Operators that fill a tensor, and the position of the number."""
+
+_FACTORS = frozenset({_aten.mul.Tensor, _aten.div.Tensor})
+
+_SERIES = frozenset(
+    {_aten.arange.default, _aten.arange.start, _aten.arange.start_step, _aten.linspace.default, _aten.logspace.default}
+)
 
 
 def _is_double(node: torch.fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype == torch.float64
+    values = (value.meta.get("val") for value in (node, *node.all_input_nodes))
+    return any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in values)
 
 
 def _loses(value: Any) -> bool:
@@ -50,31 +103,39 @@ def _loses(value: Any) -> bool:
 
 @functools.cache
 def _taking_tensors(op: Any) -> Any:
-    """The overload of an operator that takes tensors where ``op`` takes numbers; ``None`` if there is none."""
-    wanted = [_as_tensor(str(a.type)) for a in op._schema.arguments]
+    """The overload of an operator that takes most tensors where ``op`` takes numbers; ``op`` if there is none."""
+    given = op._schema.arguments
+    best, most = op, 0
     for name in op.overloadpacket.overloads():
         candidate = getattr(op.overloadpacket, name)
         arguments = candidate._schema.arguments
-        if [str(a.type) for a in arguments] == wanted and not candidate._schema.is_mutable:
-            return candidate
-    return op
+        if candidate._schema.is_mutable or [a.name for a in arguments] != [a.name for a in given]:
+            continue
+        changed = [(str(a.type), str(b.type)) for a, b in zip(given, arguments, strict=True) if str(a.type) != str(b.type)]
+        if all(pair in zip(_NUMBERS, _TENSORS, strict=True) for pair in changed) and len(changed) > most:
+            best, most = candidate, len(changed)
+    return best
 
 
-def _as_tensor(kind: str) -> str:
-    return _TENSORS[_NUMBERS.index(kind)] if kind in _NUMBERS else kind
+def _factor_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """One axis of a product. ONNX Runtime moves single numbers into its matrix products, which keep them in float32."""
+    for axis in reversed(range(len(shape))):
+        if isinstance(shape[axis], int) and shape[axis] > 1:
+            return (shape[axis], *(1 for _ in shape[axis + 1 :]))
+    return ()
 
 
-def _takes_tensor(op: Any, position: int) -> bool:
-    return str(op._schema.arguments[position].type) in _TENSORS
+def _constant(aten: AtenGraph, made: Made, value: Any, shape: tuple[int, ...] = ()) -> torch.fx.Node:
+    if (value, shape) not in made:
+        tensor = torch.full(shape, value, dtype=torch.float64)
+        made[value, shape] = _placeholder(aten, f"number{len(made)}", tensor)
+    return made[value, shape]
 
 
-def _constant(aten: AtenGraph, made: dict[float, torch.fx.Node], value: Any) -> torch.fx.Node:
-    if value not in made:
-        graph = aten.module.graph
-        tensor = torch.tensor(value, dtype=torch.float64)
-        with graph.inserting_before(next(iter(graph.nodes))):
-            node = graph.placeholder(f"number{len(made)}")
-        node.meta["val"] = tensor
-        aten.constants[node] = (f"number{len(made)}", tensor)
-        made[value] = node
-    return made[value]
+def _placeholder(aten: AtenGraph, name: str, tensor: torch.Tensor) -> torch.fx.Node:
+    graph = aten.module.graph
+    with graph.inserting_before(next(iter(graph.nodes))):
+        node = graph.placeholder(name)
+    node.meta["val"] = tensor
+    aten.constants[node] = (name, tensor)
+    return node

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 import torch
 from onnx_ir.passes import common
@@ -26,7 +27,7 @@ from torch.onnx._internal.exporter._constants import ONNX_IR_VERSION, TORCHLIB_O
 
 from leapp.errors import ExportError
 
-from . import families, special  # noqa: F401  (they register what they replace)
+from . import families, special, wide  # noqa: F401  (they register what they replace)
 from .aten import AtenGraph, trace_aten
 from .failures import MissingOperatorsError
 from .job import ExportJob, ExportResult
@@ -113,9 +114,9 @@ def _before(ours: Callable[..., Any], theirs: Callable[..., Any] | None) -> Call
 def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
     """The ATen graph as an ONNX model whose inputs are the node's and whose initialisers are its weights."""
     graph = aten.module.graph
-    keep_precision(aten)
     if _mixes_types(graph):
         _fx_passes.insert_type_promotion_nodes(aten.module)
+    keep_precision(aten, tables.registry)
     _fx_passes.remove_assertion_nodes(aten.module)
     _refuse_unknown(graph, tables)
     model = ir.Model(
@@ -194,11 +195,33 @@ def _has_complex(node: torch.fx.Node) -> bool:
 
 
 def _convert(model: ir.Model, opset: int) -> None:
+    have = model.opset_imports.get("")
+    used = {node.op_type for node in model.graph.all_nodes() if not node.domain}
+    if have is not None and not model.functions and all(_unchanged(kind, have, opset) for kind in used):
+        model.opset_imports[""] = opset
+        return
     version_converter.convert_version(model, opset, fallback=True)
     reached = model.opset_imports.get("")
     if reached is not None and reached != opset:
         raise ExportError(f"the model needs ONNX opset {reached} and cannot be converted to opset_version={opset}.")
     model.opset_imports[""] = opset
+
+
+@functools.cache
+def _unchanged(kind: str, one: int, other: int) -> bool:
+    """Whether an operator is the same at two opsets."""
+    try:
+        return bool(onnx.defs.get_schema(kind, one).since_version == onnx.defs.get_schema(kind, other).since_version)
+    except onnx.defs.SchemaError:
+        return False
+
+
+class _Fold(FoldConstantsPass):
+    """Infers only what the translation left open: most values carry their type and shape already."""
+
+    def _do_inference(self, node: ir.Node) -> None:
+        if any(value.type is None or value.shape is None for value in node.outputs):
+            super()._do_inference(node)
 
 
 def _optimize(model: ir.Model, aten: AtenGraph, *, full: bool) -> None:
@@ -216,7 +239,7 @@ def _optimize(model: ir.Model, aten: AtenGraph, *, full: bool) -> None:
     passes: list[Any] = [common.InlinePass()] if model.functions else []
     if full:
         limits = {"input_size_limit": 8192, "output_size_limit": 512 * 512}
-        passes.append(FoldConstantsPass(shape_inference=True, should_fold=should_fold, **limits))
+        passes.append(_Fold(shape_inference=True, should_fold=should_fold, **limits))
     passes += [
         common.RemoveUnusedNodesPass(),
         common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]

@@ -102,14 +102,6 @@ def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Any:
     return _put(x, source.unsqueeze(dim), dim, range(index % x.shape[dim], index % x.shape[dim] + 1))
 
 
-# A number of type float64: the library writes it through float32.
-
-
-@replaces(aten.scalar_tensor.default)
-def _scalar_tensor(value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
-    return torch.full((), value, dtype=dtype or torch.get_default_dtype())
-
-
 # Products with a vector: ONNX Runtime fuses a transpose into MatMul and loses it when the other side is one-dimensional.
 
 
@@ -173,6 +165,39 @@ def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: floa
     out = centred * (var + eps).rsqrt().reshape(channels)
     out = out if weight is None else out * weight.reshape(channels)
     return (out if bias is None else out + bias.reshape(channels)), mean, var
+
+
+# Differences from one: the library subtracts, which leaves nothing of small values.
+
+
+@replaces(aten.expm1.default)
+def _expm1(x: Tensor) -> Any:
+    if not x.is_floating_point():
+        return NotImplemented
+    raised = x.exp()
+    # The error of the rounded exponential cancels against that of its logarithm.
+    less = raised - 1
+    value = torch.where(raised == 1, x, less * (x / raised.log()))
+    return torch.where((raised == math.inf) | (less == -1), less, value)
+
+
+@replaces(aten.log1p.default)
+def _log1p(x: Tensor) -> Any:
+    if not x.is_floating_point():
+        return NotImplemented
+    raised = x + 1
+    value = torch.where(raised == 1, x, raised.log() * (x / (raised - 1)))
+    return torch.where(raised == math.inf, raised, value)
+
+
+@replaces(aten.log_sigmoid.default)
+def _log_sigmoid(x: Tensor) -> Any:
+    return x.clamp(max=0) - (-x.abs()).exp().log1p()
+
+
+@replaces(aten.log_sigmoid_forward.default)
+def _log_sigmoid_forward(x: Tensor) -> Any:
+    return _log_sigmoid(x), x.new_zeros(0)
 
 
 # Signs and rounding: the engine's Sign turns NaN into 1, its rounding wants floats.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .job import ExportJob, ExportResult
+from .saving import save_archive
 from .spelling import Spelled
 
 __all__ = ["export_program"]
@@ -28,7 +30,14 @@ def export_program(job: ExportJob, directory: Path) -> ExportResult:
             for key in _TRACES:
                 node.meta.pop(key, None)
     program.example_inputs = None
-    torch.export.save(program, path)
+
+    def as_bytes() -> bytes:
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer)
+        return buffer.getvalue()
+
+    weights = [*program.state_dict.values(), *(v for v in program.constants.values() if isinstance(v, torch.Tensor))]
+    save_archive(path, weights, as_bytes, lambda name: torch.export.save(program, name))
     return ExportResult(path=path, backend="pt2", extra={"torch_version": str(torch.__version__)})
 
 

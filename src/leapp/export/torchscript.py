@@ -22,6 +22,7 @@ from leapp.errors import ExportError
 
 from .aten import AtenGraph, trace_aten
 from .job import ExportJob, ExportResult
+from .saving import save_archive
 from .spelling import Spelled
 
 __all__ = ["argument_names", "export_torchscript", "trace_function"]
@@ -53,7 +54,7 @@ def export_torchscript(job: ExportJob, directory: Path) -> ExportResult:
         function = _trace_functional(job, error)
     if job.params.get("check_trace"):
         _compare_with_eager(job, function)
-    function.save(str(path))
+    save_archive(path, job.module.state_dict().values(), function.save_to_buffer, function.save)
     return ExportResult(path=path, backend="jit")
 
 

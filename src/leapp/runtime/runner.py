@@ -27,6 +27,7 @@ from leapp.runtime.arrays import Array, allocate, is_float
 from leapp.runtime.binding import Bound, Reordering, reorder
 from leapp.runtime.engines import EngineOptions, Unit, load_units
 from leapp.runtime.latency import Latency, measure
+from leapp.runtime.memory import Unnamed
 from leapp.runtime.plan import Plan, make_plan
 from leapp.runtime.ports import PortInfo, describe
 from leapp.runtime.program import Program, Slot
@@ -117,7 +118,12 @@ class Runner:
         return data
 
     def _units(self, nodes: Sequence[str], options: EngineOptions) -> list[Unit]:
-        return load_units(self._plan, nodes, self._model, options)
+        def model(node: str) -> bytes | Path:
+            found = self._model(node)
+            return unnamed.hold(found) if isinstance(found, bytes) else found
+
+        with Unnamed() as unnamed:
+            return load_units(self._plan, nodes, model, options)
 
     def _load(self) -> Program:
         self._engines = self._units(self._plan.order, self._options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["SECTION", "SYSTEM", "Log", "logger"]
@@ -36,13 +37,25 @@ class _Stderr(logging.Handler):
             self.handleError(record)
 
 
+class _File(logging.FileHandler):
+    """A log that gives up silently where the disk is full: the export itself will say so."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 class Log:
     """The handlers of one session. They replace those of the session before."""
 
     def __init__(self, path: Path, verbose: bool) -> None:
         close()
         self.path = path
-        self._file = logging.FileHandler(path, mode="w", encoding="utf-8")
+        self._file = _File(path, mode="w", encoding="utf-8")
         self._file.setFormatter(logging.Formatter("[%(levelname)s]: %(message)s"))
         self._console = _Stderr()
         self._console.setFormatter(_Console())

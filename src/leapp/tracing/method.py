@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leapp.errors import AnnotationError, AnnotationTypeError
+from leapp.graph.words import nearest
 from leapp.semantics import TensorSemantics
-from leapp.tracing.words import nearest
 
 __all__ = ["MethodNode", "bind_arguments", "node_name_of", "output_names_of", "refuse_unfit", "self_of"]
 

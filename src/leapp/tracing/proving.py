@@ -16,8 +16,9 @@ from msgspec.structs import replace as changed
 from leapp.bundle import Bundle
 from leapp.bundle import Sample as RawSample
 from leapp.capture.tape import Call
-from leapp.check import Outcome, Verdict, check_fused, check_nodes, check_pipeline
+from leapp.check import Outcome, Verdict, check_fused, check_node, check_pipeline
 from leapp.check.blame import first_departure, recording_departs, why_not_run
+from leapp.check.engines import Engine, engines
 from leapp.errors import ExportError, ValidationError
 from leapp.export.locating import spelled_call
 from leapp.graph.contract import key
@@ -154,15 +155,20 @@ def _prove_node(
         bundle.path, changed(bundle.contract, nodes={node.name: bundle.contract.nodes[node.name]}), None, {}, allow_outside=True
     )
     sample: Sample | None = None
-    outcome = _run(proof, alone, node, samples, 1)
+    outcome: Outcome | Exception
+    try:
+        opened = list(engines(alone, node.name, proof.thorough))
+        outcome = _run(proof, alone, node, samples, 1, opened)
+    except Exception as error:  # any engine may raise anything
+        outcome = error
     if isinstance(outcome, Outcome):
         proof.figures |= {key(node.name, port): found.as_dict() for port, found in outcome.figures.items()}
     if isinstance(outcome, Outcome) and not outcome.verdicts and not _is_random(node):
         sample = _moved_sample(node)
-        again = _run_moved(proof, alone, node, names, sample) if sample is not None else None
+        again = _run_moved(proof, alone, node, names, sample, opened[:1]) if sample is not None else None
         outcome = again or outcome
         if again is None and node.program is not None and node.program.batch is not None:
-            sample, outcome = _run_batches(proof, alone, node, names, outcome)
+            sample, outcome = _run_batches(proof, alone, node, names, outcome, opened[:1])
     if isinstance(outcome, Exception):
         reason = f"node '{node.name}': the written model cannot be run: {why_not_run(alone, node.name, outcome)}"
         proof.fail(node.name, reason)
@@ -190,12 +196,13 @@ def _is_random(node: NodeTrace) -> bool:
     return node.tape is not None and bool(node.tape.random)
 
 
-def _run(proof: Proof, bundle: Bundle, node: NodeTrace, samples: list[RawSample], looser: int) -> Outcome | Exception:
-    random = {node.name} if _is_random(node) else set()
-    coarse = {node.name: node.tape.precision} if node.tape is not None and node.tape.precision else {}
-    thorough = proof.thorough and looser == 1
-    tolerance = looser * proof.rtol, looser * proof.atol
-    return check_nodes(bundle, {node.name: samples}, *tolerance, random, coarse, thorough=thorough)[node.name]
+def _run(
+    proof: Proof, bundle: Bundle, node: NodeTrace, samples: list[RawSample], looser: int, opened: list[tuple[str, Engine]]
+) -> Outcome:
+    # Nodes that compute with less than float32 cannot be closer than the rounding step of their type.
+    step = 2 * (node.tape.precision if node.tape is not None else 0.0)
+    tolerance = max(looser * proof.rtol, step), max(looser * proof.atol, step)
+    return check_node(bundle, node.name, samples, *tolerance, opened, _is_random(node))
 
 
 # Recorded samples may be special (a robot at rest, zeros, an identity) and hide what an engine gets wrong. So each file is
@@ -204,10 +211,13 @@ def _run(proof: Proof, bundle: Bundle, node: NodeTrace, samples: list[RawSample]
 _MOVED = "inputs moved a little"
 
 
-def _run_moved(proof: Proof, bundle: Bundle, node: NodeTrace, names: FileNames, sample: Sample) -> Outcome | None:
-    outcome = _run(proof, bundle, node, [raw_sample(names, sample)], _LOOSER)
-    if isinstance(outcome, Exception):
-        logger.info("node '%s' cannot run on inputs near its first sample: %s", node.name, outcome)
+def _run_moved(
+    proof: Proof, bundle: Bundle, node: NodeTrace, names: FileNames, sample: Sample, opened: list[tuple[str, Engine]]
+) -> Outcome | None:
+    try:
+        outcome = _run(proof, bundle, node, [raw_sample(names, sample)], _LOOSER, opened)
+    except Exception as error:  # any engine may refuse them
+        logger.info("node '%s' cannot run on inputs near its first sample: %s", node.name, error)
         return None
     outcome.verdicts = [replace(verdict, engine=_MOVED) for verdict in outcome.verdicts]
     return outcome if outcome.verdicts else None
@@ -252,7 +262,12 @@ _BATCH = f"{_MOVED}, in a batch of"
 
 
 def _run_batches(
-    proof: Proof, bundle: Bundle, node: NodeTrace, names: FileNames, outcome: Outcome
+    proof: Proof,
+    bundle: Bundle,
+    node: NodeTrace,
+    names: FileNames,
+    outcome: Outcome,
+    opened: list[tuple[str, Engine]],
 ) -> tuple[Sample | None, Outcome | Exception]:
     """The first sample of another batch size on which the file fails, and how; ``outcome`` if it passes on all."""
     for rows in ROWS:
@@ -260,10 +275,12 @@ def _run_batches(
         sample = _moved_sample(node, rows) or _repeated_sample(node, rows)
         if isinstance(sample, Exception):
             return None, sample
-        found = _run(proof, bundle, node, [raw_sample(names, sample)], _LOOSER)
-        if isinstance(found, Exception) or found.verdicts:
-            if isinstance(found, Outcome):
-                found.verdicts = [replace(verdict, engine=f"{_BATCH} {rows}") for verdict in found.verdicts]
+        try:
+            found = _run(proof, bundle, node, [raw_sample(names, sample)], _LOOSER, opened)
+        except Exception as error:  # any engine may refuse them
+            return sample, error
+        if found.verdicts:
+            found.verdicts = [replace(verdict, engine=f"{_BATCH} {rows}") for verdict in found.verdicts]
             return sample, found
     return None, outcome
 

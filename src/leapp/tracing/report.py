@@ -154,7 +154,7 @@ def _escapes(node: NodeTrace) -> list[EscapeInfo]:
         again = frozen.get(i, [])
         varies = any(not _same(e.value, v) for v in again)
         found.append(
-            EscapeInfo(node.name, e.kind, e.where.file, e.where.line, e.where.text, _short(e.value), varies)
+            EscapeInfo(node.name, _spoken(e.kind), e.where.file, e.where.line, e.where.text, _short(e.value), varies)
         )
     found += _hidden_reads(node)
     for constant in program.constants.values():
@@ -198,6 +198,11 @@ def _interrupted(node: NodeTrace, state: str) -> bool:
     """Whether a recorded pass began with another value of a state than the pass before left."""
     steps = zip(node.samples, node.samples[1:], strict=False)
     return any(b.passno == a.passno + 1 and not same_bits(a.outputs[state], b.inputs[state]) for a, b in steps)
+
+
+def _spoken(kind: str) -> str:
+    """What users call an operation that was seen as an ATen operator."""
+    return kind.replace("_local_scalar_dense", "item").replace(".default", "")
 
 
 def _hidden_reads(node: NodeTrace) -> list[EscapeInfo]:

@@ -28,6 +28,7 @@ from leapp.errors import (
     SessionError,
     TraceError,
 )
+from leapp.graph.words import nearest, refuse_unknown
 from leapp.semantics import TensorSemantics
 from leapp.tracing import buffers
 from leapp.tracing.attributes import Attributes
@@ -39,7 +40,6 @@ from leapp.tracing.node import InputPort, NodeTrace, OutputPort, Role, Sample, T
 from leapp.tracing.payload import Entry, Loans, entries, leaf_names, map_leaves, refuse_nested_state, unpack
 from leapp.tracing.sources import Sources, same_bits
 from leapp.tracing.undeclared import contradicts, rewritten_constants
-from leapp.tracing.words import nearest, refuse_unknown
 
 __all__ = ["Session"]
 

@@ -91,7 +91,7 @@ class Sources:
             return
         else:
             raise TraceError(
-                f"node '{node.name}', input '{port.name}' (at {at}) was fed by {port.source or 'a value from outside'} before "
+                f"node '{node.name}', input '{port.name}' (at {at}) was first fed by {port.source or 'a value from outside'} "
                 f"and is fed by {source or 'a value from outside'} now. An input has one source: declare a second port, or "
                 "reset to the value of the first pass."
             )

@@ -12,9 +12,9 @@ __all__ = ["nearest", "refuse_unknown"]
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `` Did you mean 'export_with'?``, or the list of what exists."""
-    known = list(known)
-    match = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    return f" Did you mean '{match[0]}'?" if match else f" Known: {', '.join(known) or 'none'}."
+    lowered = {candidate.lower(): candidate for candidate in known}
+    match = difflib.get_close_matches(str(name).lower(), lowered, n=1, cutoff=0.5)
+    return f" Did you mean '{lowered[match[0]]}'?" if match else f" Known: {', '.join(lowered.values()) or 'none'}."
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:

@@ -1,0 +1,323 @@
+"""Operators on float64 values, taken apart into arithmetic.
+
+ONNX keeps the parameters of its operators in float32, and ONNX Runtime has few of them for float64. Sums, products and
+choices take numbers as tensors and exist for every type. Other types are left as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .operators import DECOMPOSITIONS, aten
+
+__all__: list[str] = []
+
+
+def _wide(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register what an overload is written as where it computes in float64; whatever replaces it otherwise stays."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for target in targets:
+            DECOMPOSITIONS[target] = _chosen(function, DECOMPOSITIONS.get(target))
+        return function
+
+    return register
+
+
+def _chosen(function: Callable[..., Any], other: Callable[..., Any] | None) -> Callable[..., Any]:
+    def rewrite(*args: Any, **named: Any) -> Any:
+        if any(isinstance(arg, Tensor) and arg.dtype == torch.float64 for arg in args):
+            result = function(*args, **named)
+            if result is not NotImplemented:
+                return result
+        return NotImplemented if other is None else other(*args, **named)
+
+    return rewrite
+
+
+# Sums with factors
+
+
+@_wide(aten.add.Tensor, aten.add.Scalar)
+def _add(x: Any, y: Any, alpha: Any = 1) -> Any:
+    return NotImplemented if alpha == 1 else x + y * alpha
+
+
+@_wide(aten.sub.Tensor, aten.sub.Scalar)
+def _sub(x: Any, y: Any, alpha: Any = 1) -> Any:
+    return NotImplemented if alpha == 1 else x - y * alpha
+
+
+@_wide(aten.rsub.Tensor, aten.rsub.Scalar)
+def _rsub(x: Any, y: Any, alpha: Any = 1) -> Any:
+    return (-x if alpha == 1 else x * -alpha) + y
+
+
+@_wide(aten.addcmul.default)
+def _addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
+    return x + a * b * value
+
+
+@_wide(aten.addcdiv.default)
+def _addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
+    return x + a / b * value
+
+
+@_wide(aten.addmm.default, aten.baddbmm.default)
+def _addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    product = a @ b if alpha == 1 else a @ b * alpha
+    if beta == 0:
+        return product
+    return (x if beta == 1 else x * beta) + product
+
+
+@_wide(aten.addbmm.default)
+def _addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _addmm(x, a.transpose(0, 1).flatten(1), b.flatten(0, 1), beta=beta, alpha=alpha)
+
+
+@_wide(aten.addr.default)
+def _addr(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _addmm(x, a.unsqueeze(1), b.unsqueeze(0), beta=beta, alpha=alpha)
+
+
+# Activations
+
+
+@_wide(aten.leaky_relu.default)
+def _leaky_relu(x: Tensor, slope: Any = 0.01) -> Any:
+    return torch.where(x > 0, x, x * slope)
+
+
+@_wide(aten._prelu_kernel.default, aten.prelu.default)
+def _prelu(x: Tensor, weight: Tensor) -> Any:
+    shape = [1, -1] + [1] * (x.dim() - 2) if x.dim() > 1 and weight.dim() < 2 else list(weight.shape)
+    return torch.where(x > 0, x, x * weight.reshape(shape))
+
+
+@_wide(aten.elu.default)
+def _elu(x: Tensor, alpha: Any = 1.0, scale: Any = 1.0, input_scale: Any = 1.0) -> Any:
+    negative = (x if input_scale == 1 else x * input_scale).expm1()
+    return torch.where(x > 0, x if scale == 1 else x * scale, negative * (alpha * scale))
+
+
+@_wide(aten.celu.default)
+def _celu(x: Tensor, alpha: Any = 1.0) -> Any:
+    return _elu(x, alpha, 1.0, 1.0 / alpha)
+
+
+@_wide(aten.selu.default)
+def _selu(x: Tensor) -> Any:
+    return _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+
+
+@_wide(aten.softplus.default)
+def _softplus(x: Tensor, beta: Any = 1, threshold: Any = 20) -> Any:
+    scaled = x * beta
+    return torch.where(scaled > threshold, x, torch.where(scaled > threshold, torch.zeros_like(x), scaled).exp().log1p() / beta)
+
+
+@_wide(aten.mish.default)
+def _mish(x: Tensor) -> Any:
+    return x * _softplus(x).tanh()
+
+
+@_wide(aten.hardtanh.default)
+def _hardtanh(x: Tensor, low: Any = -1.0, high: Any = 1.0) -> Any:
+    return x.clamp(low, high)
+
+
+@_wide(aten.hardsigmoid.default)
+def _hardsigmoid(x: Tensor) -> Any:
+    return (x + 3).clamp(0.0, 6.0) / 6
+
+
+@_wide(aten.hardswish.default)
+def _hardswish(x: Tensor) -> Any:
+    return x * _hardsigmoid(x)
+
+
+@_wide(aten.gelu.default)
+def _gelu(x: Tensor, approximate: str = "none") -> Any:
+    if approximate == "tanh":
+        return 0.5 * x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)).tanh())
+    return 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))
+
+
+# Normalisation
+
+
+@_wide(aten.layer_norm.default)
+def _layer_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5, *_: Any
+) -> Any:
+    return _scaled(_normalised(x, list(range(x.dim() - len(shape), x.dim())), eps), weight, bias, list(shape))
+
+
+@_wide(aten.native_layer_norm.default)
+def _native_layer_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Any:
+    # The statistics are for gradients; nothing here reads them.
+    return _layer_norm(x, shape, weight, bias, eps), x[..., :0], x[..., :0]
+
+
+@_wide(aten.group_norm.default)
+def _group_norm(
+    x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5, *_: Any
+) -> Any:
+    out = _normalised(x.reshape(x.shape[0], groups, -1), [2], eps).reshape(x.shape)
+    return _scaled(out, weight, bias, _channels(x))
+
+
+@_wide(aten.instance_norm.default)
+def _instance_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, own: bool,
+    momentum: float, eps: float, *_: Any,
+) -> Any:  # fmt: skip
+    return _scaled(_normalised(x, list(range(2, x.dim())), eps), weight, bias, _channels(x)) if own else NotImplemented
+
+
+@_wide(aten._native_batch_norm_legit_no_training.default)
+def _batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, momentum: float, eps: float
+) -> Any:
+    channels = _channels(x)
+    out = (x - mean.reshape(channels)) * (var + eps).rsqrt().reshape(channels)
+    return _scaled(out, weight, bias, channels), mean[:0], var[:0]
+
+
+def _channels(x: Tensor) -> list[int]:
+    return [1, -1] + [1] * (x.dim() - 2)
+
+
+def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None, shape: list[int]) -> Tensor:
+    x = x if weight is None else x * weight.reshape(shape)
+    return x if bias is None else x + bias.reshape(shape)
+
+
+def _normalised(x: Tensor, dims: list[int], eps: float) -> Tensor:
+    centred = x - x.mean(dims, keepdim=True)
+    return centred * ((centred * centred).mean(dims, keepdim=True) + eps).rsqrt()
+
+
+@_wide(aten.linalg_vector_norm.default)
+def _vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    if ord in (0, 1, 2) or math.isinf(ord) or dtype is not None:
+        return NotImplemented
+    dims = list(range(x.dim())) if dim is None else dim
+    return x.abs().pow(ord).sum(dims, keepdim).pow(1 / ord)
+
+
+# Functions with factors
+
+
+@_wide(aten.deg2rad.default)
+def _deg2rad(x: Tensor) -> Any:
+    return x * (math.pi / 180)
+
+
+@_wide(aten.rad2deg.default)
+def _rad2deg(x: Tensor) -> Any:
+    return x * (180 / math.pi)
+
+
+@_wide(aten.log2.default)
+def _log2(x: Tensor) -> Any:
+    return x.log() * (1 / math.log(2))
+
+
+@_wide(aten.log10.default)
+def _log10(x: Tensor) -> Any:
+    return x.log() * (1 / math.log(10))
+
+
+@_wide(aten.sinc.default)
+def _sinc(x: Tensor) -> Any:
+    angle = x * math.pi
+    return torch.where(x == 0, torch.ones_like(x), angle.sin() / angle)
+
+
+# Functions that ONNX Runtime has for float32 only
+
+
+@_wide(aten.isinf.default)
+def _isinf(x: Tensor) -> Any:
+    return x.abs() == math.inf
+
+
+@_wide(aten.asinh.default)
+def _asinh(x: Tensor) -> Any:
+    size = x.abs()
+    # Above this the square would overflow and no longer matters.
+    far = size > 1e8
+    square = torch.where(far, torch.ones_like(x), size * size)
+    near = (size + square / (1 + (1 + square).sqrt())).log1p()
+    value = torch.where(far, size.log() + math.log(2), near)
+    return torch.where(x < 0, -value, torch.where(x == 0, x, value))
+
+
+@_wide(aten.acosh.default)
+def _acosh(x: Tensor) -> Any:
+    above = x - 1
+    near = (above + (2 * above + above * above).sqrt()).log1p()
+    return torch.where(x < 1, math.nan, torch.where(x > 1e8, x.log() + math.log(2), near))
+
+
+@_wide(aten.atanh.default)
+def _atanh(x: Tensor) -> Any:
+    size = x.abs()
+    value = 0.5 * (2 * size / (1 - size)).log1p()
+    return torch.where(x < 0, -value, torch.where(x == 0, x, value))
+
+
+@_wide(aten.atan.default)
+def _atan(x: Tensor) -> Any:
+    size = x.abs()
+    flipped = size > 1
+    small = torch.where(flipped, 1 / size, size)
+    # Halving the angle three times leads where a short series suffices.
+    for _ in range(3):
+        small = small / (1 + (1 + small * small).sqrt())
+    square = small * small
+    total = torch.zeros_like(x)
+    for power in reversed(range(1, 21, 2)):
+        total = total * square + (-1) ** (power // 2) / power
+    value = 8 * small * total
+    value = torch.where(flipped, math.pi / 2 - value, value)
+    return torch.where(x < 0, -value, torch.where(x == 0, x, value))
+
+
+_PIECE, _PIECES, _DEGREE = 0.25, 24, 16
+
+
+@functools.cache
+def _erf_pieces() -> Any:
+    """For each quarter from zero to six the polynomial that is ``erf`` there, from its values at Chebyshev points."""
+    import numpy as np
+
+    points = np.cos((2 * np.arange(_DEGREE + 1) + 1) * np.pi / (2 * (_DEGREE + 1)))
+    middles = (np.arange(_PIECES) + 0.5) * _PIECE
+    values = [[math.erf(middle + point * _PIECE / 2) for point in points] for middle in middles]
+    return np.linalg.solve(np.vander(points, increasing=True), np.array(values).T)
+
+
+@_wide(aten.erf.default)
+def _erf(x: Tensor) -> Any:
+    size = torch.where(x == x, x.abs(), torch.zeros_like(x)).clamp(max=5.999)
+    piece = (size / _PIECE).to(torch.int64)
+    inside = (size - (piece.to(x.dtype) + 0.5) * _PIECE) / (_PIECE / 2)
+    total = torch.zeros_like(x)
+    table = torch.stack([torch.stack([torch.full((), float(v), dtype=x.dtype) for v in row]) for row in _erf_pieces()])
+    for row in reversed(range(_DEGREE + 1)):
+        total = total * inside + table[row][piece]
+    small = x * (2 / math.sqrt(math.pi)) * (1 - x * x / 3 + x * x * x * x / 10)
+    value = torch.where(x < 0, -total, total)
+    return torch.where(x.abs() < 1e-3, small, torch.where(x != x, x, value))
+

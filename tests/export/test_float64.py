@@ -1,0 +1,217 @@
+"""Numbers in float64 nodes are exact in ONNX files: as arguments, as keywords, inside functions."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from leapp.export import ExportJob, export_node
+
+from .running import run_onnx
+
+# None of them is a float32.
+C, D, E, B = 0.1, 1 / 3, 1e-17, 1e10 / 3
+
+ROWS = {
+    "add alpha": lambda x,y: torch.add(x,y,alpha=C),
+    "sub alpha": lambda x,y: torch.sub(x,y,alpha=D),
+    "rsub alpha": lambda x,y: torch.rsub(x,y,alpha=D),
+    "rsub scalar": lambda x,y: torch.rsub(x,C,alpha=D),
+    "add scalar": lambda x,y: x+C,
+    "add tiny": lambda x,y: x*1e-17+E,
+    "add scalar alpha": lambda x,y: torch.add(x,C,alpha=D),
+    "addcmul": lambda x,y: torch.addcmul(x,y,y,value=C),
+    "addcdiv": lambda x,y: torch.addcdiv(x,y,y+3,value=D),
+    "addmm": lambda x,y: torch.addmm(x,y,y,beta=C,alpha=D),
+    "addmv": lambda x,y: torch.addmv(x[0],y,y[0],beta=C,alpha=D),
+    "addr": lambda x,y: torch.addr(x,y[0],y[1],beta=C,alpha=D),
+    "baddbmm": lambda x,y: torch.baddbmm(x[None],y[None],y[None],beta=C,alpha=D),
+    "addbmm": lambda x,y: torch.addbmm(x,y[None],y[None],beta=C,alpha=D),
+    "clamp": lambda x,y: x.clamp(C,D),
+    "clamp kw": lambda x,y: torch.clamp(x,min=C,max=D),
+    "clamp min": lambda x,y: x.clamp(min=C),
+    "clamp max": lambda x,y: x.clamp(max=D),
+    "clip": lambda x,y: torch.clip(x,-D,C),
+    "remainder": lambda x,y: torch.remainder(x,C),
+    "fmod": lambda x,y: torch.fmod(x,C),
+    "floor_div": lambda x,y: x//C,
+    "div trunc": lambda x,y: torch.div(x,C,rounding_mode='trunc'),
+    "div": lambda x,y: x/D,
+    "rdiv": lambda x,y: C/x,
+    "mul": lambda x,y: x*C,
+    "pow": lambda x,y: x.abs()**D,
+    "rpow": lambda x,y: C**x,
+    "pow scalar first": lambda x,y: torch.pow(D,x),
+    "float_power": lambda x,y: torch.float_power(x.abs(),D),
+    "deg2rad": lambda x,y: torch.deg2rad(x),
+    "rad2deg": lambda x,y: torch.rad2deg(x),
+    "full": lambda x,y: x+torch.full((3,),C,dtype=torch.float64),
+    "full_like": lambda x,y: x*torch.full_like(x,C),
+    "new_full": lambda x,y: x*x.new_full((3,),C),
+    "scalar tensor": lambda x,y: x*torch.tensor(C,dtype=torch.float64),
+    "where": lambda x,y: torch.where(x>0,C,x),
+    "where both": lambda x,y: torch.where(x>0,C,D).double()*x,
+    "masked_fill": lambda x,y: x.masked_fill(x>0,C),
+    "index_fill": lambda x,y: x.index_fill(0,torch.tensor([1]),C),
+    "fill_": lambda x,y: x.clone().fill_(C)+y,
+    "setitem": lambda x,y: (lambda z:(z.__setitem__((slice(None),0),C),z)[1])(x.clone()),
+    "setitem mask": lambda x,y: (lambda z:(z.__setitem__(z>0,C),z)[1])(x.clone()),
+    "fill_diagonal": lambda x,y: x.clone().fill_diagonal_(C),
+    "nan_to_num": lambda x,y: torch.nan_to_num(x/torch.zeros(3,dtype=torch.float64),nan=C,posinf=D,neginf=B),
+    "leaky_relu": lambda x,y: F.leaky_relu(x,C),
+    "elu": lambda x,y: F.elu(x,D),
+    "celu": lambda x,y: F.celu(x,D),
+    "selu": lambda x,y: F.selu(x),
+    "gelu": lambda x,y: F.gelu(x),
+    "gelu tanh": lambda x,y: F.gelu(x,approximate='tanh'),
+    "silu": lambda x,y: F.silu(x),
+    "mish": lambda x,y: F.mish(x),
+    "hardtanh": lambda x,y: F.hardtanh(x,-C,D),
+    "hardshrink": lambda x,y: F.hardshrink(x,D),
+    "softshrink": lambda x,y: F.softshrink(x,C),
+    "hardsigmoid": lambda x,y: F.hardsigmoid(x),
+    "hardswish": lambda x,y: F.hardswish(x),
+    "softplus": lambda x,y: F.softplus(x,C,D),
+    "softplus default": lambda x,y: F.softplus(x),
+    "threshold": lambda x,y: F.threshold(x,C,D),
+    "prelu": lambda x,y: F.prelu(x,torch.tensor([C],dtype=torch.float64)),
+    "rrelu": lambda x,y: F.rrelu(x,C,D,training=False),
+    "logsigmoid": lambda x,y: F.logsigmoid(x),
+    "softsign": lambda x,y: F.softsign(x),
+    "glu": lambda x,y: F.glu(torch.cat([x,y],1),1),
+    "relu6": lambda x,y: F.relu6(x*4),
+    "layer_norm": lambda x,y: F.layer_norm(x,(3,),eps=C),
+    "group_norm": lambda x,y: F.group_norm(x,3,eps=C),
+    "instance_norm": lambda x,y: F.instance_norm(x[None],eps=C),
+    "rms_norm": lambda x,y: F.rms_norm(x,(3,),eps=C),
+    "normalize": lambda x,y: F.normalize(x,eps=C),
+    "normalize p": lambda x,y: F.normalize(x,p=D,eps=C),
+    "norm p": lambda x,y: torch.linalg.vector_norm(x,2+C),
+    "renorm": lambda x,y: torch.renorm(x,2,0,C),
+    "cosine": lambda x,y: F.cosine_similarity(x,y,eps=C),
+    "pairwise": lambda x,y: F.pairwise_distance(x,y,eps=C),
+    "lerp": lambda x,y: torch.lerp(x,y,C),
+    "logit": lambda x,y: torch.logit(x.sigmoid(),eps=C),
+    "linspace": lambda x,y: x*torch.linspace(C,D,3,dtype=torch.float64),
+    "arange": lambda x,y: x*torch.arange(0,0.3,C,dtype=torch.float64)[:3],
+    "logspace": lambda x,y: x*torch.logspace(C,D,3,dtype=torch.float64),
+    "huber": lambda x,y: F.huber_loss(x,y,delta=C),
+    "smooth_l1": lambda x,y: F.smooth_l1_loss(x,y,beta=C),
+    "eq": lambda x,y: ((x*0+C)==C).double()+x,
+    "lt": lambda x,y: ((x*0+C)<C).double()+x,
+    "ge": lambda x,y: ((x*0+C)>=C).double()+x,
+    "heaviside": lambda x,y: torch.heaviside(x,torch.tensor(C,dtype=torch.float64)),
+    "copysign": lambda x,y: torch.copysign(x,-C),
+    "xlogy": lambda x,y: torch.xlogy(x.abs(),C),
+    "atan2 scalar": lambda x,y: torch.atan2(x,torch.tensor(C,dtype=torch.float64)),
+    "hypot": lambda x,y: torch.hypot(x,torch.tensor(C,dtype=torch.float64)),
+    "clamp float int": lambda x,y: x.clamp(-1,1),
+    "std": lambda x,y: x.std(),
+    "var": lambda x,y: x.var(1,correction=0),
+    "logaddexp": lambda x,y: torch.logaddexp(x,y*C),
+    "log2": lambda x,y: x.abs().log2(),
+    "log10": lambda x,y: x.abs().log10(),
+    "exp2": lambda x,y: x.exp2(),
+    "expm1": lambda x,y: x.expm1(),
+    "log1p": lambda x,y: x.abs().log1p(),
+    "sinc": lambda x,y: x.sinc(),
+    "erf": lambda x,y: x.erf(),
+    "tanh": lambda x,y: x.tanh(),
+    "sigmoid": lambda x,y: x.sigmoid(),
+    "softmax": lambda x,y: x.softmax(1),
+    "log_softmax": lambda x,y: x.log_softmax(1),
+    "logsumexp": lambda x,y: x.logsumexp(1),
+    "acosh": lambda x,y: (x.abs()+1).acosh(),
+    "asinh": lambda x,y: x.asinh(),
+    "atanh": lambda x,y: x.tanh().atanh(),
+    "angle": lambda x,y: x.angle(),
+    "sdpa": lambda x,y: F.scaled_dot_product_attention(x[None],y[None],y[None],scale=C),
+    "sdpa default": lambda x,y: F.scaled_dot_product_attention(x[None],y[None],y[None]),
+    "pad": lambda x,y: F.pad(x,(1,1),value=C),
+    "pad int": lambda x,y: F.pad(x,(1,1)),
+    "cdist": lambda x,y: torch.cdist(x,y,p=2+C),
+    "quantile": lambda x,y: torch.quantile(x,C),
+    "quantile t": lambda x,y: torch.quantile(x,torch.tensor([C,D],dtype=torch.float64),dim=1),
+    "bucketize": lambda x,y: torch.bucketize(x,torch.tensor([C,D],dtype=torch.float64)).double()+x,
+    "dropout": lambda x,y: F.dropout(x,C,False),
+    "round dec": lambda x,y: torch.round(x,decimals=2),
+    "trapezoid": lambda x,y: torch.trapezoid(x,dx=C),
+    "gradient": lambda x,y: torch.gradient(x,spacing=C)[0],
+    "kl_div": lambda x,y: F.kl_div(x, y.sigmoid(), reduction="sum"),
+    "bce": lambda x,y: F.binary_cross_entropy_with_logits(x,y.sigmoid(),pos_weight=torch.tensor(C,dtype=torch.float64)),
+    "label_smoothing": lambda x,y: F.cross_entropy(x,torch.tensor([0,1,2]),label_smoothing=C),
+    "gnll": lambda x,y: F.gaussian_nll_loss(x,y,y.abs(),eps=C),
+    "interpolate": lambda x,y: F.interpolate(x[None],scale_factor=1.7,mode='linear'),
+    "foreach": lambda x,y: torch._foreach_add([x,y],C)[0],
+    "foreach addcmul": lambda x,y: torch._foreach_addcmul([x],[y],[y],value=C)[0],
+    "int*": lambda x,y: torch.arange(3)*torch.tensor(C,dtype=torch.float64)+x,
+    "int f64 default": lambda x,y: (torch.arange(3).double()*C)+x,
+    "complex": lambda x,y: (torch.complex(x,y)*(C+D*1j)).real,
+    "polar": lambda x,y: torch.polar(x.abs(),y*C).real,
+    "cumsum*": lambda x,y: (x*C).cumsum(0),
+    "inverse": lambda x,y: torch.linalg.inv(x+4*torch.eye(3,dtype=torch.float64)),
+    "eye*": lambda x,y: x+C*torch.eye(3,dtype=torch.float64),
+    "special logit": lambda x,y: torch.special.logit(x.sigmoid(),C),
+    "multi margin": lambda x,y: F.multi_margin_loss(x,torch.tensor([0,1,2]),margin=C),
+    "hinge": lambda x,y: F.hinge_embedding_loss(x,torch.sign(y),margin=C),
+    "margin": lambda x,y: F.margin_ranking_loss(x,y,torch.sign(y),margin=C),
+    "triplet": lambda x,y: F.triplet_margin_loss(x,y,x*2,margin=C,eps=D),
+    "poisson": lambda x,y: F.poisson_nll_loss(x,y.abs(),log_input=False,eps=C),
+    "softmax temp": lambda x,y: (x/C).softmax(-1),
+    "batch_norm": lambda x, y: F.batch_norm(x, y[1], y[0].abs(), eps=C),
+}
+
+
+class Call(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return (self.function(*inputs),)
+
+
+def exported(function, inputs: tuple[torch.Tensor, ...], where: Path) -> Path:
+    names = [f"x{i}" for i in range(len(inputs))]
+    return export_node(ExportJob("n", Call(function), inputs, names, ["z"], "onnx"), where).path
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_numbers_keep_their_precision(name: str, tmp_path: Path) -> None:
+    def draw(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return tuple(torch.randn(3, 3, dtype=torch.float64, generator=generator) for _ in range(2))  # type: ignore[return-value]
+
+    path = exported(ROWS[name], draw(1), tmp_path)
+    inputs = draw(2)
+    torch.testing.assert_close(run_onnx(path, inputs)[0], ROWS[name](*inputs), rtol=2e-14, atol=1e-16, equal_nan=True)
+
+
+FUNCTIONS = (
+    torch.erf, torch.atan, torch.asinh, torch.acosh, torch.atanh, torch.expm1, torch.log1p, torch.log2, torch.log10,
+    torch.isinf, F.softplus, F.elu, F.selu, F.mish, F.logsigmoid, F.gelu,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_functions_over_their_whole_range(function, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Tiny, large, infinite and undefined arguments too; relative to the value except where that is below any use."""
+    wide = dtype == torch.float64
+    sizes = torch.cat(
+        [
+            torch.logspace(-300 if wide else -37, 300 if wide else 37, 999, dtype=torch.float64),
+            torch.linspace(0, 12, 999, dtype=torch.float64),
+            torch.tensor([0.0, 1.0, 1e8, math.inf, math.nan], dtype=torch.float64),
+        ]
+    )
+    x = torch.cat([sizes, -sizes]).to(dtype)
+    path = exported(function, (torch.rand(len(x), dtype=dtype),), tmp_path)
+    got, want = run_onnx(path, (x,))[0], function(x)
+    loose = 2e-14 if wide else 2e-6
+    # The engine's own Elu, Selu and Erf subtract nearly equal numbers.
+    torch.testing.assert_close(got, want, rtol=loose, atol=2e-15 if wide else 5e-7, equal_nan=True)
