@@ -23,16 +23,19 @@ def constant_names(program: Program, modules: Iterable[weakref.ref[torch.nn.Modu
             known.setdefault(id(tensor), name)
     names: dict[int, str] = {}
     taken: set[str] = set()
+    passed: set[str] = set()
     for slot, constant in program.constants.items():
         origin = constant.origin()
         name = known.get(id(origin), f"constant_{len(names)}") if origin is not None else f"constant_{len(names)}"
-        while _clashes(name, taken):
+        while name in taken or name in passed or taken.intersection(_above(name)):
             name += "_"
         names[slot] = name
         taken.add(name)
+        passed.update(_above(name))
     return names
 
 
-def _clashes(name: str, taken: set[str]) -> bool:
-    """Whether a name is taken, or is a path through a taken name."""
-    return any(name == other or name.startswith(f"{other}.") or other.startswith(f"{name}.") for other in taken)
+def _above(name: str) -> list[str]:
+    """The places that a dotted name leads through: a name may neither be one nor lead through another name."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
