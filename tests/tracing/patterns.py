@@ -478,6 +478,26 @@ def delayed_edge(b: str) -> Step:
     return step
 
 
+@pattern({"buf_a/x": (3,), "buf_c/q": (3,)}, passes=1)
+def one_buffer_for_several_nodes(b: str) -> Step:
+    """Two nodes write their results to the same memory; a third reads it after other code changed it."""
+    buffer = torch.zeros(3)
+
+    def step(i: Values) -> Values:
+        x = A.input_tensors("buf_a", {"x": i["buf_a/x"]})
+        buffer[:] = x * 2.0
+        A.output_tensors("buf_a", {"y": buffer}, export_with=b)
+        z = A.input_tensors("buf_b", {"z": buffer})
+        buffer[:] = z + 1.0
+        w = A.output_tensors("buf_b", {"w": buffer}, export_with=b).clone()
+        buffer.numpy()[:] = i["buf_c/q"].numpy()
+        q = A.input_tensors("buf_c", {"q": buffer})
+        o = A.output_tensors("buf_c", {"o": q * 3.0}, export_with=b)
+        return {"buf_b/w": w, "buf_c/o": o}
+
+    return step
+
+
 @pattern({"mir_a/x": (3,)}, passes=3)
 def mirrored(b: str) -> Step:
     held, back = torch.zeros(3), torch.zeros(3)
