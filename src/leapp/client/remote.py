@@ -143,7 +143,7 @@ class Client(Pipeline):
                 raise _error(welcome)
             if welcome.op != "welcome":
                 raise ServerError(f"The server began with {welcome.op!r} instead of a welcome.")
-            self._check_digest(welcome.head.get("digest"))
+            self._check_bundle(welcome)
         except BaseException:
             link.close()
             raise
@@ -151,15 +151,16 @@ class Client(Pipeline):
             link.bound(self._limit)
         return link, welcome
 
-    def _check_digest(self, found: object) -> None:
+    def _check_bundle(self, welcome: Message) -> None:
+        found = welcome.head.get("digest")
         if self._expected is not None and found != self._expected:
             what = f"has the digest {found}" if found else "carries no seal"
             raise BundleError(f"Expected the bundle with digest {self._expected}, the one that {self._address} serves {what}.")
-        welcome = getattr(self, "_welcome", None)
-        if welcome is not None and found != welcome.head.get("digest"):
+        first = getattr(self, "_welcome", welcome)
+        if any(welcome.head.get(name) != first.head.get(name) for name in ("digest", "description")):
             raise BundleError(
                 f"{self._address} now serves the bundle with digest {found}, this session began with "
-                f"{welcome.head.get('digest')}. Make a new client."
+                f"{first.head.get('digest')}. Make a new client."
             )
 
     # Steps.
