@@ -29,45 +29,56 @@ _SETTING = frozenset({"seed", "setstate", "getstate", "get_state", "set_state", 
 _CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 
 
-def watched(recorder: Recorder) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+@functools.cache
+def watched() -> list[tuple[Any, str, Callable[..., Any]]]:
     """Owner, name and replacement of every function to watch."""
+    return list(_functions())
+
+
+def _functions() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     for name in _CLOCKS:
-        yield time, name, _noted(recorder, f"time.{name}", getattr(time, name), clock=True)
+        yield time, name, _noted(f"time.{name}", getattr(time, name), clock=True)
     for name in random.__all__:
         if isinstance(getattr(random, name), MethodType | BuiltinFunctionType) and name not in _SETTING:
-            yield random, name, _noted(recorder, f"random.{name}", getattr(random, name))
+            yield random, name, _noted(f"random.{name}", getattr(random, name))
     for name in np.random.__all__:
         function = getattr(np.random, name)
         if name not in _SETTING and not isinstance(function, type) and callable(function):
-            yield np.random, name, _noted(recorder, f"np.random.{name}", function)
+            yield np.random, name, _noted(f"np.random.{name}", function)
     memory = torch.utils.dlpack
-    yield memory, "to_dlpack", _noted(recorder, "to_dlpack", getattr(memory, "to_dlpack"))  # noqa: B009
+    yield memory, "to_dlpack", _noted("to_dlpack", getattr(memory, "to_dlpack"))  # noqa: B009
 
 
-def watched_methods(recorder: Recorder) -> Iterator[tuple[type, dict[str, Any]]]:
+@functools.cache
+def watched_methods() -> list[tuple[type, dict[str, Any]]]:
     """The same for the methods of generators and of the calendar: a class, and what to put into it."""
+    return list(_classes())
+
+
+def _classes() -> Iterator[tuple[type, dict[str, Any]]]:
     for kind in (np.random.Generator, np.random.RandomState, random.Random):
         names = [n for n in dir(kind) if not n.startswith("_") and callable(getattr(kind, n)) and n not in _SETTING]
-        yield kind, {n: _noted(recorder, f"{kind.__name__}.{n} (random)", getattr(kind, n)) for n in names}
+        yield kind, {n: _noted(f"{kind.__name__}.{n} (random)", getattr(kind, n)) for n in names}
     for calendar in (datetime.datetime, datetime.date):
         names = [n for n in ("now", "utcnow", "today") if n in vars(calendar)]
-        yield calendar, {n: _noted_of_class(recorder, calendar, n) for n in names}
+        yield calendar, {n: _noted_of_class(calendar, n) for n in names}
 
 
-def _noted_of_class(recorder: Recorder, kind: type, name: str) -> Any:
+def _noted_of_class(kind: type, name: str) -> Any:
     original = vars(kind)[name]
 
     def call(cls: type, *args: Any, **kwargs: Any) -> Any:
         return original.__get__(None, cls)(*args, **kwargs)
 
-    return classmethod(_noted(recorder, f"{kind.__name__}.{name}", call, clock=True))
+    return classmethod(_noted(f"{kind.__name__}.{name}", call, clock=True))
 
 
-def _noted(recorder: Recorder, kind: str, function: Callable[..., Any], clock: bool = False) -> Callable[..., Any]:
+def _noted(kind: str, function: Callable[..., Any], clock: bool = False) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         value = function(*args, **kwargs)
-        if recorder.tapes and recorder.installed and _is_a_step(sys._getframe(1), clock):
+        recorder = Recorder.current
+        if recorder is not None and recorder.tapes and recorder.installed and _is_a_step(sys._getframe(1), clock):
             recorder.tapes[-1].escapes.append(Escape(kind, where(), value))
         return value
 

@@ -28,7 +28,7 @@ _OB_TYPE, _TP_BASICSIZE, _TP_AS_NUMBER, _TP_AS_SEQUENCE, _TP_AS_MAPPING = (n * _
 _TP_AS_BUFFER, _TP_RICHCOMPARE, _TP_ITER, _TP_NEW = (n * _WORD for n in (20, 25, 27, 39))
 _SUBSCRIPT, _ASS_SUBSCRIPT, _CONTAINS = 1 * _WORD, 2 * _WORD, 7 * _WORD
 _NUMBER_SLOTS = [n * _WORD for n in range(36) if n != 17]  # one is reserved
-_HEAP_TYPE = 1 << 9
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
 _DEFAULT_FLAGS = 1 << 18 | 1 << 10  # a type others may derive from; without garbage collection, like ndarray
 
 ORIGINAL: Mapping[str, Callable[..., Any]] = dict(np.ndarray.__dict__)
@@ -190,10 +190,13 @@ def set_attributes(owner: type, attributes: Mapping[str, Any]) -> Callable[[], N
 
 
 def _update(owner: type, attributes: Mapping[str, Any]) -> None:
-    for name, value in attributes.items():
-        try:
+    if owner.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) == _HEAP_TYPE:
+        for name, value in attributes.items():
             delattr(owner, name) if value is None else setattr(owner, name, value)
-        except TypeError:  # built-in: its dictionary takes what the class refuses, but no slot follows
-            own = gc.get_referents(owner.__dict__)[0]
-            own.pop(name, None) if value is None else own.update({name: value})
+        return
+    # The dictionary of a built-in class takes what the class refuses, but no slot follows.
+    own = gc.get_referents(owner.__dict__)[0]
+    own.update(attributes)
+    for name in [n for n, v in attributes.items() if v is None]:
+        del own[name]
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))

@@ -105,6 +105,11 @@ def _forget_reducer() -> None:
     copyreg.dispatch_table.pop(torch.Tensor, None)
 
 
+@functools.cache
+def _is_foreign(module: str) -> bool:
+    return module.partition(".")[0] not in _DEFINING
+
+
 class Patches:
     """The replacements of one session."""
 
@@ -122,11 +127,9 @@ class Patches:
             self._follow_pickling()
             self._follow_threads()
             self._keep_exporters_apart()
-            for kind, attributes in watched_methods(self._recorder):
+            for kind, attributes in watched_methods():
                 self._undo.append(set_attributes(kind, attributes))
-            self._replace_all(watched(self._recorder))
-            if self._follow_arrays:
-                self._follow_numpy()
+            self._replace_all([*watched(), *(self._follow_numpy() if self._follow_arrays else ())])
             for patch in self._patches:
                 self._replace(patch.module, patch.function_name, self._switch(patch))
         except BaseException:
@@ -155,10 +158,11 @@ class Patches:
             if isinstance(owner, ModuleType):
                 by_original[id(getattr(owner, name))] = replacement
             self._replace(owner, name, replacement)
-        for module in [m for n, m in list(sys.modules.items()) if n.partition(".")[0] not in _DEFINING]:
-            for name, value in list(getattr(module, "__dict__", {}).items()):
-                found = by_original.get(id(value))
-                if found is not None and found.__wrapped__ is value:
+        for module in [m for n, m in list(sys.modules.items()) if _is_foreign(n)]:
+            names = getattr(module, "__dict__", {})
+            for name in [n for n, value in names.items() if id(value) in by_original]:
+                found = by_original[id(names[name])]
+                if found.__wrapped__ is names[name]:
                     getattr(found, "names", set()).add(name)
                     self._replace(module, name, found)
 
@@ -174,10 +178,9 @@ class Patches:
 
         return switch
 
-    def _follow_numpy(self) -> None:
-        """See values cross between NumPy and torch; plain arrays are watched from the first traced array on."""
+    def _follow_numpy(self) -> list[tuple[Any, str, Any]]:
+        """What lets values be seen to cross between NumPy and torch; plain arrays are watched from the first traced one on."""
         arrays = self._recorder.arrays
-        self._replace_all(replacements(arrays))
         hooks = Hooks(PLAIN_METHODS, make_number)
 
         def first_use() -> None:
@@ -190,6 +193,7 @@ class Patches:
             self._follow_compiled_code()
 
         arrays.on_first_use = first_use
+        return replacements(arrays)
 
     def _follow_compiled_code(self) -> None:
         """Note which compiled functions read traced arrays."""
