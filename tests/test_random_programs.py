@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -172,10 +173,10 @@ class Program:
 
 def trace_all(programs: list[Program], backend: str, directory: Path) -> InferenceManager:
     leapp.start("programs", save_path=directory, escapes="error")
+    done: list[tuple[int, dict[Any, Tensor], dict[Any, Tensor]]] = []
     try:
         for n, program in enumerate(programs):
             plain, held = program.pool(1), program.pool(1)
-            before = [t.clone() for t in plain]
             wanted = {k: t.clone() for k, t in program(plain).items()}
             names = [k for k in wanted if depends(program, k)]
             declared = annotate.input_tensors(f"n{n}", {f"x{i}": held[i] for i in range(3)})
@@ -183,13 +184,14 @@ def trace_all(programs: list[Program], backend: str, directory: Path) -> Inferen
             outputs = program([*declared, *held[3:]])
             live = {k: outputs[k] for k in names} or {"x0": declared[0]}
             annotate.output_tensors(f"n{n}", live, export_with=backend)
-            # Comparing before the node is finished would itself be a value leaving the graph.
-            for name, want in wanted.items():
-                assert torch.equal(outputs[name], want), f"program {program.seed}: tracing changed {name}"
-            for i, want in enumerate(plain[: len(before)]):
-                assert torch.equal(held[i], want), f"program {program.seed}: tracing left caller's tensor {i} otherwise"
+            done.append((program.seed, outputs, wanted))
+            done.append((program.seed, dict(enumerate(held)), dict(enumerate(plain[: len(held)]))))
     finally:
         leapp.stop()
+    # Comparing during the session would itself be a value leaving the graph.
+    for seed, got, want in done:
+        for name, value in want.items():
+            assert torch.equal(got[name], value), f"program {seed}: tracing changed {name}"
     leapp.compile_graph(visualize=False)
     return InferenceManager(directory / "programs" / "programs.yaml")
 

@@ -67,7 +67,10 @@ assert not heavy, heavy
 
 def test_ctrl_c_ends_cleanly(policy: Policy) -> None:
     command = [sys.executable, "-m", "leapp", "bench", str(policy.path), "--rate", "10", "--steps", "1000"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
     deadline = time.monotonic() + 60
     while "onnxruntime" not in Path(f"/proc/{process.pid}/maps").read_text() and time.monotonic() < deadline:
         time.sleep(0.1)

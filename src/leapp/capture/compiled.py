@@ -44,7 +44,7 @@ def compiled_callables(arrays: Arrays) -> tuple[list[Found], list[tuple[type, di
     for name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType) and not _is_seen(name):
             for attribute, value in list(vars(module).items()):
-                if isinstance(value, type):
+                if issubclass(type(value), type):  # asking the value itself could load a lazy module
                     classes[id(value)] = value
                 elif type(value).__name__ in _FUNCTIONS:
                     if not _is_seen(getattr(value, "__module__", None) or _of_instance(value) or name):
