@@ -386,5 +386,8 @@ def _geometry(t: Tensor) -> Geometry | None:
 
 def snapshot(t: Tensor) -> Tensor:
     """A private copy that no mode, no autograd graph and no inference mode clings to."""
-    with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction():
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):
+            return snapshot(t)
+    with torch._C.DisableTorchFunction():
         return t.detach().clone(memory_format=torch.contiguous_format if t.layout == torch.strided else torch.preserve_format)
