@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -202,7 +203,7 @@ def _interrupted(node: NodeTrace, state: str) -> bool:
 
 def _spoken(kind: str) -> str:
     """What users call an operation that was seen as an ATen operator."""
-    return kind.replace("_local_scalar_dense", "item").replace(".default", "")
+    return re.sub(r"\.default\b", "", kind.replace("_local_scalar_dense", "item"))
 
 
 def _hidden_reads(node: NodeTrace) -> list[EscapeInfo]:

@@ -1,0 +1,91 @@
+"""Plain NumPy code beside a traced node computes what it always does, and finds NumPy as it was afterwards."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import pickle
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.ndimage
+import scipy.optimize
+import scipy.signal
+import scipy.sparse
+
+import leapp
+from leapp import annotate
+
+Array = np.ndarray[Any, Any]
+TOUCHED = {
+    np.ndarray: ("__add__", "__iadd__", "__getitem__", "__setitem__", "__eq__", "__iter__", "sum", "T", "copy"),
+    np.random.Generator: ("normal",), random.Random: ("uniform",), datetime.datetime: ("now",),
+}  # fmt: skip
+
+
+def work() -> list[Any]:
+    a = np.linspace(-3, 3, 400).reshape(20, 20) ** 3
+    b = a.copy()
+    b += a
+    b -= 1
+    b *= a
+    b /= 2
+    b[b > 0] = 0
+    b[1:3, ::2] = 7
+    rows = np.zeros(3, dtype=[("a", "f4"), ("b", "i4")])
+    rows["a"] = 1.5
+    numbers = [bool(np.array([1])), int(np.array(3)), float(np.array(2.5)), [1, 2, 3][np.array(1)]]
+    return [
+        a + 1, 2 - a, a @ a, a**2, -a, abs(a), a // 0.5, a % 0.3, divmod(a, 0.7)[0], a < 0, a == a, ~(a > 0), (a > 0) & (a < 1),
+        b, rows["a"], np.array(numbers, float), np.array([x in a[0] for x in a[0][:3]]), np.array(list(map(sum, a))),
+        a.T, a.sum(0),
+        pickle.loads(pickle.dumps(a)), copy.deepcopy(a), np.frombuffer(memoryview(a.copy())), np.r_[a[0], a[1]],
+        np.einsum("ij,jk->ik", a, a, optimize=True), np.ma.masked_less(a, 0).filled(0),
+        np.linalg.svd(a)[1], scipy.linalg.expm(a * 0.01), scipy.signal.lfilter([0.5, 0.5], [1], a[0]),
+        scipy.ndimage.gaussian_filter(a, 1.0), scipy.sparse.csr_matrix(a) @ a,
+        scipy.optimize.minimize(lambda v: ((v - 1) ** 2).sum(), np.zeros(3)).x,
+    ]  # fmt: skip
+
+
+def session(directory: Path) -> list[Any]:
+    leapp.start("plain", save_path=directory)
+    try:
+        buffer = np.zeros(4, np.float32)
+        part = buffer[1:]
+        x = annotate.input_tensors("p", {"x": np.arange(4, dtype=np.float32)})
+        buffer[:] = x * 2
+        part *= 0.5
+        computed = work()
+        annotate.output_tensors("p", {"y": buffer + part.sum()}, export_with="jit")
+    finally:
+        leapp.stop()
+    assert type(buffer) is np.ndarray
+    assert type(part) is np.ndarray
+    return computed
+
+
+def check(got: list[Any], want: list[Any]) -> None:
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        assert type(a) is type(b), i
+        assert np.array_equal(np.asarray(a), np.asarray(b)), i
+
+
+def test_nothing_plain_changes(tmp_path: Path) -> None:
+    before = {kind: [vars(kind).get(name) for name in names] for kind, names in TOUCHED.items()}
+    want = work()
+    check(session(tmp_path), want)
+    check(work(), want)
+    assert {kind: [vars(kind).get(name) for name in names] for kind, names in TOUCHED.items()} == before
+
+
+def test_many_sessions_wear_nothing_out(tmp_path: Path) -> None:
+    """A class whose references are counted wrongly would be freed some day."""
+    session(tmp_path)
+    held = sys.getrefcount(np.ndarray)
+    for _ in range(30):
+        session(tmp_path)
+    assert sys.getrefcount(np.ndarray) >= held
