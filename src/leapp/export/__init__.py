@@ -10,8 +10,9 @@ from pathlib import Path
 
 from .job import ExportJob, ExportResult
 from .names import check_params, resolve_backend
+from .series import end_sharing, series
 
-__all__ = ["ExportJob", "ExportResult", "check_params", "export_node", "resolve_backend"]
+__all__ = ["ExportJob", "ExportResult", "check_params", "export_node", "resolve_backend", "series"]
 
 
 def export_node(job: ExportJob, directory: Path) -> ExportResult:
@@ -35,6 +36,8 @@ def export_node(job: ExportJob, directory: Path) -> ExportResult:
 
 def _write(job: ExportJob, directory: Path) -> ExportResult:
     backend = resolve_backend(job.backend)
+    if backend is None or not backend.startswith("onnx"):
+        end_sharing()
     if backend in ("jit", "jit-trace"):
         from .torchscript import export_torchscript
 

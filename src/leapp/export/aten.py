@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .series import shared
 from .spelling import Spelled
 
 __all__ = ["AtenGraph", "trace_aten"]
@@ -81,6 +82,10 @@ def trace_aten(
     except DynamicOutputShapeException:
         # Sizes that depend on values need symbols; everything else is quicker without them.
         return _trace(module, example, decompositions, keep, ShapeEnv())
+
+
+def _kept_whole(keep: tuple[Any, ...]) -> AbstractContextManager[None]:
+    return shared(keep, lambda: _override_composite_implicit_decomp(dict.fromkeys(keep, _special_op_to_preserve_cia)))
 
 
 class _NotPlainError(Exception):
@@ -209,7 +214,7 @@ def _list(
     listing.begin()
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_override_composite_implicit_decomp(dict.fromkeys(keep, _special_op_to_preserve_cia)))
+        stack.enter_context(_kept_whole(keep))
         stack.enter_context(enable_python_dispatcher())
         stack.enter_context(_reparametrize_module(module, {name: weights[first] for name, first in aliases.items()}))
         stack.enter_context(fake)
@@ -251,7 +256,7 @@ def _trace(
     rows = _follow(fakes, fake, batch_axes)
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_override_composite_implicit_decomp(dict.fromkeys(keep, _special_op_to_preserve_cia)))
+        stack.enter_context(_kept_whole(keep))
         stack.enter_context(enable_python_dispatcher())
         stack.enter_context(fake)
         traced = make_fx(

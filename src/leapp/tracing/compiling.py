@@ -28,7 +28,7 @@ from leapp.bundle.fuse import fuse as write_fused
 from leapp.bundle.fuse import fused_name
 from leapp.bundle.profiles import PROFILES, Profile, check_profile, spelled
 from leapp.errors import AnnotationError, BundleFileError, ExportError
-from leapp.export import export_node
+from leapp.export import export_node, series
 from leapp.graph.contract import Contract, ModelFile, Node, Port, key
 from leapp.graph.ports import port as describe_port
 from leapp.graph.wiring import Link, wire
@@ -90,10 +90,11 @@ def compile_session(
     progress = Progress([] if dry_run else [n.name for n in nodes])
     with Staging(settings.directory) as staging, progress:
         models = {}
-        for node in nodes:
-            with nullcontext() if dry_run else progress.step(node.name, "export"):
-                own = names[node.name]
-                models[node.name] = ModelFile() if dry_run else _model(node, own, staging.path, settings, profile)
+        with series():
+            for node in nodes:
+                with nullcontext() if dry_run else progress.step(node.name, "export"):
+                    own = names[node.name]
+                    models[node.name] = ModelFile() if dry_run else _model(node, own, staging.path, settings, profile)
         contract = _contract(session, nodes, names, models, configs)
         if target is not None:
             contract = spelled(contract, target)
