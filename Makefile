@@ -33,8 +33,9 @@ test: lint
 
 test-scale: $(SCALE:%=test-%)
 
+# Each file in a process of its own: servers and clusters do not start twice in one.
 $(SCALE:%=test-%): test-%: .venv-%/.ready
-	.venv-$*/bin/python -m pytest tests/scale/$*
+	for file in tests/scale/$*/test_*.py; do .venv-$*/bin/python -m pytest $$file || exit 1; done
 
 .venv-%/.ready: pyproject.toml tests/scale/%/requirements.txt
 	test -x .venv-$*/bin/python || $(or $(PYTHON_$*),$(PYTHON)) -m venv .venv-$*
