@@ -1,0 +1,43 @@
+"""What is special about some NumPy functions, whatever expression stands for them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from leapp.capture.numpy_table.table import named
+
+__all__ = ["BLIND", "CHECKS", "DATA_SHAPED", "SEQUENCES", "TEXTS", "THROUGH"]
+
+BLIND = frozenset(
+    named(
+        "zeros_like ones_like empty_like ndim result_type can_cast min_scalar_type common_type iscomplexobj isrealobj "
+        "may_share_memory shares_memory broadcast_shapes tril_indices_from triu_indices_from diag_indices_from "
+        "einsum_path"
+    )
+)
+"""Functions that do not look at values."""
+
+TEXTS = frozenset(named("array_repr array_str array2string"))
+"""Functions that write values down."""
+
+DATA_SHAPED = frozenset(named("trim_zeros"))
+"""Functions that return part of their argument, as its values decide."""
+
+SEQUENCES = frozenset(
+    named(
+        "concatenate concat stack vstack hstack dstack column_stack block choose select lexsort broadcast_arrays meshgrid "
+        "piecewise ravel_multi_index einsum ix_ multi_dot",
+        np,
+        np.linalg,
+    )
+)
+"""Functions for which a list is a list of arrays, not an array."""
+
+CHECKS = {
+    **dict.fromkeys(named("partition argpartition"), "shape"),
+    **dict.fromkeys(named("eigh svd qr", np.linalg), "magnitude"),
+}
+"""What to compare of functions whose result is not unique: the order of equals, the signs of vectors."""
+
+THROUGH = frozenset(named("apply_along_axis apply_over_axes append unstack"))
+"""Functions written in Python whose inner NumPy calls see all there is to see."""

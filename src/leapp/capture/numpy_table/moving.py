@@ -1,0 +1,138 @@
+"""The same elements in other places: shapes, copies, parts put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch._numpy as tnp
+
+from leapp.capture.numpy_table.table import Unmapped, expression
+from leapp.capture.numpy_table.tensors import dtype_of, promoted, tensor
+
+Tensor = torch.Tensor
+
+
+def _plain(value: Any) -> Any:
+    """An argument that is not allowed to depend on the inputs, as NumPy takes it."""
+    found = value.numpy() if isinstance(value, Tensor) else value
+    if isinstance(found, np.ndarray) and type(found) is not np.ndarray:
+        raise Unmapped  # it is traced
+    return found
+
+
+def _moved(a: Tensor, move: Callable[[Any], Any]) -> Tensor:
+    """What a function that only moves elements does, found out on their numbers. Negative numbers are no element."""
+    places = torch.from_numpy(np.array(move(np.arange(a.numel()).reshape(tuple(a.shape)))))
+    return a.reshape(-1)[places]
+
+
+@expression("delete")
+def _delete(arr: Any, obj: Any, axis: int | None = None) -> Tensor:
+    return _moved(tensor(arr), lambda n: np.delete(n, _plain(obj), axis))
+
+
+@expression("resize")
+def _resize(a: Any, new_shape: Any) -> Tensor:
+    return _moved(tensor(a), lambda n: np.resize(n, new_shape))
+
+
+@expression("repeat")
+def _repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
+    a = tensor(a)
+    if isinstance(repeats, int):
+        a, axis = (a.reshape(-1), 0) if axis is None else (a, axis % a.dim())
+        shape = list(a.shape)
+        grown = a.unsqueeze(axis + 1).expand([*shape[: axis + 1], repeats, *shape[axis + 1 :]])
+        return grown.reshape([*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]])
+    return _moved(a, lambda n: np.repeat(n, _plain(repeats), axis))
+
+
+@expression("compress")
+def _compress(condition: Any, a: Any, axis: int | None = None) -> Tensor:
+    return _moved(tensor(a), lambda n: np.compress(_plain(condition), n, axis))
+
+
+@expression("insert")
+def _insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Tensor:
+    arr = tensor(arr)
+    values = tensor(values).to(arr.dtype)
+    n = arr.numel()
+    numbers = np.arange(n).reshape(tuple(arr.shape))
+    new = n + np.arange(values.numel()).reshape(tuple(values.shape))
+    places = torch.from_numpy(np.insert(numbers, _plain(obj), new, axis))
+    return torch.cat([arr.reshape(-1), values.reshape(-1)])[places]
+
+
+@expression("pad")
+def _pad(array: Any, pad_width: Any, mode: str = "constant", **options: Any) -> Tensor:
+    a = tensor(array)
+    if callable(mode) or mode not in ("constant", "edge", "reflect", "symmetric", "wrap"):
+        raise Unmapped
+    if mode != "constant":
+        return _moved(a, lambda n: np.pad(n, _plain(pad_width), mode, **options))  # type: ignore[call-overload]
+    value = options.get("constant_values", 0)
+    if not isinstance(value, (int, float, bool)):
+        raise Unmapped
+    outside = np.pad(np.arange(a.numel()).reshape(tuple(a.shape)), _plain(pad_width), constant_values=-1)
+    places = torch.from_numpy(outside)
+    inside = a.reshape(-1)[places.clamp(min=0)]
+    return torch.where(places < 0, torch.full((), value, dtype=a.dtype), inside)
+
+
+@expression("reshape")
+def _reshape(a: Any, shape: Any = None, order: str = "C", *, newshape: Any = None, copy: bool | None = None) -> Tensor:
+    if order != "C":
+        raise Unmapped
+    shape = newshape if shape is None else shape
+    return tensor(a).reshape([shape] if isinstance(shape, int) else list(shape))
+
+
+@expression("ravel")
+def _ravel(a: Any, order: str = "C") -> Tensor:
+    if order != "C":
+        raise Unmapped
+    return tensor(a).reshape(-1)
+
+
+@expression("permute_dims")
+def _permute_dims(a: Any, axes: Any = None) -> Any:
+    a = tensor(a)
+    return a.permute(*reversed(range(a.dim()))) if axes is None else a.permute(*axes)
+
+
+@expression("block")
+def _block(arrays: Any) -> Tensor:
+    def depth(part: Any) -> int:
+        return 1 + max(map(depth, part)) if isinstance(part, list) else 0
+
+    def join(part: Any, axis: int) -> Tensor:
+        return torch.cat(promoted(*(join(p, axis + 1) for p in part)), axis) if isinstance(part, list) else grown(part)
+
+    def leaves(part: Any) -> list[Tensor]:
+        return [leaf for p in part for leaf in leaves(p)] if isinstance(part, list) else [tensor(part)]
+
+    dims = max(depth(arrays), *(leaf.dim() for leaf in leaves(arrays)))
+
+    def grown(part: Any) -> Tensor:
+        t = tensor(part)
+        return t[(None,) * (dims - t.dim())]
+
+    return join(arrays, -depth(arrays))
+
+
+@expression("concat")
+def _concat(arrays: Any, axis: int | None = 0, **options: Any) -> Any:
+    return tnp.concatenate(arrays, axis, **options)  # type: ignore[attr-defined]
+
+
+@expression("copy")
+def _copy(a: Any, order: str = "K", subok: bool = False) -> Tensor:
+    return tensor(a).clone()
+
+
+@expression("astype")
+def _astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Tensor:
+    return tensor(x).to(dtype_of(dtype), copy=True)

@@ -1,0 +1,128 @@
+"""Sequences of samples: steps, integrals, convolution, polynomials, Fourier transforms."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from leapp.capture.numpy_table.table import Expression, Unmapped, expression
+from leapp.capture.numpy_table.tensors import dtype_of, floating, promoted, tensor
+
+Tensor = torch.Tensor
+
+
+@expression("fix")
+def _fix(x: Any) -> Tensor:
+    return torch.trunc(tensor(x))
+
+
+@expression("ediff1d")
+def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Tensor:
+    steps = torch.diff(tensor(ary).reshape(-1))
+    parts = [steps if p is None else tensor(p).to(steps.dtype).reshape(-1) for p in (to_begin, to_end) if p is not None]
+    if to_begin is not None:
+        return torch.cat([parts[0], steps, *parts[1:]])
+    return torch.cat([steps, *parts])
+
+
+@expression("unwrap")
+def _unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: float = 2 * math.pi) -> Tensor:
+    p = tensor(p)
+    if not p.dtype.is_floating_point:
+        raise Unmapped
+    n = p.shape[axis]
+    steps = torch.diff(p, dim=axis)
+    low = -period / 2
+    wrapped = torch.remainder(steps - low, period) + low
+    wrapped = torch.where((wrapped == low) & (steps > 0), -low, wrapped)
+    jump = torch.where(steps.abs() < (period / 2 if discont is None else discont), 0.0, wrapped - steps)
+    rest = p.narrow(axis, 1, n - 1) + torch.cumsum(jump, axis)
+    return torch.cat([p.narrow(axis, 0, 1), rest], axis)
+
+
+@expression("trapezoid trapz")
+def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    y = floating(tensor(y))
+    if x is None:
+        width: Any = dx
+    else:
+        x = tensor(x)
+        width = torch.diff(x, dim=axis if x.dim() > 1 else 0)
+        if x.dim() == 1:
+            width = width.reshape([-1 if d == axis % y.dim() else 1 for d in range(y.dim())])
+    n = y.shape[axis]
+    heights = (y.narrow(axis, 1, n - 1) + y.narrow(axis, 0, n - 1)) / 2.0
+    return (width * heights).sum(axis)
+
+
+@expression("polyval")
+def _polyval(p: Any, x: Any) -> Tensor:
+    p, x = promoted(p, x)
+    result = torch.zeros_like(x)
+    for coefficient in torch.unbind(p):
+        result = result * x + coefficient
+    return result
+
+
+@expression("vander")
+def _vander(x: Any, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803
+    x = tensor(x)
+    x = x.to(dtype_of(np.promote_types(str(x.dtype).removeprefix("torch."), np.int64)))
+    n = x.shape[0] if N is None else N
+    powers = [torch.ones_like(x)]
+    for _ in range(n - 1):
+        powers.append(powers[-1] * x)
+    return torch.stack(powers[:n] if increasing else powers[:n][::-1], 1)
+
+
+@expression("correlate")
+def _correlate(a: Any, v: Any, mode: str = "valid") -> Tensor:
+    a, v = promoted(a, v)
+    if a.numel() < v.numel():
+        raise Unmapped
+    return _sliding(a, v, mode)
+
+
+@expression("convolve")
+def _convolve(a: Any, v: Any, mode: str = "full") -> Tensor:
+    a, v = promoted(a, v)
+    if a.numel() < v.numel():
+        a, v = v, a
+    return _sliding(a, torch.flip(v, (0,)), mode)
+
+
+def _sliding(a: Tensor, v: Tensor, mode: str) -> Tensor:
+    n = v.numel()
+    before = {"valid": 0, "same": n // 2, "full": n - 1}[mode]
+    after = {"valid": 0, "same": n - 1 - n // 2, "full": n - 1}[mode]
+    padded = torch.cat([a.new_zeros(before), a, a.new_zeros(after)])
+    length = padded.numel() - n + 1
+    places = torch.arange(length).unsqueeze(1) + torch.arange(n)
+    return (padded[places] * v).sum(1)
+
+
+def _fourier(name: str) -> Expression:
+    function: Expression = getattr(torch.fft, name)
+    one_axis = not name.endswith(("2", "n"))
+    keeps_precision = np.fft.fft(np.zeros(1, np.float32)).dtype == np.complex64
+
+    def transform(a: Any, n: Any = None, axis: Any = None, norm: Any = None, **options: Any) -> Tensor:
+        a = tensor(a)
+        if a.dtype.is_floating_point or a.dtype.is_complex:
+            a = a if keeps_precision else a.to(torch.promote_types(a.dtype, torch.float64))
+        else:
+            a = a.to(torch.float64)
+        if one_axis:
+            return function(a, n, -1 if axis is None else axis, norm)  # type: ignore[no-any-return]
+        axes = options.get("axes", axis)
+        default = (-2, -1) if name.endswith("2") else None
+        return function(a, options.get("s", n), default if axes is None else axes, norm)  # type: ignore[no-any-return]
+
+    return transform
+
+
+for _names in "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn".split():
+    expression(_names, np.fft)(_fourier(_names))

@@ -1,0 +1,141 @@
+"""Medians and quantiles, covariance, counts of values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from leapp.capture.numpy_table.table import Expression, Unmapped, expression
+from leapp.capture.numpy_table.tensors import axes_of, floating, tensor
+
+Tensor = torch.Tensor
+
+
+def _first_lane(x: Tensor, axis: Any) -> tuple[Tensor, list[int]]:
+    """The reduced axes joined into the last one, and the shape with them kept as ones."""
+    dims = axes_of(x, axis)
+    rest = [d for d in range(x.dim()) if d not in dims]
+    kept = [1 if d in dims else n for d, n in enumerate(x.shape)]
+    lane = math.prod(x.shape[d] for d in dims)
+    return x.permute([*rest, *dims]).reshape([x.shape[d] for d in rest] + [lane]), kept
+
+
+def _any_nan(x: Tensor) -> Tensor | None:
+    return torch.isnan(x).any(-1) if x.dtype.is_floating_point else None
+
+
+@expression("median")
+def _median(a: Any, axis: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Tensor:
+    lanes, kept = _first_lane(tensor(a), axis)
+    n = lanes.shape[-1]
+    nan = _any_nan(lanes)
+    lanes = floating(lanes if nan is None else torch.where(torch.isnan(lanes), math.inf, lanes))
+    ordered = torch.sort(lanes, -1).values
+    middle = ordered[..., n // 2] if n % 2 else (ordered[..., n // 2 - 1] + ordered[..., n // 2]) / 2
+    result = middle if nan is None else torch.where(nan, torch.nan, middle)
+    return result.reshape(kept) if keepdims else result
+
+
+def _quantile(a: Any, q: Any, axis: Any, keepdims: bool, method: str, percent: bool, skip_nan: bool) -> Tensor:
+    if method != "linear":
+        raise Unmapped
+    lanes, kept = _first_lane(tensor(a), axis)
+    lanes = floating(lanes)
+    precision = lanes.dtype if isinstance(q, (int, float)) else torch.promote_types(lanes.dtype, torch.float64)
+    q = tensor(q).to(torch.float64)
+    q = q / 100 if percent else q
+    nan = _any_nan(lanes)
+    # Engines differ in where they sort NaN to.
+    ordered = torch.sort(lanes if nan is None else torch.where(torch.isnan(lanes), math.inf, lanes), -1).values
+    count: Any = lanes.shape[-1]
+    if skip_nan:
+        count = (~torch.isnan(lanes)).sum(-1)
+    results = []
+    for one in q.reshape(-1):
+        place = one * (count - 1)
+        below = torch.floor(place).clamp(min=0).to(torch.int64)
+        above = torch.minimum(below + 1, tensor(count).to(torch.int64) - 1).clamp(min=0)
+        weight = (place - below).to(precision)
+        low, high = _pick(ordered, below), _pick(ordered, above)
+        step = (high - low).to(precision)
+        mixed = torch.where(weight < 0.5, low + step * weight, high - step * (1 - weight))
+        mixed = mixed if nan is None or skip_nan else torch.where(nan, torch.nan, mixed)
+        results.append(mixed.reshape(kept) if keepdims else mixed)
+    return torch.stack(results).reshape([*q.shape, *results[0].shape])
+
+
+def _pick(ordered: Tensor, place: Tensor) -> Tensor:
+    if place.dim() == 0:
+        return torch.index_select(ordered, -1, place.reshape(1)).squeeze(-1)
+    return torch.gather(ordered, -1, place.unsqueeze(-1)).squeeze(-1)
+
+
+def _quantile_function(percent: bool, skip_nan: bool) -> Expression:
+    def quantile(
+        a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
+        keepdims: bool = False,
+    ) -> Tensor:  # fmt: skip
+        return _quantile(a, q, axis, bool(keepdims), method, percent, skip_nan)
+
+    return quantile
+
+
+for _names, _flags in {
+    "percentile": (True, False), "quantile": (False, False), "nanpercentile": (True, True), "nanquantile": (False, True),
+}.items():  # fmt: skip
+    expression(_names)(_quantile_function(*_flags))
+
+
+@expression("nanmedian")
+def _nanmedian(a: Any, axis: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Tensor:
+    return _quantile(a, 0.5, axis, keepdims, "linear", percent=False, skip_nan=True)
+
+
+@expression("cov")
+def _cov(
+    m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: None = None,
+    aweights: None = None, *, dtype: Any = None,
+) -> Any:  # fmt: skip
+    m = tensor(m)
+    if y is not None or fweights is not None or aweights is not None or dtype is not None or m.dim() > 2:
+        raise Unmapped
+    m = m.to(torch.promote_types(m.dtype, torch.float64))
+    rows = m.reshape(1, -1) if m.dim() < 2 else m if rowvar else m.mT
+    rows = rows - torch.mean(rows, 1, keepdim=True)
+    found = torch.matmul(rows, torch.conj_physical(rows).mT) / (rows.shape[1] - (int(not bias) if ddof is None else ddof))
+    return found.squeeze()
+
+
+@expression("corrcoef")
+def _corrcoef(x: Any, y: Any = None, rowvar: bool = True, **options: Any) -> Any:
+    if options:
+        raise Unmapped
+    c = _cov(x, y, rowvar)
+    if c.dim() == 0:
+        return c / c
+    scale = torch.sqrt(torch.diagonal(c))
+    return torch.clip(c / scale.unsqueeze(1) / scale.unsqueeze(0), -1, 1)
+
+
+@expression("histogram")
+def _histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> tuple[Tensor, Tensor]:
+    if density or weights is not None or (isinstance(bins, int) and range is None) or isinstance(bins, str):
+        raise Unmapped
+    a = tensor(a).reshape(-1).to(torch.float64)
+    edges = torch.from_numpy(np.histogram_bin_edges(np.zeros(1), bins, range)) if isinstance(bins, int) else tensor(bins)
+    low, high = edges[:-1].to(torch.float64), edges[1:].to(torch.float64)
+    last = torch.arange(low.numel()) == low.numel() - 1
+    value = a.unsqueeze(-1)
+    inside = (value >= low) & ((value < high) | (last & (value == high)))
+    return inside.sum(0), edges
+
+
+@expression("bincount")
+def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Tensor:
+    if not minlength:
+        raise Unmapped
+    hits = tensor(x).unsqueeze(-1) == torch.arange(minlength)
+    return hits.sum(0) if weights is None else (hits * tensor(weights).to(torch.float64).unsqueeze(-1)).sum(0)

@@ -1,0 +1,46 @@
+"""Arguments of NumPy functions as the tensors, dtypes and axes that expressions compute with."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["axes_of", "dtype_of", "floating", "promoted", "tensor"]
+
+Tensor = torch.Tensor
+
+
+def tensor(value: Any, like: Tensor | None = None) -> Tensor:
+    """A value as a tensor: numbers and lists become constants."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
+        return torch.stack([tensor(v) for v in value])
+    return torch.from_numpy(np.array(value)) if like is None else torch.tensor(value, dtype=like.dtype)
+
+
+def floating(x: Tensor) -> Tensor:
+    """A tensor in the dtype in which NumPy takes means and roots of it."""
+    return x if x.dtype.is_floating_point or x.dtype.is_complex else x.to(torch.float64)
+
+
+def promoted(*values: Any) -> list[Tensor]:
+    """Values as tensors of one dtype."""
+    found = [tensor(v) for v in values]
+    dtype = functools.reduce(torch.promote_types, (t.dtype for t in found))
+    return [t.to(dtype) for t in found]
+
+
+def axes_of(x: Tensor, axis: Any) -> tuple[int, ...]:
+    """The axes that NumPy means by ``axis``, none of them negative."""
+    if axis is None:
+        return tuple(range(x.dim()))
+    return tuple(int(a) % max(x.dim(), 1) for a in (axis if isinstance(axis, (tuple, list)) else (axis,)))
+
+
+def dtype_of(dtype: Any) -> torch.dtype | None:
+    """The torch dtype of a NumPy dtype; that of nothing is nothing."""
+    return None if dtype is None else torch.from_numpy(np.empty(0, np.dtype(dtype))).dtype
