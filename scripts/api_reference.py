@@ -104,7 +104,7 @@ def _described(name: str, value: Any) -> Iterator[str]:
 
 def _properties(owner: type) -> Iterator[str]:
     """A list of the properties, each with the first sentence of its docstring."""
-    getters = {name: getattr(value, "fget", None) or getattr(value, "func", None) for name, value in vars(owner).items()}
+    getters = {name: getattr(value, "fget", None) or getattr(value, "func", None) for name, value in _members(owner).items()}
     lines = [
         f"- `{name}`: {_inline(' '.join((inspect.getdoc(getter) or '').split(chr(10) * 2)[0].split()))}\n"
         for name, getter in getters.items()
@@ -114,10 +114,16 @@ def _properties(owner: type) -> Iterator[str]:
         yield "*Properties*\n\n" + "".join(lines)
 
 
+def _members(owner: type) -> dict[str, Any]:
+    """What a class defines, with the classes it is put together from. Other bases have a place of their own on the page."""
+    parts = [part for part in owner.__mro__[1:] if owner is Runner and part is not object]
+    return {name: value for part in (owner, *parts) for name, value in vars(part).items()}
+
+
 def _methods(owner: type) -> list[str]:
-    """Public methods of a class, its bases left out, in the order they are written. A second name is not repeated."""
+    """Public methods of a class, in the order they are written. A second name is not repeated."""
     seen: dict[Any, str] = {}
-    for name, value in vars(owner).items():
+    for name, value in _members(owner).items():
         if inspect.isfunction(value) and (not name.startswith("_") or name == "__call__"):
             seen.setdefault(value, name)
     return list(seen.values())

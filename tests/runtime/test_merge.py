@@ -8,29 +8,31 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from leapp.bundle import hash_file
+from leapp.bundle import hash_file, open_bundle
 from leapp.runtime import merge as merging
-from leapp.runtime.engines import EngineOptions, OnnxUnit, TorchUnit, load_units
+from leapp.runtime.engines import EngineOptions, OnnxUnit, TorchUnit
 from leapp.runtime.inference_manager import InferenceManager
 from leapp.runtime.merge import Part, merge
+from leapp.runtime.opening import open_units
 from leapp.runtime.pipeline import Pipeline
-from leapp.runtime.program import Program
+from leapp.runtime.plan import make_plan
 from tests.runtime.bundles import Stage, chain, loop, write_bundle
 
 
 def apart(runner):
     """The same runner with an engine for each node."""
-    units = load_units(runner._plan, runner._plan.order, runner._model, EngineOptions(merge=False))
-    assert len(units) == len(runner._plan.order)
-    runner._program = Program(runner._plan, units, runner._register_inputs)
+    runner._options = EngineOptions(merge=False)
+    runner._program = runner._load()
+    assert len(runner._engines) == len(runner._plan.order)
     runner._prepare()
     runner.reset()
     return runner
 
 
 def units(path) -> list[OnnxUnit | TorchUnit]:
-    runner = Pipeline(path)
-    return load_units(runner._plan, runner._plan.order, runner._model, EngineOptions())
+    bundle = open_bundle(path)
+    plan = make_plan(bundle.contract)
+    return open_units(bundle, plan, plan.order, EngineOptions(), allow_native=False)
 
 
 class Split(torch.nn.Module):

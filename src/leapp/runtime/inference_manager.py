@@ -218,7 +218,7 @@ class InferenceManager(Runner):
     def _unit(self, node: str) -> OnnxUnit | TorchUnit:
         if node in self._plan.missing:
             raise BundleError(f"The bundle has no model for node {node!r}.")
-        return self._units([node], self._options)[0]
+        return self._units([node])[0]
 
     def _call(self, unit: OnnxUnit | TorchUnit, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
         plan = self._plan

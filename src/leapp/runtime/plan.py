@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from leapp.errors import BundleError
+from leapp.errors import BundleError, InputError, InputTypeError, UnknownPortError
 from leapp.graph.contract import DTYPES, Contract, Node, Port, key, split_key
 
 __all__ = ["BACKENDS", "Plan", "make_plan"]
@@ -49,6 +49,29 @@ class Plan:
         """The same plan for that many rows."""
         inputs = {k: port.at(rows) for k, port in self.input_ports.items()}
         return replace(self, input_ports=inputs, output_ports={k: p.at(rows) for k, p in self.output_ports.items()}, batch=rows)
+
+    def input_key(self, where: object) -> str:
+        """The key of the input that a caller names. ``h`` stands for ``h_in`` when an export renamed the port so.
+
+        Raises:
+            InputError: It is no key at all.
+            UnknownPortError: There is no such input.
+        """
+        if not isinstance(where, str):
+            raise InputTypeError(f"Inputs are named 'node/port', got {where!r}.")
+        if where in self.input_ports:
+            return where
+        if f"{where}_in" in self.input_ports:
+            return f"{where}_in"
+        node, port = split_key(where)
+        if not node or not port:
+            raise InputError(f"Inputs are named 'node/port', got {where!r}.")
+        known = self.contract.nodes.get(node)
+        if known is None:
+            raise UnknownPortError(f"Input {where!r}: there is no node {node!r}; there are {list(self.order)}.")
+        raise UnknownPortError(
+            f"Input {where!r}: node {node!r} has no input {port!r}; it has {[p.name for p in known.inputs]}."
+        )
 
     def input_keys(self, node: str) -> tuple[str, ...]:
         """The keys of a node's inputs, in the order its model takes them."""

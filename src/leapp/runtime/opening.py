@@ -1,0 +1,61 @@
+"""The engines of a bundle's nodes: models read, judged and loaded. Knows no state and nothing of what callers give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from leapp.bundle.onnx_files import external_files
+from leapp.bundle.packages import check_package
+from leapp.bundle.reading import Bundle, model_file, read_model
+from leapp.errors import BundleError
+from leapp.graph.contract import Contract
+from leapp.runtime.engines import EngineOptions, Unit, load_units
+from leapp.runtime.memory import Unnamed
+from leapp.runtime.plan import Plan
+
+__all__ = ["open_units", "refuse_code"]
+
+
+def refuse_code(contract: Contract) -> None:
+    """Refuse a bundle with models that are programs.
+
+    Raises:
+        BundleError: There is a TorchScript or ``.pt2`` model.
+    """
+    for name, node in contract.nodes.items():
+        if node.model.backend in ("jit", "pt2"):
+            raise BundleError(
+                f"Node {name!r} is a {node.model.backend} model, which is a program; allow_code=False refuses it."
+            )
+
+
+def open_units(bundle: Bundle, plan: Plan, nodes: Sequence[str], options: EngineOptions, allow_native: bool) -> list[Unit]:
+    """The engines of some nodes.
+
+    Args:
+        bundle: Where the models are.
+        plan: The wiring.
+        nodes: Which nodes, in execution order.
+        options: How engines run.
+        allow_native: Whether models may bring native code or pickled objects along.
+    """
+
+    def model(node: str) -> bytes | Path:
+        found = _model(bundle, node, allow_native)
+        return unnamed.hold(found) if isinstance(found, bytes) else found
+
+    with Unnamed() as unnamed:
+        return load_units(plan, nodes, model, options)
+
+
+def _model(bundle: Bundle, node: str, allow_native: bool) -> bytes | Path:
+    data = read_model(bundle, node)
+    backend = bundle.contract.nodes[node].model.backend
+    if backend == "onnx":
+        # Reading has walked the whole model; a second walk pays only where the word occurs at all.
+        outside = b"location" in data and external_files(data, node)
+        return model_file(bundle, node) if outside else data
+    assert backend is not None
+    check_package(data, backend, f"The {backend} model of node {node!r}", allow_native=allow_native)
+    return data
