@@ -237,7 +237,7 @@ def test_a_server_that_does_not_come_back_is_a_timeout_and_the_state_stays(bundl
         remote = Client(served.url, timeout=10)
         remote(inputs(1)[0])
         before = remote.state()
-    remote._timeout = 0.3
+    remote.timeout = 0.3
     with pytest.raises(ServerTimeoutError, match=r"0\.3 s"):
         remote(inputs(1)[0])
     same(remote.state(), before)
@@ -256,10 +256,10 @@ def test_a_late_answer_is_never_taken_for_the_next_one(bundle, serve):
         time.sleep(1.0)
         return step(*arguments)
 
-    served.service.engine._step, remote._timeout = slow, 0.2
+    served.service.engine._step, remote.timeout = slow, 0.2
     with pytest.raises(ServerTimeoutError):
         remote(given[1])
-    served.service.engine._step, remote._timeout = step, 20
+    served.service.engine._step, remote.timeout = step, 20
     same(remote.state(), local.state())
     for values in given[1:]:
         same(remote(values), local(values))

@@ -69,6 +69,9 @@ class Client(Pipeline):
         BundleError: The server has another bundle than the expected one.
         ServerError: The server cannot be reached or refuses this client.
 
+    Attributes:
+        timeout: As given; may be changed between calls.
+
     Example:
         >>> with Client(url, expect_digest=pipeline.digest) as remote:
         ...     outputs = remote({"policy/obs": obs})
@@ -88,7 +91,8 @@ class Client(Pipeline):
     ) -> None:
         if not timeout > 0:
             raise InputError(f"A time-out is a positive number of seconds, not {timeout}.")
-        self._address, self._token, self._timeout, self._resume = address(url), token, timeout, resume
+        self._address, self._token, self._resume = address(url), token, resume
+        self.timeout = timeout
         self._expected = expect_digest
         self._link: Link | None = None
         self._closed = False
@@ -102,6 +106,16 @@ class Client(Pipeline):
         self._limit = _SPARE + sum(_size(port) for port in ports)
         self._opened_link().bound(self._limit)
         self.model_path = url
+
+    @property
+    def replica(self) -> str:
+        """The name of the replica that this session was last connected to, as in the server's figures and messages.
+
+        Example:
+            >>> Client(url).replica
+            'local'
+        """
+        return self._replica
 
     # Opening: what a local pipeline does with engines.
 
@@ -123,10 +137,11 @@ class Client(Pipeline):
         while True:
             try:
                 self._link, welcome = self._opened(deadline)
+                self._replica = str(welcome.head.get("replica"))
                 return welcome
             except (Closed, ServerTimeoutError) as trouble:
                 if time.monotonic() + pause >= deadline:
-                    raise ServerTimeoutError(f"No session within {self._timeout:g} s. {trouble}") from trouble
+                    raise ServerTimeoutError(f"No session within {self.timeout:g} s. {trouble}") from trouble
             time.sleep(pause)
             pause = min(2 * pause, 0.5)
 
@@ -206,7 +221,7 @@ class Client(Pipeline):
         """The answer to a request, from this connection or from the next ones until the time is up."""
         if self._closed:
             raise ServerError("This client is closed.")
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         while True:
             if self._begin == "lost":
                 raise SessionLostError(_LOST)
@@ -218,7 +233,7 @@ class Client(Pipeline):
             except Closed as error:
                 self._drop()
                 if time.monotonic() >= deadline:
-                    raise ServerTimeoutError(f"No answer within {self._timeout:g} s. {error}") from error
+                    raise ServerTimeoutError(f"No answer within {self.timeout:g} s. {error}") from error
                 continue
             except BaseException:
                 self._drop()

@@ -27,7 +27,7 @@ from leapp.serve.service import Service
 __all__ = ["Cluster"]
 
 _APPLICATION, _NAMESPACE, _BOARD = "leapp", "leapp", "leapp-board"
-_POST_EVERY, _FORGET_AFTER = 0.25, 5.0
+_POST_EVERY = 0.25
 _OTHER_REQUESTS = 64
 """Room beside the sessions, for HTTP and for those who are told that a replica is full."""
 
@@ -88,6 +88,8 @@ class Cluster:
                 ray_actor_options=dict(resources or {}),
                 max_ongoing_requests=options.sessions + _OTHER_REQUESTS,
                 graceful_shutdown_timeout_s=drain,
+                # A robot waits for what comes in place of a replica that died.
+                health_check_period_s=1.0,
             )
             serve.run(deployment.bind(), name=_APPLICATION, route_prefix="/")
         except BaseException as error:
@@ -103,7 +105,10 @@ class Cluster:
         return found
 
     def drain(self) -> bool:
-        """Let every session end after the step it is at, and refuse new ones. Returns whether all ended in time."""
+        """Let every session end after the step it is at, and refuse new ones. Returns whether all ended in time.
+
+        A replica that Ray starts from now on, in place of another or for the load, takes no session at all.
+        """
         ray, _ = _ray()
         ray.get(self._board.drain.remote())
         deadline = time.monotonic() + self._drain
@@ -142,20 +147,25 @@ class Cluster:
 
 
 class _Board:
-    """An actor where replicas leave their figures and learn that it is time to go."""
+    """An actor where replicas leave their figures and learn that it is time to go.
+
+    A replica opens only after its first post, so each one either knows of the end or is known here and will be told.
+    """
 
     def __init__(self) -> None:
-        self._posted: dict[str, tuple[float, Snapshot]] = {}
+        self._posted: dict[str, tuple[str, Snapshot]] = {}
         self._draining = False
 
-    def post(self, replica: str, snapshot: Snapshot) -> bool:
-        self._posted[replica] = time.monotonic(), snapshot
+    def post(self, actor: str, replica: str, snapshot: Snapshot) -> bool:
+        self._posted[actor] = replica, snapshot
         return self._draining
 
     def latest(self) -> dict[str, Snapshot]:
-        now = time.monotonic()
-        self._posted = {k: v for k, v in self._posted.items() if now - v[0] < _FORGET_AFTER}
-        return {replica: snapshot for replica, (_, snapshot) in self._posted.items()}
+        # Ray knows who is alive; one that is only slow must not be taken for gone.
+        ray, _ = _ray()
+        alive = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
+        self._posted = {actor: posted for actor, posted in self._posted.items() if actor in alive}
+        return dict(self._posted.values())
 
     def drain(self) -> None:
         self._draining = True
@@ -198,22 +208,30 @@ def _open(options: Options) -> Service:
     """The service of this process, which is a replica."""
     ray, serve = _ray()
     board = ray.get_actor(_BOARD, namespace=_NAMESPACE)
+    me = ray.get_runtime_context().get_actor_name()
 
     async def gather(replica: str, snapshot: Snapshot) -> Mapping[str, Snapshot]:
-        await board.post.remote(replica, snapshot)
+        await board.post.remote(me, replica, snapshot)
         found: Mapping[str, Snapshot] = await board.latest.remote()
         return found
 
     service = Service(options, serve.get_replica_context().replica_id.unique_id, gather)
     loop = asyncio.get_running_loop()
 
-    def post() -> None:
+    def post(timeout: float | None) -> bool:
+        draining: bool = ray.get(board.post.remote(me, service.replica, service.metrics.snapshot()), timeout=timeout)
+        return draining
+
+    def keep_posting() -> None:
         while True:
             time.sleep(_POST_EVERY)
             # A board that does not answer must not end a replica that works.
             with suppress(Exception):
-                if ray.get(board.post.remote(service.replica, service.metrics.snapshot()), timeout=10):
+                if post(10):
                     loop.call_soon_threadsafe(service.drain)
 
-    threading.Thread(target=post, name="leapp-board", daemon=True).start()
+    # Whoever comes late may come to a server that is closing.
+    if post(None):
+        service.drain()
+    threading.Thread(target=keep_posting, name="leapp-board", daemon=True).start()
     return service

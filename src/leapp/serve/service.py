@@ -141,10 +141,11 @@ class Service:
             self._count(refusal)
             await _refuse_websocket(scope, send, refusal)
             return
-        await send({"type": "websocket.accept"})
+        # Counted before anything is awaited: a replica that drains says how many are left.
         self.open += 1
         self.metrics.add("leapp_sessions")
         try:
+            await send({"type": "websocket.accept"})
             await Session(self, receive, send).run(full=self.open > self.options.sessions)
         finally:
             self.open -= 1

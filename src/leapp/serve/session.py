@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from leapp.client.wire import PROTOCOL, Assembly, Message, frames, pack, unpack
 from leapp.errors import InputError, InputTypeError, LeappError, SessionLostError, UnknownPortError
@@ -53,6 +53,8 @@ class Session:
             await self._reply(pack("welcome", welcome, state=self._service.engine.initial))
             self._service.metrics.add("leapp_sessions_total")
             while True:
+                if self._service.draining.is_set():  # before a request that waits already: there may always be one
+                    self._leave()
                 request = await self._next(draining)
                 await self._reply(await self._answer(request))
         except _End as end:
@@ -66,6 +68,9 @@ class Session:
         finally:
             draining.cancel()
 
+    def _leave(self) -> NoReturn:
+        raise _End(_RESTART, "Draining", f"Replica {self._service.replica} is draining. Connect again.")
+
     async def _next(self, draining: asyncio.Future[Any]) -> bytes:
         """The next request. Ends the session when there will be none."""
         service = self._service
@@ -76,7 +81,7 @@ class Session:
             if not coming.done():
                 coming.cancel()
                 if draining.done():
-                    raise _End(_RESTART, "Draining", f"Replica {service.replica} is draining. Connect again.")
+                    self._leave()
                 raise _End(_RESTART, "Draining", f"No request for {service.options.idle:g} s. Connect again.")
             event = coming.result()
             if event["type"] == "websocket.disconnect":

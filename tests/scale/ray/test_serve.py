@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import ray
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -28,52 +26,9 @@ from leapp.runtime import Pipeline
 from leapp.serve import Options
 from leapp.serve.cluster import Cluster
 from tests.fleet.fleets import WEIGHT, write_policy
+from tests.scale.ray.robots import count, equal, free_port, inputs, kill, posted, together, until
 
 TOKEN = "correct-horse-battery"
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
-
-
-def inputs(count: int, seed: int) -> list[dict[str, np.ndarray]]:
-    generator = np.random.default_rng(seed)
-    return [{"policy/q": value} for value in generator.standard_normal((count, 1, 3)).astype(np.float32)]
-
-
-def equal(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
-    assert found.keys() == wanted.keys()
-    for key, value in wanted.items():
-        assert (found[key].dtype, found[key].tobytes()) == (value.dtype, value.tobytes()), (key, found[key], value)
-
-
-def together(run: Callable[[int], None], count: int) -> None:
-    """Run a function for every number at the same time. The first failure is the test's."""
-    failures: list[BaseException] = []
-
-    def one(number: int) -> None:
-        try:
-            run(number)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-
-
-def posted(url: str, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, dict]:
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers or {}), timeout=60) as answer:
-            return answer.status, json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +43,10 @@ def cluster(bundle: Path) -> Iterator[Cluster]:
 
 
 def test_eight_clients_of_a_thousand_steps_equal_local_runs(bundle: Path, cluster: Cluster) -> None:
-    before = steps_of(cluster)
+    def steps() -> float:
+        return sum(count(cluster, "leapp_steps_total").values())
+
+    before = steps()
 
     def run(number: int) -> None:
         local = Pipeline(bundle)
@@ -103,19 +61,13 @@ def test_eight_clients_of_a_thousand_steps_equal_local_runs(bundle: Path, cluste
             equal(remote.state(), local.state())
 
     together(run, 8)
-    deadline = time.monotonic() + 30
-    while steps_of(cluster) < before + 8000 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert steps_of(cluster) == before + 8000  # no step ran twice
+    until(lambda: steps() >= before + 8000)
+    assert steps() == before + 8000  # no step ran twice
     with urllib.request.urlopen(f"{cluster.url}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     lines = [line for line in text.splitlines() if line.startswith("leapp_steps_total")]
     assert sum(float(line.split()[-1]) for line in lines) == before + 8000
     assert len(lines) == 2  # one for each replica, whichever answers
-
-
-def steps_of(cluster: Cluster) -> float:
-    return sum(sum(snapshot["values"]["leapp_steps_total"].values()) for snapshot in cluster.figures().values())
 
 
 def test_json_steps_reach_any_replica_and_equal_a_local_run(bundle: Path, cluster: Cluster) -> None:
@@ -180,11 +132,13 @@ def test_bad_requests_leave_the_state_untouched(bundle: Path, cluster: Cluster) 
 
 
 def test_a_killed_replica_costs_no_wrong_action(bundle: Path, cluster: Cluster) -> None:
+    resuming = [True]
     clients = [Client(cluster.url, resume=True, timeout=120)]
-    victim = clients[0]._welcome.head["replica"]
-    while len(clients) < 6 or not any(c._welcome.head["replica"] == victim for c in clients[1:] if not c._resume):
+    victim = clients[0].replica
+    while len(clients) < 6 or not any(c.replica == victim and not r for c, r in zip(clients, resuming, strict=True)):
         assert len(clients) < 60
-        clients.append(Client(cluster.url, resume=len(clients) % 2 == 0, timeout=120))
+        resuming.append(not resuming[-1])
+        clients.append(Client(cluster.url, resume=resuming[-1], timeout=120))
     lost = [0] * len(clients)
     ready = threading.Barrier(len(clients) + 1)
 
@@ -211,17 +165,11 @@ def test_a_killed_replica_costs_no_wrong_action(bundle: Path, cluster: Cluster) 
         equal(remote.state(), local.state())
         remote.close()
 
-    on_victim = [c._welcome.head["replica"] == victim for c in clients]
-    resuming = [c._resume for c in clients]
+    on_victim = [c.replica == victim for c in clients]
     together(run, len(clients) + 1)
     assert lost == [int(held and not resumes) for held, resumes in zip(on_victim, resuming, strict=True)]
     assert sum(lost) >= 1
-
-
-def kill(replica: str) -> None:
-    actors = [actor for actor in ray.util.list_named_actors(all_namespaces=True) if replica in actor["name"]]
-    assert len(actors) == 1, actors
-    ray.kill(ray.get_actor(actors[0]["name"], namespace=actors[0]["namespace"]))
+    assert clients[0].replica != victim
 
 
 def test_draining_ends_sessions_after_their_step(bundle: Path, cluster: Cluster) -> None:
@@ -283,13 +231,13 @@ def test_the_command_serves_until_it_is_told_to_stop(bundle: Path, cluster: Clus
                 Client(url, token=wrong, timeout=60)
         assert posted(f"{url}/v1/step", b"{}")[0] == 401
         with Client(url, token=TOKEN, timeout=60) as remote:
-            given = inputs(2, 1)
+            given = inputs(10_000, 1)
             equal(remote(given[0]), local(given[0]))
             with pytest.raises(InputError, match="policy/q"):
                 remote({"policy/q": given[0]["policy/q"] * np.nan})
             with pytest.raises(ServerError, match="50 requests a second"):
-                for _ in range(10_000):
-                    remote._asked("state", {}, {})
+                for one in given:
+                    equal(remote(one), local(one))
             time.sleep(1.0)
             equal(remote(given[1]), local(given[1]))
             process.send_signal(signal.SIGTERM)

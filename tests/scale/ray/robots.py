@@ -1,0 +1,83 @@
+"""What the tests of a served bundle share: inputs, clients at the same time, and the end of a replica."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+import numpy as np
+import ray
+
+from leapp.serve.cluster import Cluster
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def inputs(count: int, seed: int) -> list[dict[str, np.ndarray]]:
+    generator = np.random.default_rng(seed)
+    return [{"policy/q": value} for value in generator.standard_normal((count, 1, 3)).astype(np.float32)]
+
+
+def equal(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        assert (found[key].dtype, found[key].tobytes()) == (value.dtype, value.tobytes()), (key, found[key], value)
+
+
+def together(run: Callable[[int], None], count: int) -> None:
+    """Run a function for every number at the same time. The first failure is the test's."""
+    failures: list[BaseException] = []
+
+    def one(number: int) -> None:
+        try:
+            run(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def posted(url: str, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, dict]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers or {}), timeout=60) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def count(cluster: Cluster, name: str) -> dict[str, float]:
+    """A figure of every replica."""
+    return {replica: sum(found["values"][name].values()) for replica, found in cluster.figures().items()}
+
+
+def until(said: Callable[[], bool], seconds: float = 120) -> None:
+    """Wait for something to come true."""
+    deadline = time.monotonic() + seconds
+    while not said():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.05)
+
+
+def replicas() -> dict[str, dict[str, str]]:
+    """The actors of all replicas that live, starting ones included, by the name of the replica."""
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    return {actor["name"].split("#")[-1]: actor for actor in actors if actor["name"].startswith("SERVE_REPLICA::")}
+
+
+def kill(replica: str) -> None:
+    ray.kill(ray.get_actor(**replicas()[replica]))
