@@ -97,7 +97,7 @@ def reseal(bundle: Path) -> None:
     path = bundle / "g.yaml"
     text, _, rest = path.read_text().partition("integrity:")
     files = yaml.safe_load("integrity:" + rest)["integrity"]["files"]
-    path.write_text(seal(text, files))
+    path.write_text(seal(text, files)[0])
 
 
 def outside(bundle: Path) -> Path:
@@ -435,13 +435,13 @@ def test_external_data_stays_inside_and_sealed(location, bundle):
     covered = {**files, "pre.pt": new}
     if location == MEMORY:
         covered[MEMORY] = hash_file(bundle / MEMORY)[1]
-    (bundle / "g.yaml").write_text(seal(text, covered))
+    (bundle / "g.yaml").write_text(seal(text, covered)[0])
     opened = open_bundle(bundle)
     with pytest.raises(BundleError, match="external data of node 'pre'"):
         model_file(opened, "pre")
     if location == "uncovered.bin":
         covered = {**files, "pre.pt": new, location: hash_file(bundle / location)[1]}
-        (bundle / "g.yaml").write_text(seal(text, covered))
+        (bundle / "g.yaml").write_text(seal(text, covered)[0])
         assert model_file(open_bundle(bundle), "pre") == (bundle / "pre.pt").resolve()
         (bundle / location).write_bytes(b"\1" * 8)
         with pytest.raises(BundleError, match="checksum"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leapp.bundle import dump_contract, load_contract, open_bundle, schema
 from leapp.bundle.layout import contract_of
-from leapp.bundle.text import parse
+from leapp.bundle.text import dump, parse
 from leapp.errors import BundleError, BundleFileError
 from leapp.graph.contract import Contract, ModelFile, Node, Pipeline, Port
 
@@ -173,6 +173,25 @@ def test_any_contract_survives(node_name, port_name, extra, element_names, confi
     text = dump_contract(contract)
     assert contract_of(parse(text, "t"), "t", text) == contract
     assert yaml.safe_load(text)["models"][node_name]["inputs"][0]["name"] == port_name
+
+
+class Reference(yaml.SafeDumper):
+    def ignore_aliases(self, data):
+        return True
+
+
+printable = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=120) | names
+printable_values = st.recursive(
+    printable | st.floats() | st.none() | st.booleans() | st.integers(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(printable, inner, max_size=5),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(printable, printable_values, min_size=1, max_size=4))
+def test_text_is_laid_out_by_one_rule_however_it_is_written(value):
+    expected = yaml.dump(value, Dumper=Reference, default_flow_style=False, sort_keys=False, allow_unicode=True)
+    assert dump(value, sort_keys=False) == expected
 
 
 def test_long_lists_wrap_like_existing_files():

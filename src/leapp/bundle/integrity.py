@@ -23,16 +23,19 @@ UNSEALED = "unsealed"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def seal(text: str, files: Mapping[str, str]) -> str:
+def seal(text: str, files: Mapping[str, str]) -> tuple[str, str]:
     """Append the seal to the YAML of a contract.
 
     Args:
         text: The three mappings.
         files: The sha256 of every file written beside the YAML, by name.
+
+    Returns:
+        The whole text, and the digest in its seal.
     """
     digest = digest_of(yaml_text.parse(text, "bundle"), files)
     entry = {INTEGRITY: {"digest": digest, "files": dict(sorted(files.items()))}}
-    return text + yaml_text.dump(entry, sort_keys=True) + "\n"
+    return text + yaml_text.dump(entry, sort_keys=True) + "\n", digest
 
 
 def digest_of(document: Mapping[str, Any], files: Mapping[str, str]) -> str:

@@ -27,27 +27,43 @@ class Flow(list[Any]):
     """A list written on one line: ``[a, b]``."""
 
 
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        # An anchor would be legal YAML, but small readers on robots do not know them.
-        return True
-
-
 _UNUSUAL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
+_PLAIN = re.compile(r"[\x21-\x7e]{1,100}|[\x20-\x7e]{1,32}")
+"""Text that all writers of YAML spell alike, as a key too: without blanks, or short."""
 
 
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: Any, text: str) -> yaml.ScalarNode:
     # Left to itself the writer puts rare line breaks into plain text, where a reader takes them for blanks.
-    return dumper.represent_scalar(_PREFIX + "str", text, style='"' if _UNUSUAL.search(text) else None)
+    node: yaml.ScalarNode = dumper.represent_scalar(_PREFIX + "str", text, style='"' if _UNUSUAL.search(text) else None)
+    return node
 
 
-_Dumper.add_representer(str, _represent_text)
-_Dumper.add_representer(Flow, lambda dumper, data: dumper.represent_sequence(_PREFIX + "seq", data, flow_style=True))
+def _writer(base: Any) -> Any:
+    """A writer in the layout of bundles, upon one that PyYAML has."""
+    # An anchor would be legal YAML, but small readers on robots do not know them.
+    writer: Any = type("_Writer", (base,), {"ignore_aliases": lambda self, data: True})
+    writer.add_representer(str, _represent_text)
+    writer.add_representer(Flow, lambda dumper, data: dumper.represent_sequence(_PREFIX + "seq", data, flow_style=True))
+    return writer
+
+
+_Exact = _writer(yaml.SafeDumper)
+_Quick = _writer(getattr(yaml, "CSafeDumper", yaml.SafeDumper))
 
 
 def dump(value: dict[str, Any], *, sort_keys: bool) -> str:
     """One mapping in block style. Only ``Flow`` lists are written on one line."""
-    return yaml.dump(value, Dumper=_Dumper, default_flow_style=False, sort_keys=sort_keys, allow_unicode=True)
+    # The writer in C breaks and escapes unusual text otherwise, and the same contract shall be the same bytes everywhere.
+    writer = _Quick if _is_plain(value) else _Exact
+    return str(yaml.dump(value, Dumper=writer, default_flow_style=False, sort_keys=sort_keys, allow_unicode=True))
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, str):
+        return _PLAIN.fullmatch(value) is not None
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(item) for key, item in value.items())
+    return not isinstance(value, (list, tuple)) or all(map(_is_plain, value))
 
 
 def parse(text: str, name: str) -> Any:

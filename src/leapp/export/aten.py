@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._export.utils import _special_op_to_preserve_cia
+from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.export.exported_program import _override_composite_implicit_decomp
@@ -85,7 +86,39 @@ def trace_aten(
 
 
 def _kept_whole(keep: tuple[Any, ...]) -> AbstractContextManager[None]:
-    return shared(keep, lambda: _override_composite_implicit_decomp(dict.fromkeys(keep, _special_op_to_preserve_cia)))
+    return shared(keep, lambda: _whole(keep))
+
+
+_patched: dict[Any, tuple[dict[Any, Any], dict[Any, Any], Any]] = {}
+"""For each operator that was kept whole: its kernels before and meanwhile, and its rule for tensors without memory."""
+
+
+@contextmanager
+def _whole(keep: tuple[Any, ...]) -> Iterator[None]:
+    """Keep composite operators whole. Torch patches each with twenty kernels; what it did once is put in place again."""
+    rules = fake_impls.op_implementations_dict
+    if not all(op in _patched and op not in rules and op.py_kernels == _patched[op][0] for op in keep):
+        before = {op: dict(op.py_kernels) for op in keep}
+        free = [op for op in keep if op not in rules]
+        with _override_composite_implicit_decomp(dict.fromkeys(keep, _special_op_to_preserve_cia)):
+            _patched.update({op: (before[op], dict(op.py_kernels), rules[op]) for op in free})
+            yield
+        return
+    try:
+        for op in keep:
+            _, kernels, rules[op] = _patched[op]
+            _set_kernels(op, kernels)
+        yield
+    finally:
+        for op in keep:
+            _set_kernels(op, _patched[op][0])
+            rules.pop(op, None)
+
+
+def _set_kernels(op: Any, kernels: dict[Any, Any]) -> None:
+    op.py_kernels.clear()
+    op.py_kernels.update(kernels)
+    op._dispatch_cache.clear()
 
 
 class _NotPlainError(Exception):

@@ -21,6 +21,7 @@ import torch
 from onnx_ir.passes import common
 from onnxscript import version_converter
 from onnxscript.optimizer._constant_folding import FoldConstantsPass
+from onnxscript.version_converter import _version_converter
 from torch._export.utils import _collect_all_valid_cia_ops_for_aten_namespace
 from torch.onnx._internal.exporter import _core, _decomp, _dispatching, _fx_passes, _ir_passes, _registration
 from torch.onnx._internal.exporter._constants import ONNX_IR_VERSION, TORCHLIB_OPSET
@@ -81,6 +82,31 @@ def _quiet(logger: logging.Logger) -> Iterator[None]:
         logger.setLevel(level)
 
 
+@contextmanager
+def _signatures_kept() -> Iterator[None]:
+    """Operators are described to the translation by the signature made of their schema; made anew for every node of a graph,
+    that is a third of the time.
+    """
+    holder: Any = ir.schemas.OpSignature
+    theirs = holder.__dict__["from_op_schema"]
+    holder.from_op_schema = staticmethod(_signature)
+    try:
+        yield
+    finally:
+        holder.from_op_schema = theirs
+
+
+_signatures: dict[tuple[str, str, int], Any] = {}
+_read_signature = ir.schemas.OpSignature.from_op_schema
+
+
+def _signature(schema: Any) -> Any:
+    key = schema.domain, schema.name, schema.since_version
+    if key not in _signatures:
+        _signatures[key] = _read_signature(schema)
+    return _signatures[key]
+
+
 @functools.cache
 def _tables(opset: int) -> _Tables:
     # It reports every vision operator it will not translate because torchvision is absent.
@@ -126,7 +152,7 @@ def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
         producer_version=str(torch.__version__),
     )
     # It reports every node without a module path to note in the metadata, which we strip.
-    with _quiet(_core.logger):
+    with _quiet(_core.logger), _signatures_kept():
         values = _core._translate_fx_graph(
             graph,
             model,
@@ -197,7 +223,7 @@ def _has_complex(node: torch.fx.Node) -> bool:
 def _convert(model: ir.Model, opset: int) -> None:
     have = model.opset_imports.get("")
     used = {node.op_type for node in model.graph.all_nodes() if not node.domain}
-    if have is not None and not model.functions and all(_unchanged(kind, have, opset) for kind in used):
+    if have is not None and not model.functions and all(_is_kept(kind, have, opset) for kind in used):
         model.opset_imports[""] = opset
         return
     version_converter.convert_version(model, opset, fallback=True)
@@ -208,12 +234,17 @@ def _convert(model: ir.Model, opset: int) -> None:
 
 
 @functools.cache
-def _unchanged(kind: str, one: int, other: int) -> bool:
-    """Whether an operator is the same at two opsets."""
+def _is_kept(kind: str, have: int, opset: int) -> bool:
+    """Whether the converter of versions would leave an operator as it is."""
     try:
-        return bool(onnx.defs.get_schema(kind, one).since_version == onnx.defs.get_schema(kind, other).since_version)
+        if onnx.defs.get_schema(kind, have).since_version == onnx.defs.get_schema(kind, opset).since_version:
+            return True
     except onnx.defs.SchemaError:
         return False
+    if not _version_converter.SUPPORTED_MIN_ONNX_OPSET <= have <= opset <= _version_converter.SUPPORTED_MAX_ONNX_OPSET:
+        return False
+    adapters = _version_converter.registry.op_adapters
+    return not any(("", kind, version, True) in adapters for version in range(opset))
 
 
 class _Fold(FoldConstantsPass):

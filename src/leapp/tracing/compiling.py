@@ -32,6 +32,7 @@ from leapp.export import export_node, series
 from leapp.graph.contract import Contract, ModelFile, Node, Port, key
 from leapp.graph.ports import port as describe_port
 from leapp.graph.wiring import Link, wire
+from leapp.runtime.torch_engines import kept_open
 from leapp.semantics import GraphConfigs, OutputKindEnum
 from leapp.tracing.batching import follow_batch
 from leapp.tracing.deployment import missing_for_deployment
@@ -112,7 +113,8 @@ def compile_session(
         figures: dict[str, Any] = {}
         if validate and not dry_run:
             proof = Proof(rtol, atol, validate == "thorough", settings.log.path)
-            prove(proof, bundle, nodes, names, report, fused, progress)
+            with kept_open():
+                prove(proof, bundle, nodes, names, report, fused, progress)
             results = {name: proof.results[name] for name in session.nodes}
             report.validation, figures = dict(results), proof.figures
             if strict:
