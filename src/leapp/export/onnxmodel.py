@@ -28,7 +28,6 @@ from torch.onnx._internal.exporter._constants import ONNX_IR_VERSION, TORCHLIB_O
 
 from leapp.errors import ExportError
 
-from . import families, special, wide  # noqa: F401  (they register what they replace)
 from .aten import AtenGraph, trace_aten
 from .failures import MissingOperatorsError
 from .job import ExportJob, ExportResult

@@ -113,7 +113,6 @@ def _trace_functional(job: ExportJob, error: Exception) -> Any:
         Exception: ``error``, if this fails too.
     """
     try:
-        from . import families  # noqa: F401  (it registers what it replaces)
         from .operators import DECOMPOSITIONS
 
         lists = {op: function for op, function in DECOMPOSITIONS.items() if "_foreach_" in str(op)}

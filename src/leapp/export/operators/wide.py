@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .operators import DECOMPOSITIONS, aten
-
-__all__: list[str] = []
+from .table import DECOMPOSITIONS, aten
 
 
 def _wide(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

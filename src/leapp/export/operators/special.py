@@ -1,6 +1,6 @@
 """Special functions that ONNX lacks, as rational and asymptotic approximations in double precision.
 
-Same rules as ``operators``. Each is as exact as float32 can show; float64 is left to the backends that have the function.
+Each is as exact as float32 can show; float64 is left to the backends that have the function.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .operators import aten, replaces
-
-__all__: list[str] = []
+from .table import aten, replaces
 
 _LANCZOS = (
     0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059,

@@ -1,0 +1,17 @@
+"""Operators that torch's ONNX library lacks, or translates to something else than eager computes.
+
+Each is written once as other ATen operators and replaces the original while a node is traced for ONNX. A function that
+returns ``NotImplemented`` leaves the operator as it is. Sizes are fixed numbers during the trace, so loops over them
+unroll. A function stands in the module of its subject and enters the table by ``@replaces(its overloads)``.
+"""
+
+from . import arithmetic, complexes, geometry, indexing, layers, linalg, lists, ordering, special
+
+# Last, because it goes before what the others have registered.
+from . import wide  # isort: skip
+from .table import BROKEN_COMPOSITES, DECOMPOSITIONS, TRANSLATIONS
+
+__all__ = [
+    "BROKEN_COMPOSITES", "DECOMPOSITIONS", "TRANSLATIONS", "arithmetic", "complexes", "geometry", "indexing", "layers",
+    "linalg", "lists", "ordering", "special", "wide",
+]  # fmt: skip

@@ -1,0 +1,65 @@
+"""Angles, distances and covariance."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .arithmetic import sign, signbit
+from .table import aten, promoted, replaces
+
+
+@replaces(aten.atan2.default)
+def _atan2(y: Tensor, x: Tensor) -> Tensor:
+    y, x = promoted(y, x)
+    if not y.is_floating_point():
+        y, x = y.to(torch.get_default_dtype()), x.to(torch.get_default_dtype())
+    infinite = y.isinf() & x.isinf()
+    up, right = torch.where(infinite, sign(y), y), torch.where(infinite, sign(x), x)
+    angle = torch.where((y == 0) & (x == x), torch.zeros_like(up / right), (up / right).atan())
+    half_turn = torch.where(signbit(y), -math.pi, math.pi).to(y.dtype)
+    return torch.where(signbit(x), angle + half_turn, angle)
+
+
+@replaces(aten.hypot.default)
+def _hypot(a: Tensor, b: Tensor) -> Tensor:
+    a, b = (side.abs() for side in promoted(a, b))
+    large, small = torch.maximum(a, b), torch.minimum(a, b)
+    ratio = torch.where(large == 0, torch.zeros_like(large), small / large)
+    return torch.where(a.isinf() | b.isinf(), math.inf, large * (1 + ratio * ratio).sqrt())
+
+
+@replaces(aten._cdist_forward.default)
+def _cdist(a: Tensor, b: Tensor, p: float, compute_mode: int | None = None) -> Tensor:
+    apart = (a.unsqueeze(-2) - b.unsqueeze(-3)).abs()
+    return _length(apart, p)
+
+
+@replaces(aten._pdist_forward.default)
+def _pdist(x: Tensor, p: float = 2.0) -> Any:
+    pairs = torch.triu_indices(x.shape[0], x.shape[0], 1)
+    apart = (x.index_select(0, pairs[0]) - x.index_select(0, pairs[1])).abs()
+    return _length(apart, p)
+
+
+def _length(apart: Tensor, p: float) -> Tensor:
+    """The ``p``-norm of differences, none of them negative, along the last axis."""
+    if p == 0:
+        return (apart != 0).to(apart.dtype).sum(-1)
+    if p == 1:
+        return apart.sum(-1)
+    if p == 2:
+        return (apart * apart).sum(-1).sqrt()
+    return apart.amax(-1) if math.isinf(p) else apart.pow(p).sum(-1).pow(1 / p)
+
+
+@replaces(aten.cov.default)
+def _cov(x: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Any:
+    if fweights is not None or aweights is not None or x.is_complex():
+        return NotImplemented
+    rows = x if x.dim() == 2 else x.reshape(1, -1)
+    centred = rows - rows.mean(1, keepdim=True)
+    return (centred @ centred.mT / max(rows.shape[1] - correction, 0)).squeeze()

@@ -1,0 +1,191 @@
+"""Parts of tensors: selected by index or mask, and written to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from .table import aten, broadcast_shapes, replaces
+
+# Writes into a part: the library computes with the old content, and NaN or infinity in fresh memory spoils the result.
+
+
+def _with_slices(x: Tensor, source: Tensor, dim: int, positions: range) -> Tensor:
+    """``x`` with the slices at ``positions`` along ``dim`` taken from ``source``, by choosing and nothing else."""
+    # The result lies in memory as ``x`` does: later views of it count on that.
+    order = sorted(range(x.dim()), key=lambda d: -x.stride()[d])
+    out = _with_dense_slices(x.permute(order), source.to(x.dtype).permute(order), order.index(dim), positions)
+    return out.permute([order.index(d) for d in range(x.dim())])
+
+
+def _with_dense_slices(x: Tensor, source: Tensor, dim: int, positions: range) -> Tensor:
+    size = x.shape[dim]
+    first, step = positions.start, positions.step
+    if step == 1:
+        return torch.cat([x.narrow(dim, 0, first), source, x.narrow(dim, positions.stop, size - positions.stop)], dim)
+    place = torch.arange(size, device=x.device)
+    turn = place - first
+    taken = (turn >= 0) & (place < positions.stop) & (turn % step == 0)
+    index = torch.where(taken, size + turn // step, place)
+    return aten.index_select(torch.cat([x, source], dim), dim, index)  # type: ignore[no-any-return]
+
+
+@replaces(aten.slice_scatter.default)
+def _slice_scatter(
+    x: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    dim = dim % x.dim()
+    if isinstance(x.shape[dim], torch.SymInt):
+        whole = start in (None, 0) and step == 1 and (end is None or statically_known_true(end >= x.shape[dim]))
+        return source.to(x.dtype).expand(x.shape).clone() if whole else NotImplemented
+    positions = range(x.shape[dim])[slice(start, end, step)]
+    shape = [*x.shape[:dim], len(positions), *x.shape[dim + 1 :]]
+    return _with_slices(x, source.expand(shape), dim, positions) if len(positions) else x.clone()
+
+
+@replaces(aten.select_scatter.default)
+def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Any:
+    dim = dim % x.dim()
+    if isinstance(x.shape[dim], torch.SymInt):
+        return NotImplemented
+    return _with_slices(x, source.unsqueeze(dim), dim, range(index % x.shape[dim], index % x.shape[dim] + 1))
+
+
+# Selection
+
+
+_INDEX_TYPES = (torch.int8, torch.int16, torch.int32)
+
+
+@replaces(aten.index.Tensor)
+def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
+    if not any(i is not None and i.dtype in _INDEX_TYPES for i in indices):
+        return NotImplemented
+    return aten.index.Tensor(x, [i.to(torch.int64) if i is not None and i.dtype in _INDEX_TYPES else i for i in indices])
+
+
+@replaces(aten.masked_select.default)
+def _masked_select(x: Tensor, mask: Tensor) -> Any:
+    shape = broadcast_shapes(x.shape, mask.shape)
+    return aten.index.Tensor(x.expand(shape), [mask.expand(shape)])
+
+
+@replaces(aten.nonzero_static.default)
+def _nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Any:
+    hits = (x != 0).reshape(-1)
+    place = torch.cumsum(hits.to(torch.int64), 0) - 1
+    # What is no hit, or one too many, goes to a last row that is cut off.
+    place = torch.where(hits & (place < size), place, torch.full_like(place, size))
+    found = torch.full((size + 1,), -1, dtype=torch.int64).scatter(0, place, torch.arange(hits.numel()))[:size]
+    columns, stride = [], 1
+    for length in reversed(x.shape):
+        columns.append(torch.div(found, stride, rounding_mode="trunc") % length)
+        stride *= length
+    at = torch.stack(columns[::-1], 1) if columns else torch.zeros((size, 0), dtype=torch.int64)
+    return torch.where((found < 0).unsqueeze(1), torch.full_like(at, fill_value), at)
+
+
+@replaces(aten.squeeze.dim, aten.squeeze.dims)
+def _squeeze(x: Tensor, dim: int | Sequence[int]) -> Any:
+    wanted = [d % x.dim() for d in ([dim] if isinstance(dim, int) else dim)] if x.dim() else []
+    single = [d for d in wanted if x.shape[d] == 1]
+    if len(single) == len(wanted) and wanted:
+        return NotImplemented
+    # A dimension of another length stays; the engine would call it an error.
+    return x.reshape([size for d, size in enumerate(x.shape) if d not in single])
+
+
+# Scattered writes
+
+
+@replaces(aten.index_put.default)
+def _masked_write(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
+    """A mask over some axes and everything along the others, written with values that do not count the hits."""
+    masks = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    if len(masks) != 1 or masks[0][1].dtype != torch.bool or accumulate:
+        return NotImplemented
+    axis, mask = masks[0]
+    behind = x.dim() - axis - mask.dim()
+    hits = values.shape[values.dim() - behind - 1] if values.dim() > behind else 1
+    if not isinstance(hits, int) or hits != 1:
+        return NotImplemented
+    if values.dim() > behind:
+        # The axis of hits has length one: it becomes the axes of the mask.
+        front, back = values.shape[: values.dim() - behind - 1], values.shape[values.dim() - behind :]
+        values = values.reshape(*front, *([1] * mask.dim()), *back)
+    spread = mask.reshape(*mask.shape, *([1] * behind))
+    return torch.where(spread, values.to(x.dtype), x)
+
+
+@replaces(aten.copy.default)
+def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    return source.to(x.dtype).expand(x.shape).clone()
+
+
+@replaces(aten.diagonal_scatter.default)
+def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    count = source.shape[-1]
+    rows, columns = torch.arange(count) + max(-offset, 0), torch.arange(count) + max(offset, 0)
+    front = x.movedim((dim1, dim2), (0, 1))
+    written = aten.index_put.default(front, [rows, columns], source.movedim(-1, 0))
+    return written.movedim((0, 1), (dim1, dim2))
+
+
+@replaces(aten.as_strided_scatter.default)
+def _as_strided_scatter(
+    x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Any:
+    if not x.is_contiguous():
+        return NotImplemented
+    places = torch.full((), storage_offset or 0, dtype=torch.int64)
+    for length, step in zip(size, stride, strict=True):
+        places = places.unsqueeze(-1) + torch.arange(length) * step
+    return aten.index_put.default(x.reshape(-1), [places.reshape(-1)], source.reshape(-1)).reshape(x.shape)
+
+
+@replaces(aten.scatter_reduce.two)
+def _scatter_mean(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
+    if reduce != "mean" or not x.is_floating_point():
+        return NotImplemented
+    ones = torch.ones_like(source)
+    count = torch.zeros_like(x).scatter_add(dim, index, ones)
+    base = x if include_self else torch.where(count > 0, torch.zeros_like(x), x)
+    total = base.scatter_add(dim, index, source)
+    return total / (count + 1 if include_self else count.clamp(min=1.0))
+
+
+@replaces(aten.scatter.reduce)
+def _scatter_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, *, reduce: str) -> Any:
+    used = source[tuple(slice(size) for size in index.shape)]
+    return aten.scatter_reduce.two(x, dim, index, used, {"add": "sum", "multiply": "prod"}[reduce])
+
+
+@replaces(aten.scatter.value_reduce)
+def _scatter_value_reduce(x: Tensor, dim: int, index: Tensor, value: Any, *, reduce: str) -> Any:
+    return _scatter_reduce(x, dim, index, torch.full_like(index, value, dtype=x.dtype), reduce=reduce)
+
+
+@replaces(aten.index_reduce.default)
+def _index_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
+    shape = [-1 if d == dim % x.dim() else 1 for d in range(x.dim())]
+    spread = index.to(torch.int64).reshape(shape).expand(source.shape)
+    return aten.scatter_reduce.two(x, dim, spread, source, reduce, include_self=include_self)
+
+
+@replaces(aten.unfold_backward.default)
+def _unfold_backward(written: Tensor, sizes: Sequence[int], dim: int, size: int, step: int) -> Any:
+    """Windows put back where they came from."""
+    dim = dim % len(sizes)
+    places = torch.arange(sizes[dim]).unfold(0, size, step).reshape(-1)
+    values = written.movedim(-1, dim + 1).flatten(dim, dim + 1)
+    return aten.index_add.default(written.new_zeros(sizes), dim, places, values)
+
+
+@replaces(aten.put.default)
+def _put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Any:
+    flat = aten.index_put.default(x.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate)
+    return flat.reshape(x.shape)

@@ -1,0 +1,136 @@
+"""Layers of networks: normalisation, attention, recurrence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .table import aten, replaces
+
+# Batch norm that computes its statistics from the batch: the library translates it as if it used the running ones.
+
+
+@replaces(aten._native_batch_norm_legit_functional.default)
+def _batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, training: bool, momentum: float,
+    eps: float,
+) -> Any:  # fmt: skip
+    if not training:
+        return NotImplemented
+    out, batch_mean, batch_var = _normalised(x, weight, bias, eps)
+    count = x.numel() // x.shape[1]
+    new_mean = mean * (1 - momentum) + batch_mean * momentum
+    new_var = var * (1 - momentum) + batch_var * (momentum * count / max(count - 1, 1))
+    return out, batch_mean, (batch_var + eps).rsqrt(), new_mean, new_var
+
+
+@replaces(aten._native_batch_norm_legit.no_stats)
+def _batch_norm_no_stats(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> Any:
+    out, batch_mean, batch_var = _normalised(x, weight, bias, eps)
+    return out, batch_mean, (batch_var + eps).rsqrt()
+
+
+def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    dims = [d for d in range(x.dim()) if d != 1]
+    channels = [1, -1] + [1] * (x.dim() - 2)
+    mean = x.mean(dims)
+    centred = x - mean.reshape(channels)
+    var = (centred * centred).mean(dims)
+    out = centred * (var + eps).rsqrt().reshape(channels)
+    out = out if weight is None else out * weight.reshape(channels)
+    return (out if bias is None else out + bias.reshape(channels)), mean, var
+
+
+# Attention: torch's own translation takes four dimensions only and gives NaN where a row is masked as a whole.
+
+
+@replaces(aten.scaled_dot_product_attention.default)
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    if dropout_p:
+        return NotImplemented
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (t.unsqueeze(-3).expand(*t.shape[:-2], groups, *t.shape[-2:]).flatten(-4, -3) for t in (key, value))
+    scores = query @ key.mT * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+        return scores.masked_fill(~allowed, -math.inf).softmax(-1) @ value
+    if attn_mask is None:
+        return scores.softmax(-1) @ value
+    scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    barred = (scores != -math.inf).to(torch.float32).sum(-1, keepdim=True) == 0
+    return scores.softmax(-1).masked_fill(barred, 0.0) @ value
+
+
+@replaces(aten.rrelu_with_noise_functional.default)
+def _rrelu(
+    x: Tensor, noise: Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> Any:
+    if training:
+        return NotImplemented
+    return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
+
+
+# Recurrent layers: the ONNX operator has no projection.
+
+
+@replaces(aten.lstm.input)
+def _lstm(
+    x: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    if hx[0].shape[-1] == hx[1].shape[-1] or (train and dropout):
+        return NotImplemented
+    steps = x.transpose(0, 1) if batch_first else x
+    count, directions = 5 if has_biases else 3, 2 if bidirectional else 1
+    hidden, cells = [], []
+    for layer in range(num_layers):
+        made = []
+        for direction in range(directions):
+            position = layer * directions + direction
+            weights = params[position * count : (position + 1) * count]
+            out, h, c = _lstm_layer(steps, hx[0][position], hx[1][position], weights, has_biases, direction == 1)
+            made.append(out)
+            hidden.append(h)
+            cells.append(c)
+        steps = torch.cat(made, -1)
+    return steps.transpose(0, 1) if batch_first else steps, torch.stack(hidden), torch.stack(cells)
+
+
+def _lstm_layer(
+    steps: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor], has_biases: bool, backwards: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    entering, within, *biases, project = weights
+    outputs = []
+    for step in reversed(range(steps.shape[0])) if backwards else range(steps.shape[0]):
+        gates = steps[step] @ entering.mT + h @ within.mT
+        if has_biases:
+            gates = gates + biases[0] + biases[1]
+        i, f, g, o = gates.chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = (o.sigmoid() * c.tanh()) @ project.mT
+        outputs.append(h)
+    return torch.stack(outputs[::-1] if backwards else outputs), h, c

@@ -1,0 +1,216 @@
+"""Extremes, ranks and scans along an axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnxscript import opset18 as _opset18
+from torch import Tensor
+
+from .table import aten, replaces, translates
+
+opset18: Any = _opset18
+
+
+def _ranked(x: Tensor) -> Tensor:
+    return x.to(torch.int32) if x.dtype in (torch.bool, torch.int8, torch.int16, torch.uint8) else x
+
+
+# Reductions that must hand NaN on: the engine's ReduceMax and ReduceMin skip it.
+
+
+def _with_nan(x: Tensor, reduced: Tensor, dim: list[int], keepdim: bool) -> Tensor:
+    if not x.is_floating_point():
+        return reduced
+    poisoned = (x != x).to(torch.float32).sum(dim, keepdim) > 0
+    return reduced.masked_fill(poisoned, math.nan)
+
+
+_NARROW = (ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT8)
+
+
+def _translated_extreme(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    def extreme(self: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
+        axes = opset18.Constant(value_ints=list(dim) or list(range(len(self.shape))))
+        dtype = ir.DataType(self.dtype)
+        wide = opset18.Cast(self, to=ir.DataType.INT32) if dtype in _NARROW else self
+        out = reduce(wide, axes, keepdims=int(keepdim)) if len(self.shape) else opset18.Identity(wide)
+        if dtype in _NARROW:
+            return opset18.Cast(out, to=dtype)
+        if dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16) or not len(self.shape):
+            return out
+        nan = opset18.Cast(opset18.IsNaN(self), to=ir.DataType.FLOAT)
+        poisoned = opset18.Greater(opset18.ReduceMax(nan, axes, keepdims=int(keepdim)), opset18.Constant(value_float=0.0))
+        return opset18.Where(poisoned, opset18.Cast(opset18.Constant(value_float=math.nan), to=dtype), out)
+
+    return extreme
+
+
+translates(aten.amax.default)(_translated_extreme(opset18.ReduceMax))
+translates(aten.amin.default)(_translated_extreme(opset18.ReduceMin))
+
+
+@replaces(aten.max.default)
+def _max(x: Tensor) -> Any:
+    return x.amax()
+
+
+@replaces(aten.min.default)
+def _min(x: Tensor) -> Any:
+    return x.amin()
+
+
+@replaces(aten.max.dim)
+def _max_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+    return (x.amax(dim, keepdim), _ranked(x).argmax(dim, keepdim)) if x.dim() else NotImplemented
+
+
+@replaces(aten.min.dim)
+def _min_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+    return (x.amin(dim, keepdim), _ranked(x).argmin(dim, keepdim)) if x.dim() else NotImplemented
+
+
+# Order statistics: a stable sort is a TopK over the whole axis.
+
+
+@replaces(aten.sort.stable)
+def _sort(x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    values, indices = aten.sort.default(_ranked(x), dim, descending)
+    return values.to(x.dtype), indices
+
+
+@replaces(aten.sort.default)
+def _sort_narrow(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
+    return NotImplemented if _ranked(x) is x else _sort(x, dim=dim, descending=descending)
+
+
+@replaces(aten.kthvalue.default)
+def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    values, indices = _sort(x, dim=dim)
+    taken = values.narrow(dim, k - 1, 1), indices.narrow(dim, k - 1, 1)
+    return taken if keepdim else (taken[0].squeeze(dim), taken[1].squeeze(dim))
+
+
+@replaces(aten.median.dim)
+def _median_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    value, index = _kthvalue(x, (x.shape[dim] + 1) // 2, dim, keepdim)
+    return _with_nan(x, value, [dim], keepdim), index
+
+
+@replaces(aten.median.default)
+def _median(x: Tensor) -> Any:
+    return _median_dim(x.reshape(-1), 0)[0]
+
+
+@replaces(aten.nanmedian.default)
+def _nanmedian(x: Tensor) -> Any:
+    flat = x.reshape(-1)
+    if not x.is_floating_point():
+        return _median(flat)
+    values, _ = aten.sort.default(torch.where(flat != flat, math.inf, flat), 0, False)
+    count = (flat == flat).to(torch.int64).sum()
+    middle = values.index_select(0, ((count - 1) // 2).clamp(0, flat.shape[0] - 1).reshape(1)).squeeze(0)
+    return torch.where(count == 0, math.nan, middle)
+
+
+@replaces(aten.searchsorted.Tensor)
+def _searchsorted(
+    boundaries: Tensor,
+    x: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    if sorter is not None:
+        boundaries = boundaries.gather(-1, sorter)
+    if boundaries.dim() > 1:
+        boundaries = boundaries.unsqueeze(-2)
+    values = x.unsqueeze(-1)
+    before = boundaries <= values if right or side == "right" else boundaries < values
+    # NaN sorts behind everything.
+    count = (before | (values != values)).to(torch.int64).sum(-1)
+    return count.to(torch.int32) if out_int32 else count
+
+
+@replaces(aten.searchsorted.Scalar)
+def _searchsorted_scalar(boundaries: Tensor, x: float, **options: Any) -> Any:
+    return _searchsorted(boundaries, torch.full((), x, dtype=boundaries.dtype), **options)
+
+
+@replaces(aten._unique2.default)
+def _unique(x: Tensor, *options: Any, **named: Any) -> Any:
+    if x.dtype in (torch.int64, torch.float32, torch.float64):
+        return NotImplemented
+    values, inverse, counts = aten._unique2.default(x.to(torch.int64), *options, **named)
+    return values.to(x.dtype), inverse, counts
+
+
+@replaces(aten.mode.default)
+def _mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
+    if x.dim() == 0:
+        return NotImplemented
+    rows = x.movedim(dim, -1)
+    count = (rows.unsqueeze(-1) == rows.unsqueeze(-2)).to(torch.int64).sum(-1)
+    frequent = count == count.amax(-1, keepdim=True)
+    # Among the most frequent values the smallest wins; a wide type holds a value above all others.
+    wide = rows.to(torch.float64 if x.is_floating_point() else torch.int64)
+    above = math.inf if x.is_floating_point() else torch.iinfo(torch.int64).max
+    best = torch.where(frequent, wide, torch.full_like(wide, above)).amin(-1, keepdim=True)
+    last = rows.shape[-1] - 1 - (wide == best).to(torch.int32).flip(-1).argmax(-1, keepdim=True)
+    value = best.to(x.dtype)
+    if keepdim:
+        return value.movedim(-1, dim), last.movedim(-1, dim)
+    return value.squeeze(-1), last.squeeze(-1)
+
+
+# Scans by doubling: log2(n) steps instead of an operator ONNX does not have.
+
+
+def _steps(size: int) -> list[int]:
+    return [1 << step for step in range(max(size - 1, 0).bit_length())]
+
+
+@replaces(aten.cumprod.default)
+def _cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    out = x.to(dtype or (x.dtype if x.is_floating_point() else torch.int64))
+    if x.dim() == 0:
+        return out.clone()
+    for step in _steps(x.shape[dim]):
+        head, rest = out.narrow(dim, 0, step), out.narrow(dim, step, x.shape[dim] - step)
+        out = torch.cat([head, rest * out.narrow(dim, 0, x.shape[dim] - step)], dim)
+    return out
+
+
+def _cumulative_extreme(x: Tensor, dim: int, wins: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    size = x.shape[dim]
+    shape = [size if d == dim % x.dim() else 1 for d in range(x.dim())]
+    value, index = x, torch.arange(size).reshape(shape).expand(x.shape)
+    for step in _steps(size):
+        late, early = value.narrow(dim, step, size - step), value.narrow(dim, 0, size - step)
+        late_at, early_at = index.narrow(dim, step, size - step), index.narrow(dim, 0, size - step)
+        keep = wins(late, early) & (early == early) | (late != late)
+        value = torch.cat([value.narrow(dim, 0, step), torch.where(keep, late, early)], dim)
+        index = torch.cat([index.narrow(dim, 0, step), torch.where(keep, late_at, early_at)], dim)
+    return value, index
+
+
+@replaces(aten.cummax.default)
+def _cummax(x: Tensor, dim: int) -> Any:
+    return _cumulative_extreme(x, dim, torch.ge)
+
+
+@replaces(aten.cummin.default)
+def _cummin(x: Tensor, dim: int) -> Any:
+    return _cumulative_extreme(x, dim, torch.le)
