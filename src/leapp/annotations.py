@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     import torch
@@ -224,7 +224,7 @@ class Annotate:
                     return function(*args, **kwargs)
                 return self._session.method(function, settings, args, kwargs)
 
-            return call  # type: ignore[return-value]
+            return cast(F, call)
 
         return decorate
 

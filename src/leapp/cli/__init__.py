@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -40,18 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _answer(arguments: object) -> int:
+def _answer(arguments: Namespace) -> int:
     from leapp.cli.output import Answer, report, write
     from leapp.errors import LeappError
 
     try:
-        answer: Answer = arguments.command(arguments)  # type: ignore[attr-defined]
+        answer: Answer = arguments.command(arguments)
     except BrokenPipeError:
         raise
-    except Exception as error:
-        if getattr(arguments, "traceback", False):
+    except Exception as error:  # whatever it is, a command ends with a sentence and a number
+        if arguments.traceback:
             raise
         expected = isinstance(error, (LeappError, OSError))
-        return report(error, expected=expected, as_json=getattr(arguments, "json", False))
-    write(answer, as_json=getattr(arguments, "json", False))
+        return report(error, expected=expected, as_json=arguments.json)
+    write(answer, as_json=arguments.json)
     return answer.code

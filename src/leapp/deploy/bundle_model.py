@@ -49,7 +49,7 @@ class TritonPythonModel:
             response = self._step(request)
             sequences.keep(request, self._pipeline.state())
             return response
-        except Exception as reason:
+        except Exception as reason:  # it is this request's alone; the others are answered
             return error(reason)
         finally:
             if sequences is not None:

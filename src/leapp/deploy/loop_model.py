@@ -98,7 +98,7 @@ class TritonPythonModel:
         try:
             state = self._sequences.find(request)
             return self._step(request, state)
-        except Exception as reason:
+        except Exception as reason:  # it is this request's alone; the others are answered
             return error(reason)
         finally:
             self._sequences.leave(request)

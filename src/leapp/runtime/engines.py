@@ -130,7 +130,7 @@ def _onnx_unit(
 ) -> OnnxUnit:
     try:
         session = _open_session(model, options)
-    except Exception as error:
+    except Exception as error:  # the engine's errors have no class in common
         raise BundleError(f"The ONNX model of node {label} cannot be opened: {error}") from error
     initializers = {value.name for value in session.get_overridable_initializers()}
     found = {value.name: value for value in session.get_inputs() if value.name not in initializers}

@@ -116,7 +116,7 @@ def _open_script(name: str, model: bytes | Path, device: torch.device) -> Any:
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             module: Any = torch.jit.load(_readable(model), map_location=device)  # type: ignore[no-untyped-call]
-        except Exception as error:
+        except Exception as error:  # torch does not say what a damaged file makes it raise
             raise BundleError(f"The TorchScript model of node {name!r} cannot be opened: {error}") from error
         if hasattr(module, "training"):
             try:
@@ -281,7 +281,7 @@ def _load_pt2(plan: Plan, name: str, model: bytes | Path, device: torch.device) 
         with _READING:
             program = torch.export.load(_readable(model))
         module: Any = program.module()
-    except Exception as error:
+    except Exception as error:  # torch does not say what a damaged file makes it raise
         raise BundleError(f"The pt2 model of node {name!r} cannot be opened: {error}") from error
     inputs, outputs = plan.input_keys(name), plan.output_keys(name)
     signature = program.graph_signature

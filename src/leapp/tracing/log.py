@@ -33,7 +33,7 @@ class _Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             print(self.format(record), file=sys.stderr, flush=True)
-        except Exception:
+        except Exception:  # as every handler of the standard library: a log must not stop the program
             self.handleError(record)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -17,12 +17,12 @@ T = TypeVar("T", bound=Hashable)
 Pair = tuple[str, str]
 
 
-class Segment(msgspec.Struct, frozen=True):
+class Segment(msgspec.Struct, Generic[T], frozen=True):
     """A piece of an edge between neighbouring layers. Offsets are measured down from the top of each item."""
 
-    left: Hashable
+    left: T
     left_offset: float
-    right: Hashable
+    right: T
     right_offset: float
 
 
@@ -118,7 +118,7 @@ def _topological(nodes: Sequence[str], before: Mapping[str, Sequence[str]], afte
 
 
 def reduce_crossings(
-    layers: Sequence[Sequence[T]], segments: Sequence[Sequence[Segment]], height: Mapping[T, float], sweeps: int = 12
+    layers: Sequence[Sequence[T]], segments: Sequence[Sequence[Segment[T]]], height: Mapping[T, float], sweeps: int = 12
 ) -> list[list[T]]:
     """Order every layer by the mean place of its neighbours, back and forth; the order with fewest crossings wins.
 
@@ -141,11 +141,11 @@ def reduce_crossings(
 
 
 def _sort_layer(
-    layer: list[T], fixed: Sequence[T], segments: Sequence[Segment], height: Mapping[T, float], rightward: bool
+    layer: list[T], fixed: Sequence[T], segments: Sequence[Segment[T]], height: Mapping[T, float], rightward: bool
 ) -> None:
-    at: dict[Hashable, float] = {item: index for index, item in enumerate(fixed)}
-    size: dict[Hashable, float] = {item: height[item] for item in fixed}
-    pulls: dict[Hashable, list[float]] = {}
+    at: dict[T, float] = {item: index for index, item in enumerate(fixed)}
+    size: dict[T, float] = {item: height[item] for item in fixed}
+    pulls: dict[T, list[float]] = {}
     for s in segments:
         here, there, offset = (s.right, s.left, s.left_offset) if rightward else (s.left, s.right, s.right_offset)
         pulls.setdefault(here, []).append(at[there] + offset / (size[there] + 1))
@@ -155,10 +155,10 @@ def _sort_layer(
     layer.sort(key=lambda item: mean[item])
 
 
-def _all_crossings(layers: Sequence[Sequence[T]], segments: Sequence[Sequence[Segment]], height: Mapping[T, float]) -> int:
+def _all_crossings(layers: Sequence[Sequence[T]], segments: Sequence[Sequence[Segment[T]]], height: Mapping[T, float]) -> int:
     total = 0
     for left, right, between in zip(layers, layers[1:], segments, strict=False):
-        at: list[dict[Hashable, tuple[int, float]]] = [
+        at: list[dict[T, tuple[int, float]]] = [
             {item: (index, height[item] + 1) for index, item in enumerate(layer)} for layer in (left, right)
         ]
         ends = sorted(
@@ -177,7 +177,7 @@ def _all_crossings(layers: Sequence[Sequence[T]], segments: Sequence[Sequence[Se
 
 def assign_heights(
     layers: Sequence[Sequence[T]],
-    segments: Sequence[Sequence[Segment]],
+    segments: Sequence[Sequence[Segment[T]]],
     height: Mapping[T, float],
     margin: Mapping[T, float],
     stiff: Mapping[T, float],
@@ -192,8 +192,8 @@ def assign_heights(
         for item in layer:
             top[item] = y + margin[item]
             y += height[item] + 2 * margin[item]
-    leftward: dict[Hashable, list[tuple[Hashable, float]]] = {}
-    rightward: dict[Hashable, list[tuple[Hashable, float]]] = {}
+    leftward: dict[T, list[tuple[T, float]]] = {}
+    rightward: dict[T, list[tuple[T, float]]] = {}
     for s in (s for between in segments for s in between):
         leftward.setdefault(s.right, []).append((s.left, s.left_offset - s.right_offset))
         rightward.setdefault(s.left, []).append((s.right, s.right_offset - s.left_offset))
@@ -204,7 +204,7 @@ def assign_heights(
             wish: list[tuple[float, float]] = []
             for item in layer:
                 pulls = near.get(item, []) + (far.get(item, []) if last else [])
-                levels = sorted(top[other] + offset for other, offset in pulls)  # type: ignore[index]
+                levels = sorted(top[other] + offset for other, offset in pulls)
                 wish.append((levels[(len(levels) - 1) // 2], stiff[item]) if levels else (top[item], 0.1))
             _settle(layer, wish, height, margin, top, room)
     return top

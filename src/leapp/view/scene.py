@@ -115,7 +115,8 @@ def _wires(routes: tuple[Route, ...]) -> Iterator[Group]:
         yield Group("halo", "", "", tuple(Line(route.points, BACKGROUND, 5.5) for route in net))
         for route in net:
             source, target = _key(route.source), _key(route.target)
-            yield Group(route.kind, f"{source} → {target}", f"{route.kind}: {source} → {target}", _wire(route))
+            name, marks = f"{source} → {target}", _wire(route.kind, route.points)
+            yield Group(route.kind, name, f"{route.kind}: {name}", marks)
     edges = {source for source, kind in nets if kind == "data"}
     dots = {(r.points[1], r.kind) for r in routes if r.kind != "data" and r.source in edges}
     yield Group("branches", "", "", tuple(_dot(point, 3.5, _SIGN[kind]) for point, kind in sorted(dots)))
@@ -125,12 +126,12 @@ def _dot(at: Point, radius: float, fill: str) -> Rect:
     return Rect(Box(at[0] - radius, at[1] - radius, 2 * radius, 2 * radius), radius, fill)
 
 
-def _wire(route: Route) -> tuple[Mark, ...]:
-    colour = _SIGN[route.kind]
-    x, y = route.points[-1]
-    shaft = (*route.points[:-1], (x - 6, y))
+def _wire(kind: str, points: tuple[Point, ...]) -> tuple[Mark, ...]:
+    colour = _SIGN[kind]
+    x, y = points[-1]
+    shaft = (*points[:-1], (x - 6, y))
     head = ((x - 10, y - 5), (x, y), (x - 10, y + 5))
-    return Line(shaft, colour, 1.8, _DASH.get(route.kind)), Polygon(head, colour)
+    return Line(shaft, colour, 1.8, _DASH.get(kind)), Polygon(head, colour)
 
 
 def _node(node: NodeBox) -> Iterator[Group]:
@@ -193,7 +194,7 @@ def _legend(entry: LegendEntry) -> Iterator[Mark]:
     box, sign = entry.box, entry.sign
     x, y = box.x, box.y + box.height / 2
     if sign in ("data", "feedback", "state"):
-        yield from _wire(Route(sign, ("", "out", ""), ("", "in", ""), ((x, y), (box.right, y))))  # type: ignore[arg-type]
+        yield from _wire(sign, ((x, y), (box.right, y)))
         yield from _marker(sign, (x + 4, y))
     elif sign == "loose":
         yield from _marker(sign, (x + box.width / 2, y))

@@ -101,7 +101,7 @@ class Sheet:
         start, end = (self._band[self._layer[spot[0]]] for spot in (link.source, link.target))
         return _Detour(link, start if end < start else start + 1, end if end > start else end + 1)
 
-    def _steps(self, link: LinkFacts) -> Iterator[tuple[int, Segment]]:
+    def _steps(self, link: LinkFacts) -> Iterator[tuple[int, Segment[_Item]]]:
         """The pieces of a direct wire: the layer each starts in, and what it joins."""
         start, end = self._layer[link.source[0]], self._layer[link.target[0]]
         bends: list[tuple[_Item, float]] = [((link.source, layer), 0.0) for layer in range(start + 1, end)]
@@ -121,7 +121,7 @@ class Sheet:
             if self._layer[name] in layers:
                 layers[self._layer[name]].append(name)
                 height[name] = shape.outer.height
-        segments: dict[int, dict[Segment, None]] = {layer: {} for layer in band}
+        segments: dict[int, dict[Segment[_Item], None]] = {layer: {} for layer in band}
         for link in direct:
             if self._layer[link.source[0]] not in layers:
                 continue
@@ -129,8 +129,8 @@ class Sheet:
                 # Wires from one output share their bends, so a segment may come again.
                 segments[layer][segment] = None
                 if segment.right not in height:
-                    height[segment.right] = 0.0  # type: ignore[index]
-                    layers[layer + 1].append(segment.right)  # type: ignore[arg-type]
+                    height[segment.right] = 0.0
+                    layers[layer + 1].append(segment.right)
         between = [list(segments[layer]) for layer in band]
         ordered = reduce_crossings(list(layers.values()), between, height)
         margin = {item: 16.0 if isinstance(item, str) else 7.0 for item in height}
@@ -171,7 +171,7 @@ class Sheet:
         need: dict[int, float] = {}
         for link in direct:
             for layer, s in self._steps(link):
-                step = abs(self._at(s.left) + s.left_offset - self._at(s.right) - s.right_offset)
+                step = abs(self._top[s.left] + s.left_offset - self._top[s.right] - s.right_offset)
                 # Steep curves need room, and so do many of them side by side.
                 need[layer] = max(need.get(layer, 0.0), min(step * 0.3, 140.0)) + min(step * 0.05, 4.0)
         width = 0.0
@@ -216,9 +216,6 @@ class Sheet:
     def _layer_of(self, item: _Item) -> int:
         return self._layer[item] if isinstance(item, str) else item[1]
 
-    def _at(self, item: object) -> float:
-        return self._top[item]  # type: ignore[index]
-
     def _left(self, node: str) -> float:
         column = self._columns[self._layer[node]]
         return column.x + column.indent - self._shapes[node].box.x
@@ -238,8 +235,8 @@ class Sheet:
     def _direct_route(self, link: LinkFacts) -> Route:
         points = [self._point(link.source)]
         for layer, s in self._steps(link):
-            start = (self._columns[layer].outer, self._at(s.left) + s.left_offset)
-            end = (self._columns[layer + 1].inner, self._at(s.right) + s.right_offset)
+            start = (self._columns[layer].outer, self._top[s.left] + s.left_offset)
+            end = (self._columns[layer + 1].inner, self._top[s.right] + s.right_offset)
             points += _curve(start, end)
         return Route(link.kind, link.source, link.target, (*points, self._point(link.target)))
 

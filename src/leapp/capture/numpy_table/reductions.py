@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -134,11 +135,11 @@ def _nanargmin(a: Any, axis: int | None = None, keepdims: bool = False) -> Tenso
     return torch.argmin(_without_nan(a, math.inf), axis, bool(keepdims))
 
 
-def _running(function: Expression, fill: float) -> Expression:
+def _running(function: Callable[[Tensor, int], Tensor], fill: float) -> Callable[..., Tensor]:
     def run(a: Any, axis: int | None = None, dtype: Any = None) -> Tensor:
         a = _without_nan(a, fill)
         a = a.to(_sum_dtype(a, dtype) or a.dtype)
-        return function(a.reshape(-1), 0) if axis is None else function(a, axis)  # type: ignore[no-any-return]
+        return function(a.reshape(-1), 0) if axis is None else function(a, axis)
 
     return run
 
@@ -151,4 +152,4 @@ expression("nancumprod")(_running(torch.cumprod, 1.0))
 def _cumulative_sum(x: Any, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Tensor:
     if include_initial or (axis is None and tensor(x).dim() > 1):
         raise Unmapped
-    return _running(torch.cumsum, math.nan)(x, 0 if axis is None else axis, dtype)  # type: ignore[no-any-return]
+    return _running(torch.cumsum, math.nan)(x, 0 if axis is None else axis, dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ def _sliding(a: Tensor, v: Tensor, mode: str) -> Tensor:
 
 
 def _fourier(name: str) -> Expression:
-    function: Expression = getattr(torch.fft, name)
+    function: Callable[..., Tensor] = getattr(torch.fft, name)
     one_axis = not name.endswith(("2", "n"))
     keeps_precision = np.fft.fft(np.zeros(1, np.float32)).dtype == np.complex64
 
@@ -116,10 +117,10 @@ def _fourier(name: str) -> Expression:
         else:
             a = a.to(torch.float64)
         if one_axis:
-            return function(a, n, -1 if axis is None else axis, norm)  # type: ignore[no-any-return]
+            return function(a, n, -1 if axis is None else axis, norm)
         axes = options.get("axes", axis)
         default = (-2, -1) if name.endswith("2") else None
-        return function(a, options.get("s", n), default if axes is None else axes, norm)  # type: ignore[no-any-return]
+        return function(a, options.get("s", n), default if axes is None else axes, norm)
 
     return transform
 

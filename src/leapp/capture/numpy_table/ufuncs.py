@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ SCIPY_UFUNCS: dict[str, Expression] = {
 }  # fmt: skip
 """Ufuncs of ``scipy.special`` that observation code uses, by name."""
 
-_ACCUMULATE: dict[str, Expression] = {
+_ACCUMULATE: dict[str, Callable[[Tensor, int], Tensor]] = {
     "add": torch.cumsum,
     "multiply": torch.cumprod,
     "maximum": lambda x, axis: torch.cummax(x, axis).values,
@@ -163,7 +164,7 @@ def accumulated(name: str, x: Tensor, axis: int = 0, dtype: torch.dtype | None =
     if dtype is not None:
         x = x.to(dtype)
     if name in _ACCUMULATE:
-        return _ACCUMULATE[name](x, axis)  # type: ignore[no-any-return]
+        return _ACCUMULATE[name](x, axis)
     if not 0 < x.shape[axis] <= _FOLD_LIMIT:
         raise Unmapped
     return torch.stack(list(itertools.accumulate(torch.unbind(x, axis), UFUNCS[name])), axis)

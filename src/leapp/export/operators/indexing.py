@@ -31,7 +31,7 @@ def _with_dense_slices(x: Tensor, source: Tensor, dim: int, positions: range) ->
     turn = place - first
     taken = (turn >= 0) & (place < positions.stop) & (turn % step == 0)
     index = torch.where(taken, size + turn // step, place)
-    return aten.index_select(torch.cat([x, source], dim), dim, index)  # type: ignore[no-any-return]
+    return torch.cat([x, source], dim).index_select(dim, index)
 
 
 @replaces(aten.slice_scatter.default)
