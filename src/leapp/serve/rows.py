@@ -82,7 +82,11 @@ class RowEngine(Engine):
         loop = asyncio.get_running_loop()
         while self._waiting:
             jobs, self._waiting = self._waiting[: self._rows], self._waiting[self._rows :]
-            for job, result in zip(jobs, await loop.run_in_executor(self._thread, self._run, jobs), strict=True):
+            try:
+                results = await loop.run_in_executor(self._thread, self._run, jobs)
+            except RuntimeError as error:  # The thread is gone, and nobody may wait for it.
+                results = [error] * len(jobs)
+            for job, result in zip(jobs, results, strict=True):
                 if job.done.cancelled():
                     continue
                 if isinstance(result, Exception):

@@ -12,7 +12,10 @@ from collections.abc import Callable
 
 import numpy as np
 import ray
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
 
+from leapp.client.wire import Assembly, unpack
 from leapp.serve.cluster import Cluster
 
 
@@ -58,6 +61,16 @@ def posted(url: str, body: bytes, headers: dict[str, str] | None = None) -> tupl
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())
+
+
+def welcomed_by(url: str) -> str | None:
+    """The replica that gives a session to somebody who comes now."""
+    try:
+        with connect(url.replace("http", "ws") + "/v1/session", compression=None, proxy=None, open_timeout=60) as socket:
+            message = Assembly(1 << 20).add(socket.recv(timeout=60))
+    except (WebSocketException, OSError):
+        return None
+    return unpack(message).head.get("replica") if message is not None else None
 
 
 def count(cluster: Cluster, name: str) -> dict[str, float]:

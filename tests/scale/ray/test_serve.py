@@ -26,7 +26,7 @@ from leapp.runtime import Pipeline
 from leapp.serve import Options
 from leapp.serve.cluster import Cluster
 from tests.fleet.fleets import WEIGHT, write_policy
-from tests.scale.ray.robots import count, equal, free_port, inputs, kill, posted, together, until
+from tests.scale.ray.robots import count, equal, free_port, inputs, kill, posted, together, until, welcomed_by
 
 TOKEN = "correct-horse-battery"
 
@@ -195,7 +195,8 @@ def test_draining_ends_sessions_after_their_step(bundle: Path, cluster: Cluster)
     assert refused.is_set()
     with pytest.raises(urllib.error.HTTPError, match="503"):
         urllib.request.urlopen(f"{cluster.url}/healthz", timeout=60)
-    with pytest.raises(ServerError, match="draining|no reason"):
+    assert [welcomed_by(cluster.url) for _ in range(8)] == [None] * 8
+    with pytest.raises(ServerError, match="No session within 2 s"):
         Client(cluster.url, timeout=2)
     assert local.digest == cluster.digest
 
