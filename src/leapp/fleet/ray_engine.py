@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from leapp.fleet.outcome import Outcome
 from leapp.fleet.worker import Job, Worker, reason
 
 try:
+    import pyarrow as pa
     import ray
     import ray.data
 except ImportError as error:
@@ -41,16 +41,14 @@ def replay_on_ray(
     with _cluster(address, workers):
         cores = int(job.options.get("threads", 1))
         pool = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // cores)
-        items = [{"number": number, "path": path} for number, path in enumerate(paths)]
-        # Enough tasks for every worker to have some left when the others are done.
-        together = max(1, min(_TOGETHER, len(items) // (32 * pool)))
-        ledger = ray.remote(num_cpus=0)(_Ledger).remote()
+        names = pa.table({"number": list(range(len(paths))), "path": list(paths)})
+        tasks = [names.slice(start, count) for start, count in _division(len(paths), pool)]
         context = ray.data.DataContext.get_current().copy()
         context.enable_progress_bars = False
         with ray.data.DataContext.current(context):
-            outcomes = ray.data.from_items(items, override_num_blocks=-(-len(items) // together)).map_batches(
+            outcomes = ray.data.from_arrow(tasks).map_batches(
                 _RayWorker,
-                fn_constructor_args=(job, known, ledger),
+                fn_constructor_args=(job, known, _start_ledger()),
                 compute=ray.data.ActorPoolStrategy(min_size=1, max_size=pool, initial_size=pool),
                 batch_size=None,
                 num_cpus=cores,
@@ -60,20 +58,33 @@ def replay_on_ray(
                     yield msgspec.msgpack.decode(data, type=Outcome)
 
 
-class _Ledger:
-    """Counts what was begun and not finished, in a process that outlives the workers."""
+def _division(count: int, workers: int) -> Iterator[tuple[int, int]]:
+    """Where each task starts and how many recordings it has: many at first, few at last, so that all workers end together."""
+    start = 0
+    while start < count:
+        size = max(1, min(_TOGETHER, (count - start) // (4 * workers)))
+        yield start, size
+        start += size
 
-    def __init__(self) -> None:
-        self._begun: Counter[str] = Counter()
 
-    def begin(self, name: str) -> int:
-        """How often this was begun, now included."""
-        self._begun[name] += 1
-        return self._begun[name]
+def _start_ledger() -> Any:
+    """An actor that counts what was begun and not finished, and outlives the workers.
 
-    def finish(self, name: str) -> None:
-        """It did not take its worker along."""
-        del self._begun[name]
+    Its class is made here, so that Ray sends it along: a process that only counts need not load this package.
+    """
+
+    class Ledger:
+        def __init__(self) -> None:
+            self._begun: dict[int, int] = {}
+
+        def begin(self, number: int) -> int:
+            self._begun[number] = self._begun.get(number, 0) + 1
+            return self._begun[number]
+
+        def finish(self, number: int) -> None:
+            del self._begun[number]
+
+    return ray.remote(num_cpus=0)(Ledger).remote()
 
 
 class _RayWorker:
@@ -81,6 +92,9 @@ class _RayWorker:
 
     def __init__(self, job: Job, known: frozenset[bytes], ledger: Any) -> None:
         self._ledger, self._error = ledger, ""
+        # Asking for each recording takes time. It is worth it where a worker died before: Ray gives its task to this one.
+        careful = ray.get_runtime_context().was_current_actor_reconstructed
+        self._run = self._run_careful if careful else self._run_plain
         try:
             self._worker = Worker(job, known)
         except Exception as error:  # Ray would start such a worker again and again.
@@ -88,22 +102,18 @@ class _RayWorker:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
         """The outcomes of some recordings."""
-        pairs = list(zip(batch["number"].tolist(), batch["path"].tolist(), strict=True))
-        # Asking for each recording takes time. It is worth it when this task was begun before: a worker died over it.
-        task = f"from {pairs[0][0]}"
-        run = self._run if ray.get(self._ledger.begin.remote(task)) == 1 else self._run_careful
-        outcomes = [msgspec.msgpack.encode(run(number, path)) for number, path in pairs]
-        return {"outcome": outcomes}
+        pairs = zip(batch["number"].tolist(), batch["path"].tolist(), strict=True)
+        return {"outcome": [msgspec.msgpack.encode(self._run(number, path)) for number, path in pairs]}
 
-    def _run(self, number: int, path: str) -> Outcome:
+    def _run_plain(self, number: int, path: str) -> Outcome:
         return Outcome(number, error=self._error) if self._error else self._worker.run(number, path)
 
     def _run_careful(self, number: int, path: str) -> Outcome:
-        # The task itself was the first time.
-        if ray.get(self._ledger.begin.remote(str(number))) >= _LOST_WORKERS:
+        # Whoever died before this one was not counted.
+        if ray.get(self._ledger.begin.remote(number)) >= _LOST_WORKERS:
             return Outcome(number, error=f"Its worker died {_LOST_WORKERS} times. Replay it alone with the local engine.")
-        outcome = self._run(number, path)
-        ray.get(self._ledger.finish.remote(str(number)))
+        outcome = self._run_plain(number, path)
+        ray.get(self._ledger.finish.remote(number))
         return outcome
 
 

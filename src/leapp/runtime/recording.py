@@ -23,7 +23,7 @@ from leapp.runtime.recording_files import Column, Columns, read, writer
 __all__ = ["Difference", "Recorder", "Recording", "Replay", "RunStep", "beyond", "compare", "gaps", "read_recording"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # made for every step, and freezing costs as much as the rest of it
 class RunStep:
     """One step of a run, recorded or repeated.
 

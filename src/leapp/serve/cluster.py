@@ -71,8 +71,10 @@ class Cluster:
         ray, serve = _ray()
         self._started = not ray.is_initialized()
         if self._started:
-            local = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} if address is None else {"address": address}
-            ray.init(namespace=_NAMESPACE, logging_level="WARNING", log_to_driver=False, **local)
+            # "local" by name: without one Ray would join whatever cluster runs on this machine.
+            local = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+            where = local if address is None else {"address": address}
+            ray.init(namespace=_NAMESPACE, logging_level="WARNING", log_to_driver=False, **where)
         try:
             if _serve_runs(ray):
                 # Its proxies listen where they were told before, which may be open to others.

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+import ray
+import ray.cluster_utils
 
 from leapp.client import Client
 from leapp.errors import SessionLostError
@@ -25,10 +30,19 @@ AUTOSCALING = {
 }
 
 
-def test_sessions_stay_right_while_replicas_come_and_go(tmp_path: Path) -> None:
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    """The address of a Ray cluster on this machine that is none of our business."""
+    cluster = ray.cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    yield cluster.address
+    cluster.shutdown()
+
+
+def test_sessions_stay_right_while_replicas_come_and_go(tmp_path: Path, stranger: str) -> None:
     bundle = write_policy(tmp_path / "leg")
     options = Options(str(bundle), port=free_port())
     with Cluster(options, autoscaling=AUTOSCALING, resources={"num_cpus": 0.5}, drain=3.0) as cluster:
+        assert ray.get_runtime_context().gcs_address != stranger
         crowd = [Client(cluster.url, timeout=120) for _ in range(TARGET + 2)]
         assert len({client.replica for client in crowd}) == 1
         until(lambda: len(cluster.figures()) == 2)  # the crowd was too much for one
