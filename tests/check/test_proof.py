@@ -171,8 +171,8 @@ def test_thorough_runs_every_level(tmp_path, monkeypatch):
     from leapp.check import engines
 
     levels = []
-    plain = engines._onnx_engine
-    monkeypatch.setattr(engines, "_onnx_engine", lambda b, n, level: levels.append(level) or plain(b, n, level))
+    plain = engines.open_level
+    monkeypatch.setattr(engines, "open_level", lambda b, n, level: levels.append(level) or plain(b, n, level))
     trace(tmp_path, lambda x: x.softmax(-1) @ torch.ones(3, 3), "onnx")
     assert leapp.compile_graph(visualize=False, validate="thorough") == {"n": True}
     assert levels == list(engines.LEVELS)

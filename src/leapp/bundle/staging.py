@@ -109,7 +109,10 @@ class Staging:
             raise SessionError("This bundle is already committed. Open a new Staging for another export.")
         staged = _tree(self.path)
         self._check_complete(contract, set(staged))
-        text, self.digest = seal(dump_contract(contract), {name: hash_file(self.path / name)[1] for name in staged})
+        # Models were hashed when they were described, and that is what readers compare them with.
+        known = {os.path.normpath(n.model.model_path or ""): n.model.sha256sum for n in contract.nodes.values()}
+        files = {name: known.get(name) or hash_file(self.path / name)[1] for name in staged}
+        text, self.digest = seal(dump_contract(contract), files)
         yaml_name = f"{graph}.yaml"
         (self.path / yaml_name).write_text(text, encoding="utf-8", newline="\n")
         _sync_all([self.path / name for name in (*staged, yaml_name)])

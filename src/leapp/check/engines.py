@@ -19,29 +19,47 @@ from leapp.runtime.engines import OnnxUnit
 from leapp.runtime.plan import make_plan
 from leapp.runtime.program import run_session
 
-__all__ = ["LEVELS", "alone", "engines"]
+__all__ = ["LEVELS", "Place", "alone", "engines", "here", "open_engine", "open_level"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Engine = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+Place = Callable[..., Any]
+"""Calls a function with arguments, in this process or in another one, for something that can be called from here."""
 
 LEVELS = ("disable_all", "basic", "extended", "all")
 """ONNX Runtime's levels of graph optimisation."""
 
 
-def engines(bundle: Bundle, name: str, thorough: bool) -> Iterator[tuple[str, Engine]]:
+def here(function: Callable[..., Any], *args: Any) -> Any:
+    """Open something in this process: simply call the function that opens it."""
+    return function(*args)
+
+
+def engines(bundle: Bundle, name: str, thorough: bool, place: Place = here) -> Iterator[tuple[str, Engine]]:
     """The engines that run a node, each with a label: the runtime's own, then with ``thorough`` every level of ONNX Runtime.
 
     An engine takes and returns values by port name.
+
+    Args:
+        bundle: The bundle.
+        name: The node.
+        thorough: Whether every level is wanted.
+        place: Where engines are opened.
     """
+    yield "", place(open_engine, bundle, name)
+    if thorough and bundle.contract.nodes[name].model.backend == "onnx":
+        yield from ((f"ONNX Runtime at level {level}", place(open_level, bundle, name, level)) for level in LEVELS)
+
+
+def open_engine(bundle: Bundle, name: str) -> Engine:
+    """The engine that the runtime has for a node."""
     running = Running(alone(bundle, name))
 
     def run(given: Mapping[str, Array]) -> Mapping[str, Array]:
         outputs = running({key(name, port): value for port, value in given.items()})
         return {port.name: outputs[key(name, port.name)] for port in bundle.contract.nodes[name].outputs}
 
-    yield "", run
-    if thorough and bundle.contract.nodes[name].model.backend == "onnx":
-        yield from ((f"ONNX Runtime at level {level}", _onnx_engine(bundle, name, level)) for level in LEVELS)
+    return run
 
 
 def alone(bundle: Bundle, name: str) -> Bundle:
@@ -53,7 +71,8 @@ def alone(bundle: Bundle, name: str) -> Bundle:
     return replace(bundle, contract=Contract(nodes={name: node}, pipeline=pipeline, system=bundle.contract.system))
 
 
-def _onnx_engine(bundle: Bundle, name: str, level: str) -> Engine:
+def open_level(bundle: Bundle, name: str, level: str) -> Engine:
+    """ONNX Runtime at one of its ``LEVELS``."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()

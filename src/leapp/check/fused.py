@@ -8,7 +8,7 @@ from pathlib import Path
 
 from leapp.bundle import Bundle
 from leapp.bundle.fuse import read_fused
-from leapp.check.engines import Array
+from leapp.check.engines import Array, Place, here
 from leapp.check.replay import Samples, Verdict, check_pipeline
 from leapp.graph.contract import key
 from leapp.runtime.plan import make_plan
@@ -59,7 +59,13 @@ class FusedModel:
 
 
 def check_fused(
-    path: Path, bundle: Bundle, samples: Samples, rtol: float, atol: float, random: Collection[str] = ()
+    path: Path,
+    bundle: Bundle,
+    samples: Samples,
+    rtol: float,
+    atol: float,
+    random: Collection[str] = (),
+    place: Place = here,
 ) -> list[Verdict]:
     """Run a fused model over all recorded passes in closed loop. See ``check_pipeline``."""
-    return check_pipeline(bundle, samples, rtol, atol, random, lambda _: FusedModel(path), f"in {path.name}")
+    return check_pipeline(bundle, samples, rtol, atol, random, lambda _: place(FusedModel, path), f"in {path.name}")

@@ -27,6 +27,7 @@ from leapp.bundle import (
 from leapp.bundle.fuse import fuse as write_fused
 from leapp.bundle.fuse import fused_name
 from leapp.bundle.profiles import PROFILES, Profile, check_profile, spelled
+from leapp.check.apart import LARGE, Apart
 from leapp.errors import AnnotationError, BundleFileError, ExportError
 from leapp.export import export_node, series
 from leapp.graph.contract import Contract, ModelFile, Node, Port, key
@@ -50,6 +51,8 @@ __all__ = ["Settings", "compile_session"]
 _SUFFIXES = {
     ".pt": "jit", ".pt2": "pt2", ".onnx": "onnx", ".cpp": "cpp", ".cc": "cpp", ".py": "py", ".engine": "trt", ".plan": "trt"
 }  # fmt: skip
+_ENGINES = {"jit": "torch", "pt2": "torch", "onnx": "onnxruntime", "onnx-torchscript": "onnxruntime"}
+"""For each backend the module that runs its files."""
 _COMMANDS = frozenset(str(k.value) for k in OutputKindEnum)
 
 
@@ -89,7 +92,9 @@ def compile_session(
     names = {node.name: file_names(node) for node in nodes}
     results: dict[str, Any] | bool = True
     progress = Progress([] if dry_run else [n.name for n in nodes])
-    with Staging(settings.directory) as staging, progress:
+    with Staging(settings.directory) as staging, progress, Apart() as apart:
+        if validate and not dry_run and _weights(nodes) > LARGE:
+            apart.begin(*sorted({_ENGINES[n.backend] for n in nodes if n.backend in _ENGINES}))
         models = {}
         with series():
             for node in nodes:
@@ -112,7 +117,7 @@ def compile_session(
             logger.log(SECTION, "Missing for deployment:\n%s", "\n".join(f"  {text}" for text in report.missing))
         figures: dict[str, Any] = {}
         if validate and not dry_run:
-            proof = Proof(rtol, atol, validate == "thorough", settings.log.path)
+            proof = Proof(rtol, atol, validate == "thorough", settings.log.path, apart)
             with kept_open():
                 prove(proof, bundle, nodes, names, report, fused, progress)
             results = {name: proof.results[name] for name in session.nodes}
@@ -179,6 +184,11 @@ def _model(node: NodeTrace, names: FileNames, directory: Path, settings: Setting
         raise ExportError(f"node '{node.name}': the exporter dropped the inputs {', '.join(result.dropped_inputs)}.")
     logger.info("Success: %s in %.2f s", result.path.name, time.perf_counter() - began)
     return describe_model(result.path, directory, result.backend, result.extra)
+
+
+def _weights(nodes: list[NodeTrace]) -> int:
+    """Bytes of all parameters."""
+    return sum(p.numel() * p.element_size() for n in nodes if n.replay is not None for p in n.replay.parameters())
 
 
 def _own_model(node: NodeTrace, directory: Path, settings: Settings) -> ModelFile:

@@ -5,8 +5,10 @@ Says what differs, where, and what in the user's code is behind it. Writes nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,13 @@ from leapp.bundle import Bundle
 from leapp.bundle import Sample as RawSample
 from leapp.capture.tape import Call
 from leapp.check import Outcome, Verdict, check_fused, check_node, check_pipeline
+from leapp.check.apart import Apart, ApartError, is_large
 from leapp.check.blame import first_departure, recording_departs, why_not_run
-from leapp.check.engines import Engine, engines
+from leapp.check.engines import Engine, Place, engines, here
 from leapp.errors import ExportError, ValidationError
 from leapp.export.locating import spelled_call
 from leapp.graph.contract import key
+from leapp.runtime import Pipeline as Running
 from leapp.runtime.plan import Plan, make_plan
 from leapp.tracing.batching import ROWS, resized
 from leapp.tracing.jobs import FileNames, export_job, in_step, raw_sample, raw_samples
@@ -56,6 +60,7 @@ class Proof:
         atol: Absolute tolerance for floats.
         thorough: Whether ONNX models run at every level of graph optimisation.
         log: Where the details are.
+        apart: The process that runs large models.
         results: Node to ``True``, ``False`` or the error.
         reasons: What is wrong with nodes that failed, in sentences.
         figures: For an output ``node/port`` how close the file came to the traced values.
@@ -65,9 +70,16 @@ class Proof:
     atol: float
     thorough: bool
     log: Path
+    apart: Apart
     results: dict[str, Any] = field(default_factory=dict)
     reasons: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def places(self, bundle: Bundle) -> Iterator[Place]:
+        """Where the models of a bundle are to be run, first choice first: large ones elsewhere if that can be done."""
+        if is_large(bundle):
+            yield self.apart.open
+        yield here
 
     def fail(self, node: str, reason: str) -> None:
         """Note and log why a node fails."""
@@ -133,12 +145,7 @@ def prove(
 
 
 def _prove_loop(proof: Proof, bundle: Bundle, nodes: list[NodeTrace], samples: Any, fused: Path | None) -> None:
-    random = {n.name for n in nodes if _is_random(n)}
-    tolerance = _LOOSER * proof.rtol, _LOOSER * proof.atol
-    verdicts = check_pipeline(bundle, samples, *tolerance, random)
-    if fused is not None:
-        verdicts += check_fused(fused, bundle, samples, *tolerance, random)
-    for verdict in verdicts:
+    for verdict in _run_loop(proof, bundle, nodes, samples, fused):
         _log_details(verdict)
         if proof.results[verdict.node]:
             proof.fail(
@@ -148,6 +155,24 @@ def _prove_loop(proof: Proof, bundle: Bundle, nodes: list[NodeTrace], samples: A
         proof.results[verdict.node] = False
 
 
+def _run_loop(
+    proof: Proof, bundle: Bundle, nodes: list[NodeTrace], samples: Any, fused: Path | None
+) -> list[Verdict]:
+    random = {n.name for n in nodes if _is_random(n)}
+    tolerance = _LOOSER * proof.rtol, _LOOSER * proof.atol
+    for place in proof.places(bundle):
+        try:
+            verdicts = check_pipeline(bundle, samples, *tolerance, random, partial(place, Running))
+            if fused is not None:
+                verdicts += check_fused(fused, bundle, samples, *tolerance, random, place)
+            return verdicts
+        except ApartError as error:
+            logger.info("the closed loop is run in this process: %s", error)
+        except ValidationError as error:
+            raise ValidationError(f"the pipeline in closed loop cannot be run: {error}") from error
+    raise AssertionError
+
+
 def _prove_node(
     proof: Proof, bundle: Bundle, node: NodeTrace, names: FileNames, samples: list[RawSample], report: Report
 ) -> bool | Failure:
@@ -155,20 +180,15 @@ def _prove_node(
         bundle.path, changed(bundle.contract, nodes={node.name: bundle.contract.nodes[node.name]}), None, {}, allow_outside=True
     )
     sample: Sample | None = None
-    outcome: Outcome | Exception
-    try:
-        opened = list(engines(alone, node.name, proof.thorough))
-        outcome = _run(proof, alone, node, samples, 1, opened)
-    except Exception as error:  # any engine may raise anything
-        outcome = error
+    opened, outcome = _run_samples(proof, alone, node, samples)
     if isinstance(outcome, Outcome):
         proof.figures |= {key(node.name, port): found.as_dict() for port, found in outcome.figures.items()}
     if isinstance(outcome, Outcome) and not outcome.verdicts and not _is_random(node):
         sample = _moved_sample(node)
-        again = _run_moved(proof, alone, node, names, sample, opened[:1]) if sample is not None else None
+        again = _run_moved(proof, alone, node, names, sample, opened) if sample is not None else None
         outcome = again or outcome
         if again is None and node.program is not None and node.program.batch is not None:
-            sample, outcome = _run_batches(proof, alone, node, names, outcome, opened[:1])
+            sample, outcome = _run_batches(proof, alone, node, names, outcome, opened)
     if isinstance(outcome, Exception):
         reason = f"node '{node.name}': the written model cannot be run: {why_not_run(alone, node.name, outcome)}"
         proof.fail(node.name, reason)
@@ -192,12 +212,29 @@ def _prove_node(
     return False
 
 
+def _run_samples(
+    proof: Proof, alone: Bundle, node: NodeTrace, samples: list[RawSample]
+) -> tuple[list[tuple[str, Engine]], Outcome | Exception]:
+    """The runtime's engine for a node, and what all engines made of its samples."""
+    for place in proof.places(alone):
+        opened: list[tuple[str, Engine]] = []
+        try:
+            found = engines(alone, node.name, proof.thorough, place)
+            opened.append(next(found))
+            return opened, _run(proof, alone, node, samples, 1, chain(opened, found))
+        except ApartError as error:
+            logger.info("node '%s' is run in this process: %s", node.name, error)
+        except Exception as error:  # any engine may raise anything
+            return opened, error
+    raise AssertionError
+
+
 def _is_random(node: NodeTrace) -> bool:
     return node.tape is not None and bool(node.tape.random)
 
 
 def _run(
-    proof: Proof, bundle: Bundle, node: NodeTrace, samples: list[RawSample], looser: int, opened: list[tuple[str, Engine]]
+    proof: Proof, bundle: Bundle, node: NodeTrace, samples: list[RawSample], looser: int, opened: Iterable[tuple[str, Engine]]
 ) -> Outcome:
     # Nodes that compute with less than float32 cannot be closer than the rounding step of their type.
     step = 2 * (node.tape.precision if node.tape is not None else 0.0)
