@@ -313,7 +313,9 @@ def test_models_elsewhere_need_consent_and_are_checked_all_the_same(bundle):
 def test_a_link_within_the_bundle_is_fine(bundle):
     os.rename(bundle / "pre.pt", bundle / "real.bin")
     (bundle / "pre.pt").symlink_to("real.bin")
-    check_files(open_bundle(bundle))
+    opened = open_bundle(bundle)
+    check_files(opened)
+    assert read_model(opened, "pre") == (bundle / "real.bin").read_bytes()
 
 
 def test_the_digest_can_be_pinned(bundle):

@@ -21,7 +21,7 @@ import pytest
 import torch
 import yaml
 
-from leapp.bundle import load_contract, read_initial_values
+from leapp.bundle import load_contract, open_bundle, read_initial_values
 from leapp.bundle.text import parse
 from leapp.errors import BundleError, LeappError
 from leapp.runtime import Pipeline
@@ -113,7 +113,7 @@ def attempt(path: Path, document: Any) -> str:
         made = [pipeline(inputs) for inputs in given]
     except LeappError:
         return "refused"
-    raw = read_initial_values(pipeline._bundle)
+    raw = read_initial_values(open_bundle(path))
     want = evaluate(document, given, {key: value.numpy() for key, value in raw.items()})
     for got, expected in zip(made, want, strict=True):
         assert got.keys() == expected.keys()

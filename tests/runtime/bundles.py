@@ -111,6 +111,11 @@ def array(value: Any) -> Any:
     return value.detach().numpy().copy() if isinstance(value, torch.Tensor) else value.copy()
 
 
+def held(runner: Any) -> dict[str, Any]:
+    """A copy of a runner's state, as arrays."""
+    return {key: array(value) for key, value in runner.state().items()}
+
+
 class Scale(torch.nn.Module):
     """y = tanh(x W + b): a few ops whose value depends on every input element."""
 

@@ -9,7 +9,7 @@ import torch
 from leapp.errors import InputError, InputTypeError, LeappError, UnknownPortError
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
-from tests.runtime.bundles import BACKENDS, Memory, Stage, array, loop, memory, write_bundle
+from tests.runtime.bundles import BACKENDS, Memory, Stage, array, held, loop, memory, write_bundle
 
 FACES = (Pipeline, InferenceManager)
 GOOD = np.array([1.0, 2.0, 3.0], np.float32)
@@ -45,15 +45,14 @@ def test_refused_inputs_name_the_port_and_leave_the_state(tmp_path, face, backen
     runner = face(memory(tmp_path, backend))
     (state,) = runner.feedback_inputs
     runner({"p/x": GOOD})
-    before = {k: array(v) for k, v in runner.state().items()}
+    before = held(runner)
     for name, (given, error, message) in REFUSED.items():
         if isinstance(given, dict):
             given = {state if k == "STATE" else k: v for k, v in given.items()}
         with pytest.raises(error, match=message) as caught:
             runner(given)
         assert isinstance(caught.value, LeappError), name
-        for k, v in runner.state().items():
-            np.testing.assert_array_equal(array(v), before[k], err_msg=name)
+        np.testing.assert_equal(held(runner), before, err_msg=name)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
@@ -301,12 +300,11 @@ def test_a_step_whose_engine_fails_leaves_the_state_it_was_given_over(tmp_path, 
     bad = np.array([1.0, -1.0, 2.0], np.float32)
     for k in range(4):
         x = np.array([1.0, 2.0, 3.0], np.float32) + k
-        before = {k: array(v) for k, v in runner.state().items()}
+        before = held(runner)
         for given in ({"n0/x": bad}, {"n0/x": bad, **states}, {"n0/x": bad, "n0/h": np.float32([-9.0])}):
             with pytest.raises(LeappError, match="n0"):
                 runner(given)
-            for key, value in runner.state().items():
-                np.testing.assert_array_equal(array(value), before[key])
+            np.testing.assert_equal(held(runner), before)
         given = {} if sticky and k == 2 else {"n0/x": x}
         for key, value in runner(given).items():
             np.testing.assert_array_equal(array(value), array(other(given)[key]))

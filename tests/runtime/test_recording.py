@@ -16,7 +16,7 @@ from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
 from leapp.runtime.latency import measure
 from leapp.runtime.torch_engines import array_over
-from tests.runtime.bundles import BACKENDS, Stage, array, loop, memory, write_bundle
+from tests.runtime.bundles import BACKENDS, Stage, array, held, loop, memory, write_bundle
 
 FACES = (Pipeline, InferenceManager)
 
@@ -202,14 +202,13 @@ def test_a_recording_of_another_bundle_is_refused(tmp_path):
 def test_bench_times_steps_and_leaves_the_state(tmp_path, face):
     runner = face(memory(tmp_path, "onnx"))
     runner({"p/x": [1.0, 2.0, 3.0]})
-    before = {k: array(v) for k, v in runner.state().items()}
+    before = held(runner)
     free, paced = runner.bench(steps=200), runner.bench(steps=20, rate=2000.0)
     assert 0 < free.noise_p50 < free.p50 <= free.p99 <= free.p999 <= free.longest
     assert (free.misses, free.noise_misses, free.rate) == (None, None, None)
     assert paced.misses is not None and paced.noise_misses is not None
     assert 0 <= paced.misses <= 20 and 0 <= paced.noise_misses <= 20
-    for k, v in runner.state().items():
-        np.testing.assert_array_equal(array(v), before[k])
+    np.testing.assert_equal(held(runner), before)
 
 
 def test_bench_counts_late_steps_and_tells_a_slow_step_from_a_slow_machine():

@@ -9,7 +9,7 @@ import torch
 from leapp.errors import InputError, InputTypeError, UnknownPortError
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
-from tests.runtime.bundles import BACKENDS, Memory, Stage, array, loop, memory, write_bundle
+from tests.runtime.bundles import BACKENDS, Memory, Stage, array, held, loop, memory, write_bundle
 
 FACES = (Pipeline, InferenceManager)
 
@@ -92,11 +92,10 @@ def test_state_can_be_saved_and_restored(tmp_path, face, first, second):
     np.testing.assert_array_equal(run(other, xs[3:], "p/obs"), want)
     with pytest.raises(UnknownPortError, match="p/mem"):
         runner.load_state({"f/prev": np.zeros(2, np.float32)})
-    now = {k: array(v) for k, v in runner.state().items()}
+    now = held(runner)
     with pytest.raises(InputError, match="f/prev"):
         runner.load_state({"p/mem": np.zeros(2, np.float32), "f/prev": np.zeros(3, np.float32)})
-    for k, v in runner.state().items():
-        np.testing.assert_array_equal(array(v), now[k])
+    np.testing.assert_equal(held(runner), now)
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -104,9 +103,9 @@ def test_state_can_be_saved_and_restored(tmp_path, face, first, second):
 def test_one_node_can_be_reset_alone(tmp_path, face, first, second):
     runner = face(loop(tmp_path, first, second))
     run(runner, values(3, 2), "p/obs")
-    before = {k: array(v) for k, v in runner.state().items()}
+    before = held(runner)
     runner.reset(node="f")
-    after = {k: array(v) for k, v in runner.state().items()}
+    after = held(runner)
     np.testing.assert_array_equal(after["p/mem"], before["p/mem"])
     np.testing.assert_array_equal(after["f/prev"], [3.0, -3.0])
     with pytest.raises(UnknownPortError, match="no node 'zz'"):
@@ -170,15 +169,14 @@ def test_a_row_that_was_reset_runs_like_a_fresh_one(tmp_path, face, backends):
 def test_masks_that_could_mean_something_else_are_refused_and_change_nothing(tmp_path, face):
     runner = face(loop(tmp_path, "onnx", "jit"))
     run(runner, values(3, 2), "p/obs")
-    before = {k: array(v) for k, v in runner.state().items()}
+    before = held(runner)
     for mask in ([0, 1], np.array([1.0, 0.0]), torch.tensor([1, 0])):
         with pytest.raises(InputTypeError, match="one truth value a row"):
             runner.reset(mask=mask)
     for mask in (True, [True], [[True, False]]):
         with pytest.raises(InputError, match="mask has the shape"):
             runner.reset(mask=mask)
-    for k, v in runner.state().items():
-        np.testing.assert_array_equal(array(v), before[k])
+    np.testing.assert_equal(held(runner), before)
 
 
 @pytest.mark.parametrize("face", FACES)

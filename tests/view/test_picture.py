@@ -165,6 +165,7 @@ def test_edges_run_from_left_to_right_and_feedback_below(pictures):
     """Within a band an edge never turns back, and feedback runs under every box it passes."""
     for name in ("quadruped", "mesh_12", "far_feedback"):
         layout = pictures[name].layout
+        assert {"data", "feedback"} <= {route.kind for route in layout.routes}
         for route in layout.routes:
             xs = [x for x, _ in route.points]
             if route.kind == "data":
@@ -178,6 +179,7 @@ def test_edges_run_from_left_to_right_and_feedback_below(pictures):
 
 def test_a_chain_is_drawn_straight():
     layout = draw(chain(5), "chain").layout
+    assert len(layout.routes) == 4
     for route in layout.routes:
         assert len({round(y, 3) for _, y in route.points}) == 1
 
