@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
 
 from leapp.errors import AnnotationTypeError
 
-__all__ = ["nearest", "refuse_unknown"]
+__all__ = ["knows_its_keywords", "nearest", "refuse_unknown"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -23,3 +28,15 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> No
     for name in given:
         if name not in known:
             raise AnnotationTypeError(f"{where} got an unknown keyword '{name}'.{nearest(name, known)}")
+
+
+def knows_its_keywords(function: F) -> F:
+    """The function, with the nearest keyword in its answer to one that it does not have. Its signature stays."""
+    known = tuple(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        refuse_unknown(kwargs, known, f"leapp.{function.__name__}()")
+        return function(*args, **kwargs)
+
+    return cast(F, call)

@@ -12,6 +12,7 @@ from typing import Any
 from leapp.annotations import annotate
 from leapp.capture.recorder import Recorder
 from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, SessionError
+from leapp.graph.words import knows_its_keywords
 from leapp.semantics import GraphConfigs
 from leapp.tracing.compiling import Settings, compile_session
 from leapp.tracing.log import FATAL, Log, logger
@@ -196,6 +197,7 @@ def _place(name: Any, save_path: Any) -> tuple[str, Path]:
     return graph, Path(os.path.expanduser(os.fspath(save_path)), parent, graph)
 
 
+@knows_its_keywords
 def start(
     name: str | os.PathLike[str],
     save_path: str | os.PathLike[str] = ".",
@@ -247,6 +249,7 @@ def stop() -> None:
     ExportManager().stop()
 
 
+@knows_its_keywords
 def compile_graph(
     visualize: bool = True,
     verbose: bool | None = None,
