@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import json
 import math
 import random
+import statistics
 import struct
 import threading
 import time
@@ -197,10 +199,21 @@ row("compiled_class", lambda x: x + torch.from_numpy(Rotation.from_quat(x.numpy(
 row("compiled_session", lambda x: x + torch.from_numpy(SESSION.run(None, {"x": x.numpy()})[0]), N34, reports=("run",))
 row("bytes", lambda x: x * np.frombuffer(x.numpy().tobytes(), np.float32)[0], N34, reports=("tobytes", "frombuffer", "numpy"))
 
+row("mirror_made_before", lambda s, x: (s[0].copy_(x), x * float(s[1][0, 0]))[1], N34, setup=lambda: (b := torch.zeros(3, 4), b.numpy()), reports=("float",))
+row("mirror_lends_its_memory", lambda s, x: (s[0].copy_(x), x * s[1].item(3))[1], N34, setup=lambda: (a := np.zeros((3, 4), np.float32)) is None or (torch.from_numpy(a), a), reports=("item",))
+row("mirror_made_inside", lambda x: ((b := torch.zeros(3, 4)), (m := b.numpy()), b.copy_(x), x * float(m.max()))[-1], N34, reports=("float",))
+row("mirror_of_a_part", lambda s, x: (s[0].copy_(x[0]), x * float(s[1].sum()))[1], N34, setup=lambda: (a := np.zeros(9, np.float32)) is None or (torch.from_numpy(a[2:6]), a), reports=("float",))
+row("mirror_read_by_compiled_code", lambda s, x: (s[0].copy_(x), x + torch.from_numpy(scipy.ndimage.gaussian_filter(s[1], 1.0)))[1], N34, setup=lambda: (b := torch.zeros(3, 4), b.numpy()), reports=("correlate1d",))
+row("statistics_mean", lambda x: x * float(statistics.fmean(x.numpy()[0])), N34, reports=("fmean",))
+row("statistics_of_numbers", lambda x: x * statistics.median([x.numpy()[0, 0], x.numpy()[1, 1], x.numpy()[2, 2]]), N34, reports=("median",))
+row("json_of_a_number", lambda x: x * json.loads(json.dumps({"gain": x.numpy().astype(np.float64)[0, 0]}))["gain"], N34, reports=("dumps",))
+row("json_of_a_tensor", lambda x: x * json.loads(json.dumps(x[0], default=lambda v: v.tolist()))[0], N34, reports=("dumps",))
+
 # NumPy that no torch expression stands for
 
 row("numpy_float", lambda x: x * float(x.numpy().sum()), N34, reports=("float",))
 row("numpy_item", lambda x: x * x.numpy().sum().item(), N34, reports=("item",))
+row("numpy_item_of_element", lambda x: x * x.numpy().item(3), N34, reports=("item",))
 row("numpy_tolist", lambda x: x * sum(x.numpy()[0].tolist()), N34, reports=("tolist",))
 row("numpy_int", lambda x: x * int(x.numpy()[0, 0] * 10), N34, reports=("int",))
 row("numpy_if", lambda x: x * (2 if x.numpy().mean() > 0 else 3), N34, reports=("bool",))

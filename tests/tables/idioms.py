@@ -11,6 +11,7 @@ import math
 import pickle
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -459,6 +460,77 @@ def list_of_buffers(bufs: list[T], x: T) -> T:
     for i, b in enumerate(bufs):
         b.copy_(x * i)
     return torch.stack(bufs)
+
+
+# Arrays over the memory of tensors
+
+
+def mirrored(n: int = 12) -> tuple[T, Any]:
+    """A buffer and the array over its memory."""
+    buf = torch.zeros(n)
+    return buf, buf.numpy()
+
+
+@idiom(N34, setup=mirrored)
+def mirror_made_before(s: tuple[T, Any], x: T) -> T:
+    buf, mirror = s
+    buf.copy_(x.view(-1) * 2)
+    return x * mirror.sum()
+
+
+@idiom(N34, setup=mirrored)
+def mirror_read_as_tensor(s: tuple[T, Any], x: T) -> T:
+    buf, mirror = s
+    buf[:] = x.view(-1)
+    return torch.from_numpy(mirror).view(3, 4) + torch.as_tensor(mirror).view(3, 4) * x * torch.tensor(mirror[2])
+
+
+@idiom(N34, setup=mirrored)
+def mirror_written(s: tuple[T, Any], x: T) -> T:
+    buf, mirror = s
+    buf.copy_(x.view(-1))
+    mirror[3:] *= 2
+    mirror[0] = 7
+    return buf.view(3, 4) + x
+
+
+@idiom(N34, setup=lambda: (lambda a: (torch.from_numpy(a), a))(np.ones((3, 4), np.float32)))
+def mirror_lends_its_memory(s: tuple[T, Any], x: T) -> T:
+    buf, array = s
+    buf.add_(x)
+    return torch.from_numpy(np.sin(array) + array[::-1]) + x
+
+
+@idiom(N34, setup=lambda: (lambda a: (torch.from_numpy(a[2:14]), a))(np.ones(16, np.float32)))
+def mirror_of_a_part(s: tuple[T, Any], x: T) -> T:
+    buf, array = s
+    buf.copy_(x.view(-1))
+    array[2] += 1
+    array[:2] = 5
+    return x * array[3] + array[4:8] + torch.from_numpy(array[0:2] * 2).sum()
+
+
+@idiom(N34)
+def mirror_made_inside(x: T) -> T:
+    buf = torch.zeros(3, 4)
+    mirror = buf.numpy()
+    buf[1:] = x[1:]
+    return x + torch.from_numpy(mirror * 3)
+
+
+@idiom(N34)
+def mirror_lends_inside(x: T) -> T:
+    array = np.zeros((3, 4), np.float32)
+    buf = torch.from_numpy(array)
+    buf[:, 1] = x[:, 0]
+    return x * array.max(axis=0)
+
+
+@idiom(normal(5, 4), setup=lambda: (lambda m: (m, m.running_var.numpy()))(nn.BatchNorm1d(4)))
+def mirror_of_statistics(s: tuple[Any, Any], x: T) -> T:
+    norm, mirror = s
+    with torch.no_grad():
+        return norm(x) * mirror
 
 
 # Inputs written

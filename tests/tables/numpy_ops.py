@@ -660,3 +660,19 @@ row("skew", lambda v: np.array([[0, -v[2], v[1]], [v[2], 0, -v[0]], [-v[1], v[0]
 row("homogeneous", lambda r, t: np.vstack([np.hstack([r, t[:, None]]), [0, 0, 0, 1]]), N33, normal(3))
 row("normalise_rows", lambda x: x / np.linalg.norm(x, axis=1, keepdims=True), N34)
 row("one_hot_eye", lambda x: np.eye(5)[x], index(5, 4))
+
+# Windows
+
+row("sliding_window", lambda x: np.lib.stride_tricks.sliding_window_view(x, 2, axis=1).mean(-1), N34)
+row("sliding_window_both_axes", lambda x: np.lib.stride_tricks.sliding_window_view(x, (2, 3)).max((2, 3)), N34)
+row("sliding_window_same_axis", lambda x: np.lib.stride_tricks.sliding_window_view(x, (2, 2), axis=(1, 1)) * 2, N34)
+row("as_strided_windows", lambda x: np.lib.stride_tricks.as_strided(x, (3, 3, 2), (16, 4, 4)).sum(-1), N34)
+
+
+@idiom(N4)
+def sliding_window_of_a_buffer(x: A) -> A:
+    history = np.zeros(6, np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view(history, 3)
+    history[2:] = x
+    history[0] -= 1
+    return windows.max(1)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from leapp.capture.calls import ATOMS
 from leapp.capture.extents import numbers
 from leapp.capture.hooks import ORIGINAL
 from leapp.capture.indexing import basic, is_basic, leading_mask, locate, runs_backwards
@@ -26,6 +27,7 @@ from leapp.capture.ufuncs import Ufuncs
 __all__ = ["Arrays"]
 
 Tensor = torch.Tensor
+_NO_ARRAYS = frozenset({Tensor, torch.nn.Parameter, *ATOMS})
 # As they are before a session replaces them.
 _FULL_LIKE, _PIECEWISE, _SHAPES = np.full_like, np.piecewise, (np.size, np.shape)
 
@@ -216,14 +218,23 @@ class Arrays(Ufuncs):
     def through(self, function: Any, name: str, array: Array, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call whose result is no array: the value leaves the graph."""
         result = function(*unwrapped((array, *args)), **unwrapped(kwargs))
-        source = _SOURCES.get(name) if isinstance(result, (bool, int, float)) else None
+        source = _SOURCES.get(name) if isinstance(result, (bool, int, float)) and not args else None
         self.escape(self.traced(array), name, [array], result if source is None else digits(result), source)
         return result
 
-    def read_out(self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], package: str = "") -> Any:
-        """A call that cannot be followed, of a ``package``: it gets plain values, and they leave the graph."""
+    def read_out(
+        self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], package: str = "", tensors: bool = False
+    ) -> Any:
+        """A call that cannot be followed, of a ``package``: it gets plain values, and they leave the graph.
+
+        ``tensors`` are given to it as such, and not as arrays.
+        """
         operands = [*arrays_in(args), *arrays_in(kwargs)]
-        result = self.quietly(lambda: function(*unwrapped(args), **unwrapped(kwargs)))
+        if tensors:
+            with self.recorder.silence():
+                result = self.quietly(lambda: function(*unwrapped(args, tensors), **unwrapped(kwargs, tensors)))
+        else:
+            result = self.quietly(lambda: function(*unwrapped(args), **unwrapped(kwargs)))
         self.escape(self.traced_by(operands), name, operands, result, at=where(beyond=package))
         return result
 
@@ -238,6 +249,8 @@ class Arrays(Ufuncs):
 
     def replaced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a torch call with tensors for arrays."""
+        if not kwargs and all(type(a) in _NO_ARRAYS for a in args):
+            return args, kwargs
         if any(isinstance(a, np.ndarray) for a in arrays_in((args, kwargs))):
             with suppress(Unmapped):
                 return self._torch_arguments(args), self._torch_arguments(kwargs)

@@ -21,6 +21,7 @@ from leapp.capture.plain import (
     Array,
     address,
     bare_view,
+    bounds,
     from_numpy,
     frozen,
     owner_of,
@@ -68,6 +69,7 @@ class Behinds:
         self._behind: dict[int, Behind] = {}
         self._roots: dict[int, tuple[weakref.ref[Array], weakref.ref[Tensor]]] = {}
         self._held: list[Tensor] = []
+        self._exposed: list[tuple[int, int, Tensor]] = []
         self._changed: list[weakref.ref[Array]] = []
         #: Called before the first array is followed.
         self.on_first_use: Callable[[], None] | None = None
@@ -95,7 +97,8 @@ class Behinds:
         if dtype is None or any(s % item for s in plain.strides):
             return None
         root = owner_of(array)
-        whole = root.base if isinstance(root.base, Tensor) else self._root(root)
+        whole = root.base if isinstance(root.base, Tensor) else self._over(plain)
+        whole = self._root(root) if whole is None else whole
         if whole is None:
             return None
         storage = whole.untyped_storage()
@@ -131,7 +134,40 @@ class Behinds:
     def knows_memory(self, array: Array) -> bool:
         """Whether the memory of ``array`` has been met before."""
         root = owner_of(array)
-        return id(root) in self._roots or isinstance(root.base, Tensor)
+        return id(root) in self._roots or isinstance(root.base, Tensor) or self._over(array) is not None
+
+    def exposed(self, t: Tensor) -> None:
+        """Traced values get into the memory of ``t``; arrays over it are followed from here on, whenever they were made.
+
+        Torch lets no storage grow that an array lies over, so whether there may be one can be asked.
+        """
+        with self.recorder.silence():
+            try:
+                storage = t.untyped_storage()
+                start, size = storage.data_ptr(), storage.nbytes()
+            except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
+                return
+            if t.is_cpu and size and not storage.resizable():
+                self._first_use()
+                self._exposed.append((start, start + size, torch.empty(0, dtype=torch.uint8).set_(storage)))
+                # What was asked about before stands over tensors of its own.
+                for i, (_, other, _, _) in list(self._behind.items()):
+                    if start <= other.data_ptr() < start + size and other.untyped_storage()._cdata != storage._cdata:
+                        del self._behind[i]
+
+    def _over(self, array: Array) -> Tensor | None:
+        """The exposed memory that ``array`` lies in."""
+        if not self._exposed:
+            return None
+        low, high = bounds(array)
+        return next((t for start, end, t in self._exposed if start <= low and high <= end), None)
+
+    def is_partly_over(self, array: Array) -> bool:
+        """Whether ``array`` lies in exposed memory and beyond."""
+        if not self._exposed:
+            return False
+        low, high = bounds(array)
+        return any(low < end and start < high and not (start <= low and high <= end) for start, end, _ in self._exposed)
 
     def _hold(self, root: Array, whole: Tensor) -> None:
         self._roots[id(root)] = (weakref.ref(root), weakref.ref(whole))
@@ -200,6 +236,7 @@ class Behinds:
     def forget(self) -> None:
         """Between nodes only what somebody still holds is of interest."""
         self._held.clear()
+        self._exposed.clear()
         for i in [i for i, (ref, _) in self._roots.items() if ref() is None]:
             del self._roots[i]
 
@@ -216,7 +253,7 @@ class Behinds:
     def follow(self, array: Array) -> None:
         """See what happens to an existing array from now on."""
         item: Any = array
-        while isinstance(item, np.ndarray):
+        while isinstance(item, np.ndarray) and not self.is_partly_over(item):
             if type(item) is np.ndarray and supported():
                 change_class(item, TracedNpArray)
                 self._changed.append(weakref.ref(item))
@@ -231,6 +268,7 @@ class Behinds:
         self._behind.clear()
         self._roots.clear()
         self._held.clear()
+        self._exposed.clear()
         self._changed.clear()
 
     # -- ports -----------------------------------------------------------------------------------------------------------

@@ -78,8 +78,9 @@ def _noted(kind: str, function: Callable[..., Any], clock: bool = False) -> Call
     def call(*args: Any, **kwargs: Any) -> Any:
         value = function(*args, **kwargs)
         recorder = Recorder.current
-        if recorder is not None and recorder.tapes and recorder.installed and _is_a_step(sys._getframe(1), clock):
-            recorder.tapes[-1].escapes.append(Escape(kind, where(), value))
+        listening = recorder is not None and recorder.tapes and recorder.installed and not recorder.guest
+        if listening and _is_a_step(sys._getframe(1), clock):
+            recorder.tapes[-1].escapes.append(Escape(kind, where(), value))  # type: ignore[union-attr]
         return value
 
     return call

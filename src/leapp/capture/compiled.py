@@ -1,26 +1,28 @@
 """Compiled code of other packages: it reads the memory of the arrays it is given, and asks nobody.
 
 Its functions, and the methods of its classes, are therefore replaced while a session follows arrays: given a traced array they
-get the plain one, and that its value left the graph is noted. NumPy and torch have ways of their own to be seen.
+get the plain one, and that its value left the graph is noted. NumPy and torch have ways of their own to be seen. The runtime of
+leapp hands its inputs to engines, so its classes are treated likewise, for tensors and arrays.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, ModuleType, WrapperDescriptorType
+from collections.abc import Callable, Iterable, Iterator
+from types import BuiltinFunctionType, FunctionType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from leapp.capture.arrays import Arrays
 from leapp.capture.plain import arrays_in
 
-__all__ = ["Found", "compiled_callables", "reading"]
+__all__ = ["Found", "compiled_callables", "reading", "running", "runtime_methods"]
 
 Found = tuple[Any, str, Any]
 _SEEN_OTHERWISE = frozenset({"numpy", "torch", "functorch", "leapp", *sys.stdlib_module_names})
 # Names of types that C extensions, Cython, pybind11 and nanobind give their functions and methods.
 _FUNCTIONS = frozenset({"builtin_function_or_method", "cython_function_or_method", "fused_cython_function", "nb_func"})
+_RUNTIME = ("leapp.runtime.", "leapp.client.")
 _HEAP, _MUTABLE = 1 << 9, 1 << 9 | 1 << 8  # of a class's flags: made at run time; the second is set where nothing may change
 _METHODS = _FUNCTIONS | {"method_descriptor", "instancemethod", "nb_method"}
 
@@ -37,11 +39,36 @@ def reading(arrays: Arrays, original: Callable[..., Any], name: str, package: st
     return read
 
 
-def compiled_callables(arrays: Arrays) -> tuple[list[Found], list[tuple[type, dict[str, Any]]]]:
-    """The functions to replace in modules, and the methods to replace in classes."""
+def runtime_methods(arrays: Arrays, modules: Iterable[str]) -> list[tuple[type, dict[str, Any]]]:
+    """The methods to replace in those classes of ``modules`` that run bundles."""
+    found: list[tuple[type, dict[str, Any]]] = []
+    for name in modules:
+        for kind in list(vars(sys.modules[name]).values()) if name.startswith(_RUNTIME) else ():
+            if isinstance(kind, type) and kind.__module__ == name:
+                methods = {n: v for n, v in vars(kind).items() if n == "__call__" or not n.startswith("_")}
+                methods = {n: v for n, v in methods.items() if isinstance(v, FunctionType) and not hasattr(v, "__wrapped__")}
+                found.append((kind, {n: running(arrays, v, f"{kind.__name__}.{n}") for n, v in methods.items()}))
+    return found
+
+
+def running(arrays: Arrays, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """``original`` as a reader of traced tensors and arrays, of which it gets the tensors as such."""
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not arrays.listening or not arrays.concerned(arrays_in((args, kwargs))):
+            return original(*args, **kwargs)
+        return arrays.read_out(name, original, args, kwargs, tensors=True)
+
+    return run
+
+
+def compiled_callables(arrays: Arrays, modules: Iterable[str]) -> tuple[list[Found], list[tuple[type, dict[str, Any]]]]:
+    """The functions to replace in ``modules``, and the methods to replace in their classes."""
     functions: list[Found] = []
     classes: dict[int, type] = {}
-    for name, module in list(sys.modules.items()):
+    for name in modules:
+        module = sys.modules.get(name)
         if isinstance(module, ModuleType) and not _is_seen(name):
             for attribute, value in list(vars(module).items()):
                 if issubclass(type(value), type):  # asking the value itself could load a lazy module

@@ -6,6 +6,8 @@ Whoever installs the replacements must put the originals back.
 from __future__ import annotations
 
 import functools
+import json
+import statistics
 import sys
 from collections.abc import Callable
 from types import FunctionType
@@ -15,10 +17,10 @@ import numpy as np
 import torch
 
 from leapp.capture.arrays import Arrays
-from leapp.capture.compiled import reading
+from leapp.capture.compiled import reading, running
 from leapp.capture.noticing import notice
 from leapp.capture.numpy_table import SEQUENCES
-from leapp.capture.plain import arrays_in
+from leapp.capture.plain import arrays_in, bare_view
 
 __all__ = ["list_replacements", "replacements"]
 
@@ -37,6 +39,11 @@ def replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
         if isinstance(value, FunctionType)
     ]
     found.append((np.vectorize, "__call__", reading(arrays, np.vectorize.__call__, "np.vectorize")))
+    found.append((np.lib.stride_tricks, "as_strided", _as_strided(arrays)))
+    # They look at the types of numbers, and a traced number only passes for one.
+    for module in (json, statistics):
+        functions = [f for f in map(vars(module).get, module.__all__) if isinstance(f, FunctionType)]
+        found += [(module, f.__name__, running(arrays, f, f"{module.__name__}.{f.__name__}")) for f in functions]
     found.append((torch, "from_numpy", _from_numpy(arrays)))
     found.append((torch.Tensor, "__array_wrap__", _array_wrap(arrays)))
     found.append((torch.Tensor, "__array_function__", _array_function(arrays)))
@@ -73,6 +80,18 @@ def _full(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:
         return filled
 
     return full
+
+
+def _as_strided(arrays: Arrays) -> Callable[..., Any]:
+    original = np.lib.stride_tricks.as_strided
+
+    @functools.wraps(original)
+    def as_strided(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if not arrays.listening or not isinstance(x, np.ndarray) or not arrays.concerned([x]):
+            return original(x, *args, **kwargs)
+        return arrays.wrap(arrays.quietly(lambda: original(bare_view(x), *args, **kwargs)))
+
+    return as_strided
 
 
 def _from_numpy(arrays: Arrays) -> Callable[..., Any]:

@@ -15,7 +15,10 @@ import numpy as np
 import torch
 
 from leapp.capture.hooks import OPERATORS, ORIGINAL, new_number
+from leapp.capture.indexing import is_basic
+from leapp.capture.source import where
 from leapp.capture.traced import ArrayMethods, listening
+from leapp.errors import TraceError
 
 __all__ = ["PLAIN_METHODS", "make_number", "notice"]
 
@@ -30,9 +33,17 @@ def notice(*values: Any) -> bool:
     for value in values:
         if type(value) is np.ndarray:
             arrays = listening()
-            if arrays is not None and arrays.knows_memory(value) and _is_users_call() and arrays.concerned([value]):
-                arrays.follow(value)
-                found = True
+            if arrays is None:
+                continue
+            if arrays.knows_memory(value):
+                if _is_users_call() and arrays.concerned([value]):
+                    arrays.follow(value)
+                    found = True
+            elif arrays.is_partly_over(value) and _is_users_call():
+                raise TraceError(
+                    f"at {where()} an array of shape {list(value.shape)} shares only part of its memory with traced values. "
+                    "Use the part by itself, or a copy of it."
+                )
         elif type(value) in (list, tuple):
             found = notice(*value) or found
     return found
@@ -55,7 +66,19 @@ def _seen(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
+def _part(array: Any, index: Any) -> Any:
+    """``array[index]`` as an array, if ``array`` as a whole is more than what is traced."""
+    arrays = listening()
+    if arrays is None or not is_basic(index) or not arrays.is_partly_over(array):
+        return None
+    whole = index if isinstance(index, tuple) else (index,)
+    return ORIGINAL["__getitem__"](array, whole if Ellipsis in whole else (*whole, ...))
+
+
 def _getitem(self: Any, index: Any) -> Any:
+    part = _part(self, index)
+    if part is not None:
+        return part if isinstance(ORIGINAL["__getitem__"](self, index), np.ndarray) else _getitem(part, ())
     if notice(self) or _seen(index):
         arrays = listening()
         if arrays is not None:
@@ -64,6 +87,9 @@ def _getitem(self: Any, index: Any) -> Any:
 
 
 def _setitem(self: Any, index: Any, value: Any) -> None:
+    part = _part(self, index)
+    if part is not None:
+        self, index = part, ...
     if notice(self, value) or _seen(index) or _seen(value):
         arrays = listening()
         if arrays is not None:

@@ -16,8 +16,8 @@ from leapp.capture.hooks import ORIGINAL
 from leapp.capture.traced import TracedNpArray, TracedScalar
 
 __all__ = [
-    "Array", "address", "agree", "arrays_in", "as_tensor", "bare_view", "digits", "from_numpy", "frozen", "given", "is_number",
-    "owner_of", "same_bits", "same_storage", "silent_numpy", "torch_dtype", "unwrapped", "without_out",
+    "Array", "address", "agree", "arrays_in", "as_tensor", "bare_view", "bounds", "digits", "from_numpy", "frozen", "given",
+    "is_number", "owner_of", "same_bits", "same_storage", "silent_numpy", "torch_dtype", "unwrapped", "without_out",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -27,6 +27,7 @@ Tensor = torch.Tensor
 from_numpy = torch.from_numpy
 _array_equal, _allclose, _abs, _isfinite, _max = np.array_equal, np.allclose, np.abs, np.isfinite, np.max
 
+_STRIDED = type(np.lib.stride_tricks.as_strided(np.empty(1)).base)
 _interface = ORIGINAL["__array_interface__"].__get__
 _DTYPES: dict[np.dtype[Any], torch.dtype] = {
     np.dtype(name): getattr(torch, name)
@@ -44,13 +45,23 @@ def address(array: Array) -> int:
     return int(_interface(array)["data"][0])
 
 
+def bounds(array: Array) -> tuple[int, int]:
+    """The addresses between which the elements of an array lie."""
+    low = high = address(array)
+    for n, stride in zip(array.shape, array.strides, strict=True):
+        if n == 0:
+            return low, low
+        low, high = low + min(0, stride * (n - 1)), high + max(0, stride * (n - 1))
+    return low, high + array.itemsize
+
+
 def torch_dtype(dtype: Any) -> torch.dtype | None:
     """The torch dtype of a NumPy dtype, or ``None``."""
     return _DTYPES.get(np.dtype(dtype))
 
 
-def unwrapped(value: Any) -> Any:
-    """A nested argument with plain arrays and NumPy numbers for traced ones."""
+def unwrapped(value: Any, tensors: bool = False) -> Any:
+    """A nested argument with plain arrays and NumPy numbers for traced ones; ``tensors`` stay, or become arrays."""
     if isinstance(value, np.ndarray):
         kind = type(value)
         if kind is np.ndarray:
@@ -60,14 +71,16 @@ def unwrapped(value: Any) -> Any:
             return plain if kind is TracedNpArray else ORIGINAL["__getitem__"](plain, ())
         return value
     if isinstance(value, Tensor):
+        if tensors:
+            return value
         with _silence():
             return value.numpy()
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(unwrapped(v) for v in value)
+        return tuple(unwrapped(v, tensors) for v in value)
     if isinstance(value, list):
-        return [unwrapped(v) for v in value]
+        return [unwrapped(v, tensors) for v in value]
     if isinstance(value, dict):
-        return {k: unwrapped(v) for k, v in value.items()}
+        return {k: unwrapped(v, tensors) for k, v in value.items()}
     if isinstance(value, Followed):
         return value.values[0]
     if isinstance(value, slice):
@@ -94,9 +107,14 @@ def bare_view(array: Array) -> Array:
 
 
 def owner_of(array: Array) -> Array:
-    """The array at the end of the chain of bases."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
+    """The array at the end of the chain of bases. What ``as_strided`` makes has an object in between that keeps the array."""
+    base: Any = array.base
+    while base is not None:
+        if isinstance(base, np.ndarray):
+            array = base
+        elif not isinstance(base, _STRIDED):
+            break
+        base = base.base
     return array
 
 

@@ -50,7 +50,7 @@ _functorch_level = torch._C._functorch.peek_interpreter_stack
 class _On(threading.local):
     """Which modes a thread has. Another thread cannot be reached when a node opens, so it keeps both."""
 
-    function = dispatch = other = False
+    function = dispatch = other = guest = False
 
 
 class Recorder:
@@ -93,6 +93,7 @@ class Recorder:
         ATen ops concern open nodes only, so the dispatch mode is there as long as one is open.
         """
         on = self._on
+        on.guest = False
         if not on.function:
             on.function = True
             with _function_modes() as stack:
@@ -121,10 +122,25 @@ class Recorder:
             with modes() as stack:
                 stack[:] = [m for m in stack if not isinstance(m, _FunctionMode | _DispatchMode) or m.recorder is now]
 
+    @staticmethod
+    def meet() -> None:
+        """Listen to the thread that calls this, which ran before the session began, or stop doing so."""
+        Recorder.sweep()
+        now = Recorder.current
+        if now is not None and not now._on.function:
+            now._on.other = now.shared = True
+            now.listen()
+            now._on.guest = True
+
     @property
     def installed(self) -> bool:
         """Whether this thread is listened to."""
         return self._on.function
+
+    @property
+    def guest(self) -> bool:
+        """Whether this thread ran before the session: it has work of its own, and only its calls on traced values count."""
+        return self._on.guest
 
     @contextmanager
     def other_thread(self) -> Iterator[None]:
@@ -185,6 +201,7 @@ class Recorder:
             if type(alias) not in PLAIN:
                 alias = alias.as_subclass(type(t))
             tape.declare(alias, axis)
+            self.arrays.exposed(t)
             self.given[id(t)] = (weakref.ref(t), tape.node)
             self.autograd = self.autograd or (alias.requires_grad and torch.is_grad_enabled())
         return alias
@@ -273,6 +290,7 @@ class Recorder:
             if not _is_known(known, t) and not tape.owns(t):
                 self.published.written(t, kind.name)
                 tape.adopt(t, self.ages.origins(t), self.ages.lender(t))
+                self.arrays.exposed(t)
                 self.ages.written(t)
         refs: dict[int, Ref] = {}
         for t in leaves:
@@ -378,6 +396,7 @@ class Recorder:
             tape.memory_of[ref.slot] = memory
         tape.constant_ids.pop(id(t), None)
         tape.known[id(t)] = Ref(ref.slot, t)
+        self.arrays.exposed(t)
 
     def _metadata(
         self, tape: Tape, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
@@ -424,7 +443,7 @@ class Recorder:
         if drawn or (self.random and any(self._is_random(t) for t in leaves)):
             for o in results or leaves[:1]:
                 self.random[id(o)] = weakref.ref(o)
-            if self.tapes and not results and out is not None:
+            if self.tapes and not results and out is not None and not self.guest:
                 self.tapes[-1].escapes.append(Escape(f"random number read by {kind.name}", where(), out))
         elif not results and out is not None and kind.looks_at is None and leaves:
             self.read_between(kind.name, leaves[0], out)

@@ -11,6 +11,7 @@ from typing import Any
 
 from leapp.annotations import annotate
 from leapp.capture.recorder import Recorder
+from leapp.capture.threads import in_other_threads, reachable
 from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, SessionError
 from leapp.graph.words import knows_its_keywords
 from leapp.semantics import GraphConfigs
@@ -96,6 +97,7 @@ class ExportManager:
             raise
         ExportManager.interpreting = True
         annotate._session = self.session
+        in_other_threads(Recorder.meet)
         if unseen := self._threads_before():
             logger.warning(
                 "thread(s) %s ran before start(): what they do with traced values is seen only if they call an annotation.",
@@ -105,6 +107,8 @@ class ExportManager:
     @staticmethod
     def _threads_before() -> list[str]:
         """Threads whose torch calls cannot be seen: each has its own modes, which only itself can enter."""
+        if reachable():
+            return []
         idle = ("ThreadPoolExecutor", "asyncio_")  # work handed to a pool is listened to, whenever its threads began
         others = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]
         return [repr(t.name) for t in others if not t.name.startswith(idle) and t is not threading.main_thread()]
@@ -125,6 +129,7 @@ class ExportManager:
         try:
             if self.session is not None:
                 self.session.end()
+                in_other_threads(Recorder.meet)
         finally:
             if self.patches is not None:
                 self.patches.remove()
@@ -238,8 +243,7 @@ def start(
 def stop() -> None:
     """Close the session. Everything it changed in the process is undone.
 
-    Called in another thread than ``start()``, it ends the recording everywhere at once. Torch lets no thread change the modes
-    of another, so an idle one stays in the starting thread until that calls a function of leapp.
+    It may be called in another thread than ``start()``, and ends the recording everywhere at once.
 
     Example:
         >>> leapp.start("my_policy")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import importlib
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
@@ -14,7 +15,7 @@ from typing import Any
 
 from leapp.capture.calls import tensors
 from leapp.capture.chance import watched, watched_methods
-from leapp.capture.compiled import compiled_callables
+from leapp.capture.compiled import compiled_callables, runtime_methods
 from leapp.capture.crossings import list_replacements, replacements
 from leapp.capture.hooks import Hooks, set_attributes, supported
 from leapp.capture.noticing import PLAIN_METHODS, make_number
@@ -118,10 +119,20 @@ class Patches:
         self._follow_arrays = follow_arrays
         self._patches = list(patches)
         self._undo: list[Callable[[], None]] = []
+        self._replaced: dict[int, Any] = {}
+        """The replacements of functions, by the identity of what they replace and by their own."""
+        self._before: dict[str, int] = {}
+        self._treated: dict[str, int] = {}
+        """The modules that are taken care of, and those of them that were there before, each with its identity."""
+        self._importing = 0
+        self._types: list[tuple[Any, str, Any, Any]] = []
+        """Replaced classes, which compiled modules insist on when they are imported: owner, name, class, replacement."""
 
     def install(self) -> None:
         """Put everything in place; nothing stays if one of them fails."""
         try:
+            self._before = {n: id(m) for n, m in list(sys.modules.items())}
+            self._follow_imports()
             self._run_compiled_code_eagerly()
             self._keep_fast_paths()
             self._follow_pickling()
@@ -130,6 +141,8 @@ class Patches:
             for kind, attributes in watched_methods():
                 self._undo.append(set_attributes(kind, attributes))
             self._replace_all([*watched(), *(self._follow_numpy() if self._follow_arrays else ())])
+            self._follow_runtime(self._before)
+            self._treated = dict(self._before)
             for patch in self._patches:
                 self._replace(patch.module, patch.function_name, self._switch(patch))
         except BaseException:
@@ -138,8 +151,18 @@ class Patches:
 
     def remove(self) -> None:
         """Put the originals back."""
+        self._types.clear()
         while self._undo:
             self._undo.pop()()
+        # Modules imported during the session have taken what they found.
+        for name in self._new_modules(self._before):
+            names = getattr(sys.modules[name], "__dict__", {})
+            for attribute in [n for n, value in list(names.items()) if self._replaced.get(id(value), self) is value]:
+                setattr(sys.modules[name], attribute, names[attribute].__wrapped__)
+
+    @staticmethod
+    def _new_modules(known: Mapping[str, int]) -> list[str]:
+        return [n for n, m in list(sys.modules.items()) if known.get(n) != id(m)]
 
     def _replace(self, module: Any, name: str, replacement: Any) -> None:
         original = getattr(module, name, None)
@@ -153,16 +176,22 @@ class Patches:
 
     def _replace_all(self, replacements: Iterable[tuple[Any, str, Any]]) -> None:
         """Replace functions where they are defined, and where somebody has imported them by name."""
-        by_original: dict[int, Any] = {}
         for owner, name, replacement in replacements:
             if isinstance(owner, ModuleType):
-                by_original[id(getattr(owner, name))] = replacement
+                if isinstance(getattr(owner, name), type):
+                    self._types.append((owner, name, getattr(owner, name), replacement))
+                self._replaced[id(getattr(owner, name))] = self._replaced[id(replacement)] = replacement
             self._replace(owner, name, replacement)
-        for module in [m for n, m in list(sys.modules.items()) if _is_foreign(n)]:
+        self._replace_by_name(list(sys.modules))
+
+    def _replace_by_name(self, modules: Iterable[str]) -> None:
+        for module in [sys.modules[n] for n in modules if _is_foreign(n) and n in sys.modules]:
             names = getattr(module, "__dict__", {})
-            for name in [n for n, value in names.items() if id(value) in by_original]:
-                found = by_original[id(names[name])]
-                if found.__wrapped__ is names[name]:
+            for name in [n for n, value in names.items() if id(value) in self._replaced]:
+                found = self._replaced[id(names[name])]
+                if names[name] is found:
+                    getattr(found, "names", set()).add(name)
+                elif found.__wrapped__ is names[name]:
                     getattr(found, "names", set()).add(name)
                     self._replace(module, name, found)
 
@@ -190,14 +219,51 @@ class Patches:
                 hooks.install()
                 self._undo.append(hooks.remove)
                 arrays.following = True
-            self._follow_compiled_code()
+            self._follow_compiled_code(list(sys.modules))
 
         arrays.on_first_use = first_use
         return replacements(arrays)
 
-    def _follow_compiled_code(self) -> None:
+    def _follow_imports(self) -> None:
+        """Treat modules that are imported during the session as those that were there before."""
+        loader: Any = importlib._bootstrap
+        original = loader._find_and_load
+
+        @functools.wraps(original)
+        def find_and_load(*args: Any) -> Any:
+            if not self._importing:
+                for owner, name, kind, _ in self._types:
+                    setattr(owner, name, kind)
+            self._importing += 1
+            try:
+                return original(*args)
+            finally:
+                self._importing -= 1
+                if not self._importing:
+                    for owner, name, _, replacement in self._types:
+                        setattr(owner, name, replacement)
+                    self._treat_new_modules()
+
+        self._replace(loader, "_find_and_load", find_and_load)
+
+    def _treat_new_modules(self) -> None:
+        new = self._new_modules(self._treated)
+        self._treated.update((n, id(sys.modules[n])) for n in new)
+        self._replace_by_name(new)
+        self._follow_runtime(new)
+        if self._follow_arrays and self._recorder.arrays.on_first_use is None:
+            self._follow_compiled_code(new)
+        if "torch._dynamo" in new:
+            self._run_compiled_code_eagerly()
+
+    def _follow_runtime(self, modules: Iterable[str]) -> None:
+        """Note which bundles read traced values."""
+        for kind, attributes in runtime_methods(self._recorder.arrays, modules):
+            self._undo.append(set_attributes(kind, attributes))
+
+    def _follow_compiled_code(self, modules: Iterable[str]) -> None:
         """Note which compiled functions read traced arrays."""
-        functions, methods = compiled_callables(self._recorder.arrays)
+        functions, methods = compiled_callables(self._recorder.arrays, modules)
         for owner, name, replacement in functions:
             self._replace(owner, name, replacement)
         for kind, attributes in methods:

@@ -34,6 +34,17 @@ def _delete(arr: Any, obj: Any, axis: int | None = None) -> Tensor:
     return _moved(tensor(arr), lambda n: np.delete(n, _plain(obj), axis))
 
 
+@expression("sliding_window_view", np.lib.stride_tricks)
+def _sliding_window_view(
+    x: Tensor, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
+) -> Tensor:
+    sizes = window_shape if isinstance(window_shape, (tuple, list)) else (window_shape,)
+    axes = range(x.dim()) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+    for size, a in zip(sizes, [a % x.dim() for a in axes], strict=True):
+        x = x.unfold(a, size, 1)
+    return x
+
+
 @expression("resize")
 def _resize(a: Any, new_shape: Any) -> Tensor:
     return _moved(tensor(a), lambda n: np.resize(n, new_shape))

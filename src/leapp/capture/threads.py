@@ -1,0 +1,59 @@
+"""Running a function in threads that exist already.
+
+Torch's modes belong to the thread that enters them, and no thread can enter them for another. Python calls the profile function
+of a thread at its next step, wherever that is; one that takes itself off again makes the thread run what it is asked to, once.
+Nothing here knows tapes or torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+
+__all__ = ["in_other_threads", "reachable"]
+
+_asked: Callable[[], None] | None = None
+
+_Profile = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+
+
+def _step(*_: object) -> int:
+    sys.setprofile(None)
+    if _asked is not None:
+        _asked()
+    return 0
+
+
+_CALLBACK = _Profile(_step)  # a thread that sleeps may call it at any later time, so it is never freed
+
+
+def reachable() -> bool:
+    """Whether this interpreter lets a thread be asked, and nobody profiles its threads."""
+    return (
+        sys.implementation.name == "cpython"
+        and not sysconfig.get_config_var("Py_GIL_DISABLED")
+        and hasattr(ctypes.pythonapi, "_PyEval_SetProfile")
+        and threading.getprofile() is None
+    )
+
+
+def in_other_threads(function: Callable[[], None]) -> None:
+    """Let every other thread call ``function`` at its next step, in place of what it was asked before and has not done."""
+    global _asked
+    _asked = function
+    if not reachable():
+        return
+    api = ctypes.PyDLL(None)
+    api.PyInterpreterState_Get.restype = api.PyThreadState_Get.restype = ctypes.c_void_p
+    for name in ("PyInterpreterState_ThreadHead", "PyThreadState_Next"):
+        getattr(api, name).restype, getattr(api, name).argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    api._PyEval_SetProfile.argtypes = [ctypes.c_void_p, _Profile, ctypes.c_void_p]
+    mine = api.PyThreadState_Get()
+    thread = api.PyInterpreterState_ThreadHead(api.PyInterpreterState_Get())
+    while thread:
+        if thread != mine:
+            api._PyEval_SetProfile(thread, _CALLBACK, None)
+        thread = api.PyThreadState_Next(thread)

@@ -1,0 +1,237 @@
+"""What runs where the modes do not reach: bundles, packages imported late, threads that ran before the session."""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import leapp
+from leapp import InferenceManager, annotate
+from leapp.errors import ValidationError
+from leapp.runtime import Pipeline
+
+A = annotate
+Tensor = torch.Tensor
+HERE = "test_unseen.py"
+
+
+@pytest.fixture(autouse=True)
+def leave() -> Iterator[None]:
+    """No test leaves a session open."""
+    yield
+    if leapp.ExportManager.interpreting:
+        leapp.stop()
+
+
+def values(number: int) -> Tensor:
+    """What the pass of that number gets."""
+    return torch.randn(3, generator=torch.Generator().manual_seed(number))
+
+
+def trace(where: Path, function: Callable[[Any], Any], passes: int = 1, array: bool = False, name: str = "g") -> None:
+    """Trace a function as the one node of a graph."""
+    leapp.start(name, save_path=where)
+    try:
+        for number in range(passes):
+            x = values(number)
+            y = function(A.input_tensors("n", {"x": x.numpy() if array else x}))
+            A.output_tensors("n", {"y": y}, export_with="onnx")
+    finally:
+        leapp.stop()
+    leapp.compile_graph(visualize=False)
+
+
+def exported(where: Path, x: Tensor, name: str = "g") -> Tensor:
+    """What the written bundle gives."""
+    return InferenceManager(str(where / name / f"{name}.yaml"))({"n/x": x})["n/y"]
+
+
+# -- bundles -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A bundle that triples its input."""
+    trace(tmp_path, lambda x: x * 3.0, name="triple")
+    return tmp_path / "triple"
+
+
+RUNS: dict[str, Callable[[Path], Callable[[Any], Any]]] = {
+    "Pipeline.__call__": lambda b: (lambda p: lambda x: x + p({"n/x": x})["n/y"])(Pipeline(b)),
+    "InferenceManager.__call__": lambda b: (lambda m: lambda x: x + m({"n/x": x})["n/y"])(InferenceManager(b)),
+    "InferenceManager.run_policy": lambda b: (lambda m: lambda x: x + m.run_policy({"n/x": x})["n/y"])(InferenceManager(b)),
+    "NodeRunner.__call__": lambda b: (lambda m: lambda x: x + m.nodes["n"](x)[0])(InferenceManager(b)),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_bundle_run_inside_a_node(name: str, bundle: Path, tmp_path: Path) -> None:
+    """Its engines read the values: one pass reports the line, and the program computes what it does without leapp."""
+    function = RUNS[name](bundle)
+    array = name.startswith("Pipeline")
+    x = values(5)
+    torch.testing.assert_close(torch.as_tensor(function(x.numpy() if array else x)), x * 4.0)
+    trace(tmp_path, function, array=array)
+    escapes = leapp.report().escapes
+    assert [e.kind for e in escapes] == [name] and escapes[0].file.endswith(HERE), escapes
+    with pytest.raises(ValidationError, match=name.replace(".", r"\.")):
+        trace(tmp_path, function, 2, array=array)
+
+
+def test_a_bundle_run_on_constants_inside_a_node(bundle: Path, tmp_path: Path) -> None:
+    """What it gives is a constant, and nothing left the graph."""
+    manager, given = InferenceManager(bundle), torch.ones(3)
+    trace(tmp_path, lambda x: x + manager({"n/x": given})["n/y"], 2)
+    assert leapp.report().escapes == []
+    torch.testing.assert_close(exported(tmp_path, values(9)), values(9) + 3.0)
+
+
+# -- imports -----------------------------------------------------------------------------------------------------------
+
+LATE = """
+import sys
+import numpy as np
+import torch
+import leapp
+from leapp import annotate
+
+def node(x):
+    {imports}
+    return {result}
+
+leapp.start("g", save_path=sys.argv[1])
+x = annotate.input_tensors("n", {{"x": {given}}})
+annotate.output_tensors("n", {{"y": node(x)}}, export_with="onnx")
+leapp.stop()
+leapp.compile_graph(visualize=False)
+print([(e.kind, e.line) for e in leapp.report().escapes])
+"""
+
+
+def late(where: Path, imports: str, result: str, given: str = "np.ones(4, np.float32)", after: str = "") -> str:
+    """Run a program whose node imports something, and return what it reports."""
+    (where / "late_clock.py").write_text("from time import time\nfrom numpy import asarray as made\n")
+    (where / "program.py").write_text(textwrap.dedent(LATE).format(imports=imports, result=result, given=given) + after)
+    done = subprocess.run(
+        [sys.executable, "program.py", str(where)], cwd=where, capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_compiled_code_imported_inside_a_node(tmp_path: Path) -> None:
+    """It is seen as if it had been there before."""
+    found = late(tmp_path, "from scipy.ndimage import gaussian_filter", "x + gaussian_filter(x, 1.0)")
+    assert "correlate1d" in found and ", 10)" in found
+
+
+def test_names_imported_inside_a_node(tmp_path: Path) -> None:
+    """Clocks are reported under whatever name, functions of NumPy are followed, and stop() leaves no trace in the module."""
+    after = "import time, late_clock\nassert late_clock.time is time.time and late_clock.made is np.asarray\n"
+    after += "print(late_clock.time)\n"
+    found = late(tmp_path, "import late_clock", "late_clock.made([x, x * 2]) * (late_clock.time() % 1)", after=after)
+    assert found.count("time.time") == 1 and "compiled" not in found and "built-in function time" in found
+
+
+def test_a_bundle_opened_inside_a_node(tmp_path: Path) -> None:
+    """The runtime itself may be what is imported late."""
+    trace(tmp_path, lambda x: x * 3.0, name="triple")
+    imports = f"from leapp.runtime import Pipeline; p = Pipeline({str(tmp_path / 'triple')!r})"
+    found = late(tmp_path, imports, "x + p({'n/x': x})['n/y']", "np.ones(3, np.float32)")
+    assert "Pipeline.__call__" in found
+
+
+def test_a_function_compiled_inside_a_node(tmp_path: Path) -> None:
+    """``torch.compile`` loads its machinery then; its function runs eagerly all the same, and is recorded."""
+    after = "\nfrom leapp import InferenceManager\nv = torch.randn(4)\n"
+    after += "got = InferenceManager(sys.argv[1] + '/g/g.yaml')({'n/x': v})['n/y']\n"
+    after += "torch.testing.assert_close(got, v.sin() * 2)\n"
+    found = late(tmp_path, "f = torch.compile(lambda v: v.sin() * 2)", "f(x)", "torch.ones(4)", after)
+    assert found.strip() == "[]"
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """A thread that applies a function to what it is handed, for as long as it lives."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._in: queue.Queue[Any] = queue.Queue()
+        self._out: queue.Queue[Any] = queue.Queue()
+        self._function = function
+        self.depths: list[int] = []
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while (value := self._in.get()) is not None:
+            self._out.put(self._function(value))
+            self.depths.append(torch._C._len_torch_function_stack())
+
+    def __call__(self, value: Any) -> Any:
+        self._in.put(value)
+        return self._out.get(timeout=60)
+
+
+HANDED: dict[str, Callable[[Any], Any]] = {
+    "op": lambda v: v * 3.0,
+    "in place": lambda v: v.clone().add_(1.0).mul_(v),
+    "numpy": lambda v: torch.from_numpy(np.sin(v.numpy())),
+}
+
+
+@pytest.mark.parametrize("name", HANDED)
+def test_threads_that_ran_before(name: str, tmp_path: Path) -> None:
+    """What they do with traced values is recorded, and they are as before when the session is over."""
+    worker = Worker(HANDED[name])
+    worker(torch.ones(3))
+    trace(tmp_path, lambda x: worker(x) + x, 2)
+    assert leapp.report().escapes == []
+    x = values(9)
+    torch.testing.assert_close(exported(tmp_path, x), HANDED[name](x) + x)
+    worker(torch.ones(3))
+    worker(torch.ones(3))
+    assert worker.depths[0] == worker.depths[-1] == 0
+
+
+def test_threads_that_ran_before_have_work_of_their_own(tmp_path: Path) -> None:
+    """Clocks and chance of theirs are no part of the node."""
+
+    def work(_: Any) -> Any:
+        return time.time(), random.Random(1).random(), torch.rand(3).sum().item(), torch.ones(2) + 1
+
+    worker = Worker(work)
+    worker(0)
+
+    def node(x: Tensor) -> Tensor:
+        worker(0)
+        return x * 2.0
+
+    trace(tmp_path, node)
+    assert leapp.report().escapes == []
+
+
+def test_a_session_that_another_thread_ends(tmp_path: Path) -> None:
+    """The thread that began it has no modes left when it goes on."""
+    leapp.start("g", save_path=tmp_path)
+    A.output_tensors("n", {"y": A.input_tensors("n", {"x": values(0)}) * 2.0}, export_with="onnx")
+    ender = threading.Thread(target=leapp.stop)
+    ender.start()
+    ender.join()
+    assert torch._C._len_torch_function_stack() == 0
+    leapp.compile_graph(visualize=False)
+    torch.testing.assert_close(exported(tmp_path, values(3)), values(3) * 2.0)
