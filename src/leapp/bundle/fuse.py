@@ -134,7 +134,7 @@ def _prepared(bundle: Bundle, name: str) -> Any:
         return onnx.inliner.inline_local_functions(model) if model.functions else model
     except BundleError:
         raise
-    except Exception as error:
+    except Exception as error:  # onnx does not say what a damaged file makes it raise
         raise BundleError(f"Node '{name}': the ONNX model cannot be read: {error}") from error
 
 
@@ -158,7 +158,7 @@ def _agree(models: dict[str, Any]) -> list[Any]:
                 raise BundleError(f"{what}; one file has one version. Export both with the same.")
             try:
                 models[name] = onnx.version_converter.convert_version(model, wanted[domain])
-            except Exception as error:
+            except Exception as error:  # nor what it cannot convert
                 raise BundleError(f"{what}, and it cannot be converted. Export both with the same opset_version.") from error
     return [onnx.helper.make_opsetid(domain, version) for domain, version in sorted(wanted.items())]
 

@@ -263,12 +263,14 @@ class Forms:
         while self.done < index:
             if self._step() is not None:
                 return False
-        for world in self.worlds:
-            try:
-                self._supply(world, call.reads)
-                world.run(call._replace(args=_scaled(call.args, places, lambda n: n // self.rows * world.rows)))  # noqa: B023
-            except Exception:  # whatever torch says: this is not what was meant
-                return False
+        return all(self._runs_in(world, call, places) for world in self.worlds)
+
+    def _runs_in(self, world: _World, call: Call, places: Sequence[tuple[int, int]]) -> bool:
+        try:
+            self._supply(world, call.reads)
+            world.run(call._replace(args=_scaled(call.args, places, lambda n: n // self.rows * world.rows)))
+        except Exception:  # whatever torch says: this is not what was meant
+            return False
         return True
 
     def _resized(self, call: Call, places: Sequence[tuple[int, int]], source: tuple[int, int]) -> list[Call]:

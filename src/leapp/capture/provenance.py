@@ -112,8 +112,10 @@ class Provenance:
         """The tensor that was published as that output, if it is still there and unchanged."""
         for p in list(self._known.values()):
             t = p.ref()
-            if t is not None and (p.node, p.port, p.passno) == (node, port, passno) and not self.source(t).glue:  # type: ignore[union-attr]
-                return t
+            if t is not None and (p.node, p.port, p.passno) == (node, port, passno):
+                source = self.source(t)
+                if source is not None and not source.glue:
+                    return t
         return None
 
     def written(self, target: Tensor, op: str) -> None:

@@ -107,7 +107,7 @@ def _sequence(args: tuple[Any, ...]) -> Any:
 
 
 class ArrayMethods:
-    """What a traced array does otherwise than ``np.ndarray``."""
+    """What a traced array does otherwise than ``np.ndarray``. ``self`` is both, which no type can say."""
 
     __slots__ = ()
 
@@ -130,148 +130,148 @@ class ArrayMethods:
     del _name
     __hash__ = None  # type: ignore[assignment]
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         arrays = listening()
         if arrays is None:
             return _outside(getattr(ufunc, method)(*_bare(inputs), **_bare(kwargs)), kwargs.get("out"))
         return arrays.followed((inputs, kwargs), arrays.ufunc(ufunc, method, inputs, kwargs))
 
-    def __array_function__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __array_function__(self: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arrays = listening()
         if arrays is None:
             return _outside(func(*_bare(args), **_bare(kwargs)), kwargs.get("out"))
         return arrays.followed((args, kwargs), arrays.function(func, args, kwargs))
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self: Any, index: Any) -> Any:
         arrays = listening()
         if arrays is None:
             return ORIGINAL["__getitem__"](_bare(self), _bare(index))
-        return arrays.getitem(self, index)  # type: ignore[arg-type]
+        return arrays.getitem(self, index)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self: Any, index: Any, value: Any) -> None:
         arrays = listening()
         if arrays is None:
             ORIGINAL["__setitem__"](_bare(self), _bare(index), _bare(value))
         else:
-            arrays.setitem(self, index, value)  # type: ignore[arg-type]
+            arrays.setitem(self, index, value)
 
-    def __iter__(self) -> Iterator[Any]:
-        if not self.ndim:  # type: ignore[attr-defined]
+    def __iter__(self: Any) -> Iterator[Any]:
+        if not self.ndim:
             raise TypeError("iteration over a 0-d array")
         return iter([self[i] for i in range(len(self))])
 
-    def __len__(self) -> int:
+    def __len__(self: Any) -> int:
         value = len(ORIGINAL["view"](self, np.ndarray))
         arrays = listening()
         if arrays is not None:
-            arrays.shape_read(self, "__len__", value)  # type: ignore[arg-type]
+            arrays.shape_read(self, "__len__", value)
         return value
 
-    def __contains__(self, value: Any) -> bool:
+    def __contains__(self: Any, value: Any) -> bool:
         return bool((self == value).any())
 
-    def __format__(self, spec: str) -> str:
+    def __format__(self: Any, spec: str) -> str:
         return _text(self, "__format__", format(_bare(self), spec))
 
-    def __repr__(self) -> str:
+    def __repr__(self: Any) -> str:
         return _text(self, "__repr__", repr(_bare(self)))
 
-    def __str__(self) -> str:
+    def __str__(self: Any) -> str:
         return _text(self, "__str__", str(_bare(self)))
 
-    def __copy__(self) -> Any:
+    def __copy__(self: Any) -> Any:
         return self.copy()
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self: Any, memo: Any) -> Any:
         return self.copy()
 
     @property
-    def T(self) -> Any:  # noqa: N802
+    def T(self: Any) -> Any:  # noqa: N802
         """The array with its axes reversed."""
-        return np.transpose(self)  # type: ignore[call-overload]
+        return np.transpose(self)
 
     @property
-    def mT(self) -> Any:  # noqa: N802
+    def mT(self: Any) -> Any:  # noqa: N802
         """The array with its last two axes exchanged."""
-        return np.swapaxes(self, -1, -2)  # type: ignore[call-overload]
+        return np.swapaxes(self, -1, -2)
 
     @property
-    def real(self) -> Any:
+    def real(self: Any) -> Any:
         """The real part."""
         return _part(self, "real", torch.real)
 
     @real.setter
-    def real(self, value: Any) -> None:
+    def real(self: Any, value: Any) -> None:
         _part(self, "real", torch.real)[...] = value
 
     @property
-    def imag(self) -> Any:
+    def imag(self: Any) -> Any:
         """The imaginary part."""
         return _part(self, "imag", torch.imag)
 
     @imag.setter
-    def imag(self, value: Any) -> None:
+    def imag(self: Any, value: Any) -> None:
         _part(self, "imag", torch.imag)[...] = value
 
     @property
-    def flat(self) -> Any:
+    def flat(self: Any) -> Any:
         """The elements in order, as a view where there is one."""
         return _Flat(self)
 
-    def copy(self, order: Any = "C") -> Any:
+    def copy(self: Any, order: Any = "C") -> Any:
         """A copy of the array."""
         return _both(self, "copy", (order,), {}, lambda t: t.clone())
 
-    def flatten(self, order: Any = "C") -> Any:
+    def flatten(self: Any, order: Any = "C") -> Any:
         """A one-dimensional copy."""
         if order != "C":
             return _leaving("flatten")(self, order)
         return _both(self, "flatten", (order,), {}, lambda t: t.reshape(-1).clone())
 
-    def astype(self, dtype: Any, order: Any = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True) -> Any:
+    def astype(self: Any, dtype: Any, order: Any = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True) -> Any:
         """A copy in another dtype."""
         from leapp.capture.plain import torch_dtype
 
         wanted = torch_dtype(dtype)
-        if not copy and np.dtype(dtype) == self.dtype:  # type: ignore[attr-defined]
+        if not copy and np.dtype(dtype) == self.dtype:
             return self
         return _both(self, "astype", (dtype, order, casting, subok, True), {}, lambda t: t.to(wanted, copy=True))
 
-    def reshape(self, *shape: Any, order: Any = "C", copy: Any = None) -> Any:
+    def reshape(self: Any, *shape: Any, order: Any = "C", copy: Any = None) -> Any:
         """The array in another shape."""
-        return np.reshape(self, _sequence(shape), order=order)  # type: ignore[call-overload]
+        return np.reshape(self, _sequence(shape), order=order)
 
-    def transpose(self, *axes: Any) -> Any:
+    def transpose(self: Any, *axes: Any) -> Any:
         """The array with its axes exchanged."""
-        return np.transpose(self, _sequence(axes) if axes else None)  # type: ignore[call-overload]
+        return np.transpose(self, _sequence(axes) if axes else None)
 
-    def compress(self, condition: Any, axis: Any = None, out: Any = None) -> Any:
+    def compress(self: Any, condition: Any, axis: Any = None, out: Any = None) -> Any:
         """The chosen slices along an axis."""
-        return np.compress(condition, self, axis, out)  # type: ignore[call-overload]
+        return np.compress(condition, self, axis, out)
 
-    def fill(self, value: Any) -> None:
+    def fill(self: Any, value: Any) -> None:
         """Set every element."""
         self[...] = value
 
-    def put(self, indices: Any, values: Any, mode: Any = "raise") -> None:
+    def put(self: Any, indices: Any, values: Any, mode: Any = "raise") -> None:
         """Set elements of the flattened array."""
-        np.put(self, indices, values, mode)  # type: ignore[arg-type]
+        np.put(self, indices, values, mode)
 
-    def sort(self, axis: int = -1, kind: Any = None, order: Any = None, **options: Any) -> None:
+    def sort(self: Any, axis: int = -1, kind: Any = None, order: Any = None, **options: Any) -> None:
         """Sort the array in place."""
-        self[...] = np.sort(self, axis, kind, order, **options)  # type: ignore[call-overload]
+        self[...] = np.sort(self, axis, kind, order, **options)
 
-    def partition(self, kth: Any, axis: int = -1, kind: Any = "introselect", order: Any = None) -> None:
+    def partition(self: Any, kth: Any, axis: int = -1, kind: Any = "introselect", order: Any = None) -> None:
         """Partition the array in place."""
-        self[...] = np.partition(self, kth, axis, kind, order)  # type: ignore[call-overload]
+        self[...] = np.partition(self, kth, axis, kind, order)
 
-    def view(self, *args: Any, **kwargs: Any) -> Any:
+    def view(self: Any, *args: Any, **kwargs: Any) -> Any:
         """A view of the memory."""
         made = ORIGINAL["view"](self, *args, **kwargs)
         arrays = listening()
         if arrays is None or arrays.traced(self) is None:
             return made
-        if made.dtype != self.dtype:  # type: ignore[attr-defined]
+        if made.dtype != self.dtype:
             return _both(self, "view", args, kwargs, lambda t: t.view(_torch(made.dtype)))
         if type(made) is np.ndarray:
             return arrays.wrap(made)

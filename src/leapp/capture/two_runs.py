@@ -233,7 +233,7 @@ class TwoRuns(Behinds):
             new = record(target)
             if new is not None or found.flips:
                 self._store(found, target if new is None else unwrap(new, self))
-        except Exception:
+        except Exception:  # whatever the expression cannot do, NumPy did: then the write is an escape
             recorded = False
         else:
             with self.recorder.silence():

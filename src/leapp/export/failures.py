@@ -41,7 +41,7 @@ def explained(job: ExportJob, backend: str | None, export: Callable[[ExportJob, 
         line = _line(job, export, lambda other: isinstance(other, MissingOperatorsError))
         what = f"{backend} has no translation of {error}{line}"
         raise ExportError(f"{job.node}: {what}. Export this node with {_OTHERS}.") from error
-    except Exception as error:
+    except Exception as error:  # exporters raise anything
         cause = _first_cause(error)
         line = _line(job, export, lambda other: _first_cause(other) == cause)
         raise _mixed(error, f"{job.node}: the {backend} export failed{line}: {cause}{_advice(error, backend)}") from error

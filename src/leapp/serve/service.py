@@ -165,7 +165,7 @@ class Service:
         except _BAD as error:
             self._count(error)
             status, headers, body = 400, {}, _problem(error, str(error))
-        except Exception as error:
+        except Exception as error:  # engines raise anything; the server goes on
             self._count(error)
             status, headers, body = 500, {}, _problem(error, f"The step failed: {error}")
         kind = "text/plain; version=0.0.4" if isinstance(body, str) else "application/json"

@@ -114,7 +114,7 @@ class Session:
             return self._problem(type(error).__name__, str(error))
         except LeappError as error:
             return self._problem("ServerError", str(error))
-        except Exception as error:
+        except Exception as error:  # engines raise anything; the session goes on
             return self._problem("ServerError", f"The step failed: {error}")
 
     async def _stepped(self, message: Message) -> bytes:
