@@ -1,10 +1,12 @@
-"""Replay throughput of a fleet: Ray with 1 and 2 workers against a plain loop over the same files.
+"""Replay throughput of a fleet: Ray with 1 and 2 workers against two loops over the same files.
 
     .venv-ray/bin/python benchmarks/scale_replay.py [recordings] [steps] [rounds]
 
-The plain loop calls ``Pipeline.replay`` file by file. The runs alternate, because a shared machine changes while they last.
-Rates are taken when every worker is at work, so opening engines and starting workers do not count. Beside the wall clock
-stands the processor time of whatever replays: on a machine that others use too, it tells what a free one would do.
+The plain loop calls ``Pipeline.replay`` file by file: it runs and compares, and keeps no figures. The local engine is what
+``leapp replay`` does without Ray: it runs, compares, counts, and keeps a journal, which is the work that is done on Ray. The
+runs alternate, because a shared machine changes while they last. Rates are taken when every worker is at work, so opening
+engines and starting workers do not count. Beside the wall clock stands the processor time of all that takes part: the workers,
+this process, which collects, and Ray's own. On a machine that others use too, it tells what a free one could do at best.
 """
 
 from __future__ import annotations
@@ -80,10 +82,10 @@ def plain(bundle: Path, paths: list[Path]) -> Moments:
 
 
 def fleet(bundle: Path, paths: list[Path], workers: int | None) -> Moments:
-    """The same by leapp, in this process or on Ray. Processor time is that of the workers together."""
+    """The same by leapp, in this process or on Ray."""
     moments: Moments = []
     options = {} if workers is None else {"engine": "ray", "workers": workers}
-    used = time.process_time if workers is None else worker_seconds
+    used = time.process_time if workers is None else all_seconds
     report = replay_fleet(bundle, paths, progress=lambda: moments.append((time.perf_counter(), used())), **options)
     assert report.same
     assert report.recordings == len(paths)
@@ -101,17 +103,22 @@ def rates(moments: Moments) -> tuple[float, float]:
     return done / (wall_end - wall), done / (cpu_end - cpu)
 
 
-def worker_seconds() -> float:
-    """The processor time of all workers so far."""
-    total, tick = 0, os.sysconf("SC_CLK_TCK")
+def all_seconds() -> float:
+    """The processor time of this process and of all that Ray started for it."""
+    parents, seconds, tick = {}, {}, os.sysconf("SC_CLK_TCK")
     for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
         try:
-            if entry.name.isdecimal() and b"_RayWorker" in (entry / "cmdline").read_bytes():
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                total += int(fields[11]) + int(fields[12])
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-    return total / tick
+        parents[entry.name], seconds[entry.name] = fields[1], (int(fields[11]) + int(fields[12])) / tick
+    mine, found = {str(os.getpid())}, 0
+    while len(mine) > found:
+        found = len(mine)
+        mine |= {one for one, parent in parents.items() if parent in mine}
+    return sum(seconds[one] for one in mine)
 
 
 def main() -> None:
@@ -131,11 +138,15 @@ def main() -> None:
         ray.shutdown()
     load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     print(f"{count} recordings of {steps} steps, best of {rounds} rounds; {load}")
-    print(f"{'':<18}{'recordings/s':>14}{'ratio':>8}{'recordings/cpu s':>20}{'ratio':>8}")
-    base = [max(column) for column in zip(*found["plain loop"], strict=True)]
-    for name, measured in found.items():
-        wall, cpu = (max(column) for column in zip(*measured, strict=True))
-        print(f"{name:<18}{wall:>14.1f}{wall / base[0]:>8.2f}{cpu:>20.1f}{cpu / base[1]:>8.2f}")
+    heads = ["recordings/s", "to plain", "to local", "recordings/cpu s", "to plain", "to local"]
+    print(" " * 18 + "".join(f"{head:>{width}}" for head, width in zip(heads, (14, 10, 10, 20, 10, 10), strict=True)))
+    best = {name: [max(column) for column in zip(*measured, strict=True)] for name, measured in found.items()}
+    for name, (wall, cpu) in best.items():
+        text = f"{name:<18}{wall:>14.1f}"
+        for number, width in ((wall, 0), (cpu, 20)):
+            text += f"{number:>{width}.1f}" if width else ""
+            text += "".join(f"{number / best[base][bool(width)]:>10.2f}" for base in ("plain loop", "local engine"))
+        print(text)
 
 
 if __name__ == "__main__":

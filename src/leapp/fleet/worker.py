@@ -33,7 +33,7 @@ from leapp.runtime.recording import Recording, RunStep
 
 __all__ = ["Job", "Worker", "make_job", "reason"]
 
-_CHUNK = 256
+_CHUNK = 128
 """Steps counted at once: enough to make single calls cheap, few enough to stay small beside the recording."""
 
 

@@ -58,7 +58,7 @@ class Recording:
 
     def steps(self) -> Iterator[RunStep]:
         """The steps as they were recorded."""
-        for state, outputs, placed in zip(self.state, self.outputs, self.placed, strict=True):
+        for state, outputs, placed in zip(self.state, self.outputs, self.placed.tolist(), strict=True):
             yield RunStep(None if placed else state, outputs)
 
 

@@ -147,7 +147,7 @@ class Runs(Stateful):
             >>> actions = [step.outputs["policy/action"] for step in pipeline.follow(recording)]
         """
         self._check_runnable()
-        for inputs, state, placed in zip(recording.inputs, recording.state, recording.placed, strict=True):
+        for inputs, state, placed in zip(recording.inputs, recording.state, recording.placed.tolist(), strict=True):
             if placed:
                 self.load_state(state)
             found = None if placed else self._state()
