@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 import time
 
@@ -196,6 +197,22 @@ def test_a_recording_of_another_bundle_is_refused(tmp_path):
         Pipeline(loop(tmp_path / "b", "onnx", "onnx")).replay(tmp_path / "run.npz")
     with pytest.raises(InputError, match=".npz"):
         Pipeline(tmp_path / "a" / "g.yaml").record(tmp_path / "run.bin")
+
+
+@pytest.mark.parametrize("other", [["int32", "[3]"], ["float32", "[1, 3]"], ["float16", "[6]"]])
+def test_a_recording_of_ports_with_the_same_bytes_in_another_form_is_refused(tmp_path, other):
+    """As a bundle would have written it whose port has this dtype and shape."""
+    pipeline = Pipeline(memory(tmp_path / "a", "onnx"))
+    with pipeline.record(tmp_path / "run.npz") as step:
+        step({"p/x": np.ones(3, np.float32)})
+    assert pipeline.replay(tmp_path / "run.npz").difference is None
+    arrays = dict(np.load(tmp_path / "run.npz"))
+    np.savez(tmp_path / "other.npz", **{**arrays, "form:in:p/x": np.array(other)})
+    with pytest.raises(InputError, match=re.escape(f"in 'p/x' is {' '.join(other)}, expected float32 [3]")):
+        pipeline.replay(tmp_path / "other.npz")
+    older = {name: value for name, value in arrays.items() if not name.startswith("form:")}
+    np.savez(tmp_path / "older.npz", **older)
+    assert pipeline.replay(tmp_path / "older.npz").difference is None
 
 
 @pytest.mark.parametrize("face", FACES)

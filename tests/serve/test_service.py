@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 import urllib.error
@@ -603,3 +604,34 @@ def test_addresses():
             Client(wrong)
     with pytest.raises(InputError, match="time-out"):
         Client("127.0.0.1:1", timeout=0)
+
+
+def test_a_request_whose_rest_never_comes_is_given_up(bundle, serve):
+    served = serve(Options(str(bundle), idle=0.5))
+    with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as slow:
+        slow.settimeout(20)
+        slow.sendall(b"POST /v1/step HTTP/1.1\r\nHost: robot\r\nContent-Length: 100\r\n\r\n{")
+        assert b" 408 " in slow.recv(4096).split(b"\r\n")[0]
+    assert post(served.url, {"inputs": plain(inputs(1)[0])})[0] == 200
+
+
+def test_draining_does_not_wait_for_a_session_that_always_has_a_request_ready(bundle, serve):
+    served, local = serve(Options(str(bundle), rate=1e9)), Pipeline(bundle)
+    step, arrived = served.service.engine._step, threading.Event()
+
+    def last(*arguments):
+        arrived.wait(20)
+        served.drain()
+        return step(*arguments)
+
+    served.service.engine._step = last
+    given = inputs(1)[0]
+    with raw(served.url) as session:
+        for number in range(50):
+            for frame in frames(pack("step", {"step": number, "begin": "initial"}, **{"in": given})):
+                session._socket.send(frame)
+        arrived.set()
+        same(session.read().group("out"), local(given))
+        assert session.read().head["error"] == "Draining"
+        with pytest.raises(ConnectionClosed):
+            session.read()

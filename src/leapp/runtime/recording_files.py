@@ -90,8 +90,11 @@ def _sizes(port: Port) -> tuple[int, ...]:
     return tuple(-1 if axis == port.batch_axis else size for axis, size in enumerate(port.shape))
 
 
-def _fits(shape: list[int], port: Port) -> bool:
-    return len(shape) == len(port.shape) and all(b in (a, -1) for a, b in zip(shape, _sizes(port), strict=True))
+def _require_form(side: str, key: str, port: Port, dtype: str, shape: str) -> None:
+    found = msgspec.json.decode(shape, type=list[int])
+    fits = len(found) == len(port.shape) and all(b in (a, -1) for a, b in zip(found, _sizes(port), strict=True))
+    if dtype != port.dtype or not fits:
+        raise ValueError(f"{side} {key!r} is {dtype} {shape}, expected {form(port.dtype, port.shape)}")
 
 
 def _write_npz(path: Path, columns: Columns, times: Array) -> None:
@@ -100,6 +103,8 @@ def _write_npz(path: Path, columns: Columns, times: Array) -> None:
         # Bits, because the file format knows NumPy's own dtypes only.
         arrays[f"{side}:{key}"] = np.stack([np.frombuffer(value.tobytes(), np.uint8) for value in column.values])
         arrays[f"steps:{side}:{key}"] = np.array(column.steps, np.int64)
+        first = column.values[0]
+        arrays[f"form:{side}:{key}"] = np.array([str(first.dtype), str(list(first.shape))])
     np.savez(path, allow_pickle=False, **arrays)
 
 
@@ -110,11 +115,13 @@ def _read_npz(path: Path, sides: Sides) -> tuple[Columns, Array]:
     columns: Columns = {}
     for name, rows in arrays.items():
         side, _, key = name.partition(":")
-        if side == "steps":
+        if side in ("steps", "form"):
             continue
         port = _port(sides, side, key)
         if port is None:
             continue
+        if f"form:{name}" in arrays:
+            _require_form(side, key, port, *arrays[f"form:{name}"].tolist())
         values = np.frombuffer(rows.tobytes(), numpy_dtype(port.dtype)).reshape(len(rows), *_sizes(port))
         columns[side, key] = Column(arrays[f"steps:{name}"].tolist(), list(values))
     return columns, times
@@ -173,9 +180,7 @@ def _read_mcap(path: Path, sides: Sides) -> tuple[Columns, Array]:
             port = _port(sides, side, key)
             if port is None:
                 continue
-            dtype, shape = channel.metadata.get("dtype"), channel.metadata.get("shape")
-            if dtype != port.dtype or not _fits(msgspec.json.decode(shape), port):
-                raise ValueError(f"{side} {key!r} is {dtype} {shape}, expected {form(port.dtype, port.shape)}")
+            _require_form(side, key, port, channel.metadata["dtype"], channel.metadata["shape"])
             column = columns.setdefault((side, key), Column([], []))
             column.steps.append(message.sequence)
             column.values.append(_array(msgspec.json.decode(message.data)["values"], port))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -45,7 +47,7 @@ class Cluster:
 
     Raises:
         BundleError: The bundle cannot be opened.
-        InputError: Both replicas and autoscaling are given.
+        InputError: Both replicas and autoscaling are given, Ray does not take them, or this machine has not enough for them.
         MissingDependencyError: Ray is not installed.
         ServerError: Ray Serve already runs there, or the replicas do not start.
     """
@@ -62,12 +64,15 @@ class Cluster:
     ) -> None:
         if replicas is not None and autoscaling is not None:
             raise InputError("Give the number of replicas or let Ray decide by autoscaling, not both.")
+        if address is None:
+            _check_free(options.host, options.port)
         bundle = open_bundle(options.bundle, allow_outside=options.allow_outside, expect_digest=options.expect_digest)
         # What was opened here is what every replica must find, whenever it starts.
         options = replace(options, bundle=str(Path(bundle.path).resolve()), expect_digest=bundle.digest)
         self.digest, self._drain, self._closed = bundle.digest, drain, False
         host = f"[{options.host}]" if ":" in options.host else options.host
         self.url = f"http://{host}:{options.port}"
+        deployment = _deployment(options, replicas, autoscaling, resources, drain)
         ray, serve = _ray()
         self._started = not ray.is_initialized()
         if self._started:
@@ -79,25 +84,17 @@ class Cluster:
             if _serve_runs(ray):
                 # Its proxies listen where they were told before, which may be open to others.
                 raise ServerError("Ray Serve already runs on this cluster. End it ('serve shutdown') or use another one.")
+            if address is None and self._started:
+                _check_enough(ray.cluster_resources(), autoscaling, replicas, resources or {})
             self._board = ray.remote(num_cpus=0)(_Board).options(name=_BOARD, namespace=_NAMESPACE).remote()
             ray.get(self._board.draining.remote())
             serve.start(http_options={"host": options.host, "port": options.port}, logging_config={"log_level": "WARNING"})
-            deployment = serve.deployment(
-                _replica(options),
-                name="replica",
-                num_replicas=None if autoscaling is not None else replicas or 1,
-                autoscaling_config=dict(autoscaling) if autoscaling is not None else None,
-                ray_actor_options=dict(resources or {}),
-                max_ongoing_requests=options.sessions + _OTHER_REQUESTS,
-                graceful_shutdown_timeout_s=drain,
-                # A robot waits for what comes in place of a replica that died.
-                health_check_period_s=1.0,
-            )
             serve.run(deployment.bind(), name=_APPLICATION, route_prefix="/")
         except BaseException as error:
+            why = _why(error)
             self.close()
             if isinstance(error, RuntimeError) and not isinstance(error, ServerError):
-                raise ServerError(f"The replicas did not start: {error}") from error
+                raise ServerError(f"The replicas did not start: {why}") from error
             raise
 
     def figures(self) -> dict[str, Snapshot]:
@@ -190,6 +187,76 @@ def _ray() -> tuple[Any, Any]:
 def _serve_runs(ray: Any) -> bool:
     actors = ray.util.list_named_actors(all_namespaces=True)
     return any(actor["name"] == "SERVE_CONTROLLER_ACTOR" for actor in actors)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Say in time and in words that nobody can listen there."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as listening:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(place)
+    except OSError as error:
+        raise InputError(f"Port {port} of {host} cannot be used: {error.strerror or error}. Give another --port.") from error
+
+
+def _deployment(
+    options: Options,
+    replicas: int | None,
+    autoscaling: Mapping[str, Any] | None,
+    resources: Mapping[str, Any] | None,
+    drain: float,
+) -> Any:
+    """The replicas as Ray Serve takes them.
+
+    Raises:
+        InputError: Ray does not take the options.
+    """
+    _, serve = _ray()
+    unknown = sorted(set(autoscaling or {}) - set(serve.config.AutoscalingConfig.model_fields))
+    if unknown:  # Ray would pass over them in silence.
+        known = ", ".join(sorted(serve.config.AutoscalingConfig.model_fields))
+        raise InputError(f"Autoscaling has no {', '.join(unknown)}. Ray Serve takes: {known}.")
+    try:
+        return serve.deployment(
+            _replica(options),
+            name="replica",
+            num_replicas=None if autoscaling is not None else replicas or 1,
+            autoscaling_config=dict(autoscaling) if autoscaling is not None else None,
+            ray_actor_options=dict(resources or {}),
+            max_ongoing_requests=options.sessions + _OTHER_REQUESTS,
+            graceful_shutdown_timeout_s=drain,
+            # A robot waits for what comes in place of a replica that died.
+            health_check_period_s=1.0,
+        )
+    except (ValueError, TypeError) as error:
+        raise InputError(f"Ray does not take these options: {' '.join(str(error).split())}") from error
+
+
+def _check_enough(
+    machine: Mapping[str, float], autoscaling: Mapping[str, Any] | None, replicas: int | None, resources: Mapping[str, Any]
+) -> None:
+    """Refuse what Ray would wait for without end."""
+    count = replicas or 1 if autoscaling is None else autoscaling.get("min_replicas", 1)
+    wanted = {"CPU": resources.get("num_cpus", 1), "GPU": resources.get("num_gpus", 0), **resources.get("resources", {})}
+    for name, each in wanted.items():
+        has = machine.get(name, 0)
+        if (each or 0) * count > has:
+            raise InputError(
+                f"{count} replicas with {each:g} {name} each do not fit on this machine, which has {has:g}. Ask for less "
+                "with --replicas or --resources, such as '{\"num_cpus\": 0.5}'."
+            )
+
+
+def _why(error: BaseException) -> str:
+    """The reason why replicas did not start. Ray says it somewhere in the status of the deployment."""
+    _, serve = _ray()
+    with suppress(Exception):
+        status = serve.status().applications[_APPLICATION].deployments["replica"]
+        found: list[str] = re.findall(r"^leapp\.errors\.\w+: (.+)$", status.message, re.MULTILINE)
+        if found:
+            return found[-1]
+    return " ".join(str(error).split())
 
 
 def _replica(options: Options) -> Any:

@@ -66,6 +66,8 @@ class Options:
             raise InputError(f"{self.host} can be reached by others. Give a token, or listen on 127.0.0.1.")
         if self.token is not None and (len(self.token) < _SHORTEST_TOKEN or not self.token.isascii() or " " in self.token):
             raise InputError(f"A token has at least {_SHORTEST_TOKEN} ASCII characters and no blanks.")
+        if not 0 < self.port < 1 << 16:
+            raise InputError(f"A port is a number from 1 to 65535, not {self.port}.")
         for name in ("rate", "sessions", "idle", "max_bytes", "batch"):
             value = getattr(self, name)
             if value is not None and not value > 0:

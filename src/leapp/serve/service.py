@@ -197,7 +197,10 @@ class Service:
         most = self._max_json
         parts, size = [], 0
         while True:
-            message = await receive()
+            try:
+                message = await asyncio.wait_for(receive(), self.options.idle)
+            except asyncio.TimeoutError:
+                raise Refusal(408, f"The rest of the request did not come within {self.options.idle:g} s.") from None
             if message["type"] == "http.disconnect":
                 raise Refusal(400, "The request ended early.")
             part = message.get("body", b"")
