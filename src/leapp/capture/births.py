@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import itertools
 from typing import Any
 
@@ -41,10 +42,12 @@ class _Kept(ctypes.Structure):
     _fields_ = (("allocator", _Allocator), ("capsule", ctypes.c_char * 16))
 
 
-def _function(capsule: Any, index: int, *arguments: Any) -> Any:
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    table = ctypes.cast(pointer(capsule, None), ctypes.POINTER(ctypes.c_void_p))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+
+
+@functools.cache
+def _function(index: int, *arguments: Any) -> Any:
+    table = ctypes.cast(_pointer(multiarray._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
     return ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(table[index] or 0)
 
 
@@ -63,20 +66,18 @@ class Births:
         if self._name is not None or not supported():
             return
         with contextlib.suppress(AttributeError, ValueError, TypeError):
-            api = multiarray._ARRAY_API
-            before = _function(api, _GET_HANDLER)()
+            before = _function(_GET_HANDLER)()
             renamed = self._renamed(before, f"leapp {next(Births._numbers)}")
             if renamed is not None:
-                _function(api, _SET_HANDLER, ctypes.py_object)(renamed[0])
+                _function(_SET_HANDLER, ctypes.py_object)(renamed[0])
                 self._before, (self._mine, self._name) = before, renamed
 
     def end(self) -> None:
         """No array is new any more."""
         if self._name is None:
             return
-        api = multiarray._ARRAY_API
-        if _function(api, _GET_HANDLER)() is self._mine:  # else somebody chose another allocator meanwhile
-            _function(api, _SET_HANDLER, ctypes.py_object)(self._before)
+        if _function(_GET_HANDLER)() is self._mine:  # else somebody chose another allocator meanwhile
+            _function(_SET_HANDLER, ctypes.py_object)(self._before)
         self._name = self._mine = self._before = None
 
     def is_new(self, array: np.ndarray[Any, Any]) -> bool:
@@ -86,9 +87,7 @@ class Births:
     @staticmethod
     def _renamed(before: Any, name: str) -> tuple[Any, str] | None:
         """A capsule with the same allocator under another name. Arrays use it as long as they live, so it is never freed."""
-        pointer = ctypes.pythonapi.PyCapsule_GetPointer
-        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-        old = _Allocator.from_address(pointer(before, _CAPSULE))
+        old = _Allocator.from_address(_pointer(before, _CAPSULE))
         if old.version != _VERSION or old.name.decode() != multiarray.get_handler_name():
             return None
         allocate = ctypes.pythonapi.PyMem_RawMalloc

@@ -67,7 +67,7 @@ class Kind:
 
     __slots__ = (
         "autograd", "call", "dynamic", "factory", "hidden_writes", "identity", "looks_at", "may_mask", "metadata",
-        "name", "random", "rewritten", "setter", "shape", "statistics", "tracks_grad", "write_keywords", "writes",
+        "name", "plain", "random", "rewritten", "setter", "shape", "statistics", "tracks_grad", "write_keywords", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -105,6 +105,11 @@ class Kind:
         )
         self.identity = packet in _IDENTITIES or self.name in _IDENTITIES
         self.autograd = self.name in _RUNS_AUTOGRAD or func is torch.autograd.grad
+        #: Nothing of the above: such a call computes new tensors from its arguments.
+        self.plain = schema is None and not (
+            self.writes or self.hidden_writes or self.statistics or self.random or self.may_mask or self.factory
+            or self.rewritten or self.metadata or self.autograd or self.setter
+        )  # fmt: skip
 
 
 def _identify(func: Any) -> tuple[str, Callable[..., Any], bool]:

@@ -15,12 +15,15 @@ __all__ = ["constant_names"]
 def constant_names(program: Program, modules: Iterable[weakref.ref[torch.nn.Module]]) -> dict[int, str]:
     """A unique dotted name for each constant slot. ``modules`` are those called, outermost first."""
     known: dict[int, str] = {}
+    within: set[int] = set()
     for ref in modules:
         module = ref()
-        if module is None:
+        if module is None or id(module) in within:
             continue
-        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            known.setdefault(id(tensor), name)
+        for path, part in module.named_modules():
+            within.add(id(part))
+            for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
+                known.setdefault(id(tensor), f"{path}.{name}" if path else name)
     names: dict[int, str] = {}
     taken: set[str] = set()
     passed: set[str] = set()

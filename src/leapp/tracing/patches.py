@@ -29,6 +29,8 @@ __all__ = ["FunctionPatch", "Patches", "check_patches"]
 
 # What these import from one another is theirs.
 _DEFINING = frozenset({"numpy", "torch", "leapp", *sys.stdlib_module_names})
+_defining: set[str] = set()
+"""The loaded modules of these, as far as they have been seen: there are hundreds."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,11 @@ def _forget_reducer() -> None:
     copyreg.dispatch_table.pop(torch.Tensor, None)
 
 
-@functools.cache
-def _is_foreign(module: str) -> bool:
-    return module.partition(".")[0] not in _DEFINING
+def _foreign(modules: Iterable[str]) -> set[str]:
+    """Those that may have imported what is replaced by name."""
+    unknown = set(modules) - _defining
+    _defining.update(name for name in unknown if name.partition(".")[0] in _DEFINING)
+    return unknown - _defining
 
 
 class Patches:
@@ -121,9 +125,9 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
         self._replaced: dict[int, Any] = {}
         """The replacements of functions, by the identity of what they replace and by their own."""
-        self._before: dict[str, int] = {}
-        self._treated: dict[str, int] = {}
-        """The modules that are taken care of, and those of them that were there before, each with its identity."""
+        self._before: dict[str, Any] = {}
+        self._treated: dict[str, Any] = {}
+        """The modules that are taken care of, and those of them that were there before."""
         self._importing = 0
         self._types: list[tuple[Any, str, Any, Any]] = []
         """Replaced classes, which compiled modules insist on when they are imported: owner, name, class, replacement."""
@@ -131,7 +135,7 @@ class Patches:
     def install(self) -> None:
         """Put everything in place; nothing stays if one of them fails."""
         try:
-            self._before = {n: id(m) for n, m in list(sys.modules.items())}
+            self._before = dict(sys.modules)
             self._follow_imports()
             self._run_compiled_code_eagerly()
             self._keep_fast_paths()
@@ -161,8 +165,8 @@ class Patches:
                 setattr(sys.modules[name], attribute, names[attribute].__wrapped__)
 
     @staticmethod
-    def _new_modules(known: Mapping[str, int]) -> list[str]:
-        return [n for n, m in list(sys.modules.items()) if known.get(n) != id(m)]
+    def _new_modules(known: Mapping[str, Any]) -> list[str]:
+        return [n for n, m in dict(sys.modules).items() if known.get(n) is not m]
 
     def _replace(self, module: Any, name: str, replacement: Any) -> None:
         original = getattr(module, name, None)
@@ -182,11 +186,13 @@ class Patches:
                     self._types.append((owner, name, getattr(owner, name), replacement))
                 self._replaced[id(getattr(owner, name))] = self._replaced[id(replacement)] = replacement
             self._replace(owner, name, replacement)
-        self._replace_by_name(list(sys.modules))
+        self._replace_by_name(sys.modules)
 
     def _replace_by_name(self, modules: Iterable[str]) -> None:
-        for module in [sys.modules[n] for n in modules if _is_foreign(n) and n in sys.modules]:
+        for module in [sys.modules[n] for n in _foreign(modules) if n in sys.modules]:
             names = getattr(module, "__dict__", {})
+            if self._replaced.keys().isdisjoint(map(id, names.values())):
+                continue
             for name in [n for n, value in names.items() if id(value) in self._replaced]:
                 found = self._replaced[id(names[name])]
                 if names[name] is found:
@@ -248,7 +254,7 @@ class Patches:
 
     def _treat_new_modules(self) -> None:
         new = self._new_modules(self._treated)
-        self._treated.update((n, id(sys.modules[n])) for n in new)
+        self._treated.update((n, sys.modules[n]) for n in new)
         self._replace_by_name(new)
         self._follow_runtime(new)
         if self._follow_arrays and self._recorder.arrays.on_first_use is None:
