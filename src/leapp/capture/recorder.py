@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -42,9 +42,24 @@ _PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.D
     torch._C.DispatchKey.PythonTLSSnapshot
 )
 _TEXT = frozenset({"__repr__", "__str__", "__format__"})
-_Silent = torch._C._ExcludeDispatchKeyGuard
+_silent: Callable[..., Any] = torch._C._ExcludeDispatchKeyGuard
 _any_autocast = torch._C._is_any_autocast_enabled
 _functorch_level = torch._C._functorch.peek_interpreter_stack
+
+
+class _Silence:
+    """No mode sees what this thread does inside."""
+
+    __slots__ = ("_dispatch", "_function")
+
+    def __enter__(self) -> None:
+        self._dispatch, self._function = _silent(_PYTHON_KEYS), torch._C.DisableTorchFunction()
+        self._dispatch.__enter__()
+        self._function.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._function.__exit__(None, None, None)
+        self._dispatch.__exit__(None, None, None)
 
 
 class _On(threading.local):
@@ -206,11 +221,10 @@ class Recorder:
             self.autograd = self.autograd or (alias.requires_grad and torch.is_grad_enabled())
         return alias
 
-    @contextmanager
-    def silence(self) -> Iterator[None]:
+    @staticmethod
+    def silence() -> _Silence:
         """Run leapp's own tensor code unseen by the modes."""
-        with _Silent(_PYTHON_KEYS), torch._C.DisableTorchFunction():
-            yield
+        return _Silence()
 
     # -- provenance ----------------------------------------------------------------------------------------------------
 
@@ -281,7 +295,7 @@ class Recorder:
         return self.record(tape, func, kind, args, kwargs, leaves)
 
     def plain(self, func: Any, kind: Kind, args: tuple[Any, ...]) -> Any:
-        """``called`` for most calls, cheaper: one new tensor, made from numbers and from tensors that the one open node knows."""
+        """``called`` for most calls, cheaper: one new tensor from numbers and from tensors that the one open node knows."""
         tape = self.tapes[0]
         known = tape.known
         recorded, reads = [], []
@@ -594,9 +608,9 @@ class _FunctionMode(TorchFunctionMode):
         ):
             return self._aside(func, kind, args, kwargs)
         if recorder.shared:
-            with recorder.lock, _Silent(_PYTHON_KEYS):
+            with recorder.lock, _silent(_PYTHON_KEYS):
                 return recorder.called(func, kind, args, kwargs, whole=True)
-        with _Silent(_PYTHON_KEYS):
+        with _silent(_PYTHON_KEYS):
             if kind.plain and not kwargs and len(recorder.tapes) == 1 and not recorder.dynamic:
                 return recorder.plain(func, kind, args)
             return recorder.called(func, kind, args, kwargs, whole=True)
@@ -606,7 +620,7 @@ class _FunctionMode(TorchFunctionMode):
         if kind.metadata or kind.rewritten:
             leaves = list(tensors(args))
             if leaves and not torch._C._functorch.is_functorch_wrapped_tensor(leaves[0]):
-                with _Silent(_PYTHON_KEYS):
+                with _silent(_PYTHON_KEYS):
                     return self.recorder.called(func, kind, args, kwargs, whole=True)
         for number in numbers((args, kwargs)) if self.recorder.batched else ():
             number.owner.bake(f"{kind.name} is recorded as its single operations, which take the batch size as a plain number")

@@ -6,6 +6,7 @@ Legal states: *open* (first pass, a tape is recording), *finished* (``output_ten
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -185,4 +186,9 @@ class NodeTrace:
 
 def dtype_name(t: torch.Tensor) -> str:
     """The dtype as the YAML spells it."""
-    return str(t.dtype).removeprefix("torch.")
+    return _spelled(t.dtype)
+
+
+@functools.cache
+def _spelled(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

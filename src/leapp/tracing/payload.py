@@ -75,10 +75,7 @@ def leaf_names(items: Sequence[Entry]) -> list[str]:
         return leaf
 
     for name, value, _ in items:
-        if is_leaf(value):
-            visit(name, value)
-        else:
-            map_leaves(name, value, visit, lambda *_: None)
+        map_leaves(name, value, visit, lambda *_: None)
     return names
 
 
@@ -100,6 +97,8 @@ def map_leaves(name: str, value: Any, visit: Callable[[str, Any], Any], other: C
 
     ``other`` is told of what is neither a tensor nor a container; such values stay as they are.
     """
+    if is_leaf(value):
+        return visit(name, value)
 
     def walk(path: str, item: Any) -> Any:
         if is_leaf(item):

@@ -9,8 +9,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -49,13 +48,31 @@ Given = dict[str, tuple[Tensor, TensorSemantics | None]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _one_thread_at_a_time(function: F) -> F:
+def _annotation(function: F) -> F:
+    """One thread at a time, and what leapp itself does with tensors is not seen."""
+
     @functools.wraps(function)
     def call(self: Session, *args: Any, **kwargs: Any) -> Any:
-        with self.recorder.lock:
+        with self.recorder.lock, self.recorder.silence():
             return function(self, *args, **kwargs)
 
     return call  # type: ignore[return-value]
+
+
+class _Located:
+    """Say of a malformed payload where it was given."""
+
+    __slots__ = ("_call", "_node")
+
+    def __init__(self, node: str, call: str) -> None:
+        self._node, self._call = node, call
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if isinstance(error, LeappError):
+            raise type(error)(f"{self._call} for node '{self._node}' at {where()}: {error}") from None
 
 
 class _Running(threading.local):
@@ -91,7 +108,6 @@ class Session:
         Recorder.current = self.recorder
         self._listen()
         self.recorder.arrays.begin()
-        self._hook = torch.nn.modules.module.register_module_forward_pre_hook(self._module_called)
 
     def end(self) -> None:
         """Stop listening; open nodes stay unfinished."""
@@ -100,9 +116,7 @@ class Session:
                 self._look_after(node)
         Recorder.current = None
         self.recorder.remove()
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        self._watch_modules(False)
         for node in self.nodes.values():
             if node.tape is not None and node.tape.open:
                 self.recorder.close(node.tape)
@@ -168,11 +182,21 @@ class Session:
 
     def _listen(self) -> None:
         """Listen in this thread. Inside a node that ran twice nothing is new, so it runs at full speed."""
-        entered = [n for n in self.nodes.values() if n.finished and n.in_pass]
-        if entered and not self.recorder.tapes and all(n.passes > 1 for n in entered):
+        recording = bool(self.recorder.tapes)
+        entered = [] if recording else [n for n in self.nodes.values() if n.finished and n.in_pass]
+        if entered and all(n.passes > 1 for n in entered):
             self.recorder.remove()
         else:
             self.recorder.listen()
+        self._watch_modules(recording)
+
+    def _watch_modules(self, on: bool) -> None:
+        """Be told of the modules that an open node calls. Being told slows every module down."""
+        if on and self._hook is None:
+            self._hook = torch.nn.modules.module.register_module_forward_pre_hook(self._module_called)
+        elif not on and self._hook is not None:
+            self._hook.remove()
+            self._hook = None
 
     def _tape(self, name: str) -> Any:
         return None if name in self.non_traced else self.recorder.open(name, self.dynamic_batch)
@@ -198,21 +222,13 @@ class Session:
             if node.tape is not None:
                 port.slot = node.tape.declare(alias, port.batch).slot
 
-    @contextmanager
-    def _located(self, node: str, call: str) -> Iterator[None]:
-        """Say of a malformed payload where it was given."""
-        try:
-            yield
-        except LeappError as error:
-            raise type(error)(f"{call} for node '{node}' at {where()}: {error}") from None
-
     # -- inputs --------------------------------------------------------------------------------------------------------
 
-    @_one_thread_at_a_time
+    @_annotation
     def input_tensors(self, node_name: str, payload: Any, batch: int | str | None = "auto") -> Any:
         """See :meth:`leapp.annotations.Annotate.input_tensors`."""
         check_batch_axis(batch)
-        with self._located(node_name, "input_tensors()"):
+        with _Located(node_name, "input_tensors()"):
             items = entries(payload)
             leaf_names(items)
         node = self._open(node_name)
@@ -280,23 +296,22 @@ class Session:
             raise AnnotationTypeError(
                 f"node '{node.name}', port '{name}' (at {at}): a {form} tensor cannot be a port. Pass a dense tensor."
             )
-        with self.recorder.silence():
-            if node.finished:
-                return self._again(node, name, t, role, at)
-            existing = node.inputs.get(name)
-            if existing is not None:
-                return self._declared_twice(node, existing, t, role, semantics, at, batch)
-            source = self.sources.find(node, name, t, at) if role == "input" else None
-            buffers.check_name(node, name, at)
-            port = InputPort(name, dtype_name(t), tuple(t.shape), role, None, at, semantics, source, batch)
-            node.current.inputs[name] = snapshot(t)
-            node.inputs[name] = port
-            alias = t
-            if node.tape is not None:
-                alias = self.recorder.declare(node.tape, t, checked_axis(node, port, t.dim()))
-                port.slot = node.tape.inputs[-1]
-            node.aliases[name] = (t, alias)
-            return alias
+        if node.finished:
+            return self._again(node, name, t, role, at)
+        existing = node.inputs.get(name)
+        if existing is not None:
+            return self._declared_twice(node, existing, t, role, semantics, at, batch)
+        source = self.sources.find(node, name, t, at) if role == "input" else None
+        buffers.check_name(node, name, at)
+        port = InputPort(name, dtype_name(t), tuple(t.shape), role, None, at, semantics, source, batch)
+        node.current.inputs[name] = snapshot(t)
+        node.inputs[name] = port
+        alias = t
+        if node.tape is not None:
+            alias = self.recorder.declare(node.tape, t, checked_axis(node, port, t.dim()))
+            port.slot = node.tape.inputs[-1]
+        node.aliases[name] = (t, alias)
+        return alias
 
     def _declared_twice(
         self,
@@ -359,12 +374,12 @@ class Session:
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def _states(self, node_name: str, call: str, payload: Any) -> list[Entry]:
-        with self._located(node_name, call):
+        with _Located(node_name, call):
             if isinstance(payload, dict):
                 refuse_nested_state(payload)
             return entries(payload)
 
-    @_one_thread_at_a_time
+    @_annotation
     def state_tensors(self, node_name: str, payload: Any, batch: int | str | None = "auto") -> Any:
         """See :meth:`leapp.annotations.Annotate.state_tensors`."""
         check_batch_axis(batch)
@@ -373,7 +388,7 @@ class Session:
         node = self._open(node_name)
         return unpack([self._declare_leaf(node, n, v, "state", s, batch) for n, v, s in items])
 
-    @_one_thread_at_a_time
+    @_annotation
     def update_state(self, node_name: str, payload: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.update_state`."""
         items = self._states(node_name, "update_state()", payload)
@@ -391,8 +406,7 @@ class Session:
                 port = self._declare_late(node, name, t, semantics, at)
             node.check(port, t, "state", at)
             if node.tape is not None and not node.finished:
-                with self.recorder.silence():
-                    self._require_computed(node, name, t, at)
+                self._require_computed(node, name, t, at)
             if port.semantics is None:
                 port.semantics = semantics
             node.updates[name] = (t, at)
@@ -421,13 +435,12 @@ class Session:
                 f"node '{node.name}' has no state '{name}' (update_state() at {at}).{nearest(name, node.inputs)} "
                 "Declare it with annotate.state_tensors() first."
             )
-        with self.recorder.silence():
-            zeros = torch.zeros_like(t)
+        zeros = torch.zeros_like(t)
         self._declare(node, name, zeros, "state", semantics)
         node.late.add(name)
         return node.inputs[name]
 
-    @_one_thread_at_a_time
+    @_annotation
     def register_buffer(self, node_name: str, payload: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.register_buffer`."""
         node = self._node(node_name, "register_buffer()")
@@ -443,8 +456,7 @@ class Session:
             values = payload if isinstance(payload, (list, tuple)) else [payload]
             items = [(f"buffer_{node.registered + i}", t) for i, t in enumerate(values)]
             node.registered += len(values)
-        with self.recorder.silence():
-            return unpack([self._register(node, name, self._tensor(t, node, name), at) for name, t in items])
+        return unpack([self._register(node, name, self._tensor(t, node, name), at) for name, t in items])
 
     def _register(self, node: NodeTrace, name: str, t: Tensor, at: Where) -> Tensor:
         if node.finished:
@@ -465,7 +477,7 @@ class Session:
         buffers.track(node, name, TrackedBuffer(name, t, fresh=self.recorder.ages.is_fresh(t)), at)
         return t
 
-    @_one_thread_at_a_time
+    @_annotation
     def module(self, node_name: str, model: torch.nn.Module, buffer_names: list[str] | None) -> None:
         """See :meth:`leapp.annotations.Annotate.module`."""
         self._node(node_name, "module()")
@@ -482,9 +494,8 @@ class Session:
                 f"annotate.module('{node_name}') at {at}: the module has no buffer '{unknown[0]}'."
                 f"{nearest(unknown[0], known)}"
             )
-        with self.recorder.silence():
-            for name in known if buffer_names is None else buffer_names:
-                self._track(node, model, name, known[name], at)
+        for name in known if buffer_names is None else buffer_names:
+            self._track(node, model, name, known[name], at)
 
     def _track(self, node: NodeTrace, model: torch.nn.Module, name: str, t: Tensor, at: Where) -> None:
         path, _, leaf = name.rpartition(".")
@@ -509,17 +520,17 @@ class Session:
 
     # -- outputs -------------------------------------------------------------------------------------------------------
 
-    @_one_thread_at_a_time
+    @_annotation
     def output_tensors(self, node_name: str, payload: Any, static_outputs: Any = None, **kwargs: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.output_tensors`."""
         from leapp.export import check_params, resolve_backend
 
         known = ("export_with", "backend_params", "static_outputs", "graph_outputs")
-        with self._located(node_name, "output_tensors()"):
+        with _Located(node_name, "output_tensors()"):
             refuse_unknown(kwargs, known, "annotate.output_tensors()")
         node = self._node(node_name, "output_tensors()")
         at = where()
-        with self._located(node_name, "output_tensors()"):
+        with _Located(node_name, "output_tensors()"):
             backend = resolve_backend(kwargs.get("export_with"))
             params = dict(kwargs.get("backend_params") or {})
             check_params(backend, params)
@@ -549,27 +560,26 @@ class Session:
         return into
 
     def _finish(self, node: NodeTrace, ports: Given, static: Given, at: Where) -> None:
-        with self.recorder.silence():
-            tensors: dict[str, Tensor] = {}
-            node.outputs = {}
-            for name, (t, semantics) in ports.items():
-                slot = self._slot(node, t, name, at)
-                node.outputs[name] = OutputPort(name, dtype_name(t), tuple(t.shape), "output", slot, at, semantics)
-                tensors[name] = t
-            node.updates.update(buffers.resolve(node, self.recorder))
-            for name in [n for n in node.inputs if n in node.updates]:
-                self._state_output(node, name, at)
-                tensors[name] = node.updates[name][0]
-            for name, (t, semantics) in static.items():
-                self._static(node, name, t, semantics, at)
-                tensors[name] = t
-            if not node.outputs:
-                raise AnnotationError(f"node '{node.name}' (at {at}) declares no output. Name at least one tensor.")
-            if node.tape is not None:
-                self._close(node)
-            node.finished = True
-            node.order = sum(n.finished for n in self.nodes.values()) - 1
-            self._end_pass(node, tensors)
+        tensors: dict[str, Tensor] = {}
+        node.outputs = {}
+        for name, (t, semantics) in ports.items():
+            slot = self._slot(node, t, name, at)
+            node.outputs[name] = OutputPort(name, dtype_name(t), tuple(t.shape), "output", slot, at, semantics)
+            tensors[name] = t
+        node.updates.update(buffers.resolve(node, self.recorder))
+        for name in [n for n in node.inputs if n in node.updates]:
+            self._state_output(node, name, at)
+            tensors[name] = node.updates[name][0]
+        for name, (t, semantics) in static.items():
+            self._static(node, name, t, semantics, at)
+            tensors[name] = t
+        if not node.outputs:
+            raise AnnotationError(f"node '{node.name}' (at {at}) declares no output. Name at least one tensor.")
+        if node.tape is not None:
+            self._close(node)
+        node.finished = True
+        node.order = sum(n.finished for n in self.nodes.values()) - 1
+        self._end_pass(node, tensors)
         self._listen()
 
     def _state_output(self, node: NodeTrace, name: str, at: Where) -> None:
@@ -700,24 +710,23 @@ class Session:
                 f"output_tensors('{node.name}') at {at}: the node is finished and no new inputs were declared since. "
                 "Each pass declares its inputs, then its outputs."
             )
-        with self.recorder.silence():
-            tensors = {n: t for n, (t, _) in {**ports, **static}.items()}
-            for buffer in node.buffers:
-                now = buffer.tensor if buffer.module is None else getattr(buffer.module, buffer.name, None)
-                if now is not None and buffer.port in node.current.inputs:
-                    tensors[buffer.port] = now
-            tensors.update({n: t for n, (t, _) in node.updates.items()})
-            for name in tensors:
-                if name not in node.outputs:
-                    raise AnnotationError(
-                        f"node '{node.name}' (at {at}): '{name}' was no output in the first pass.{nearest(name, node.outputs)} "
-                        "Declare the same ports in every pass."
-                    )
-            node.missing(node.current.inputs, node.inputs, "input", at)
-            node.missing(tensors, node.outputs, "output", at)
-            for name, t in tensors.items():
-                node.check(node.outputs[name], t, "output", at)
-            self._end_pass(node, tensors)
+        tensors = {n: t for n, (t, _) in {**ports, **static}.items()}
+        for buffer in node.buffers:
+            now = buffer.tensor if buffer.module is None else getattr(buffer.module, buffer.name, None)
+            if now is not None and buffer.port in node.current.inputs:
+                tensors[buffer.port] = now
+        tensors.update({n: t for n, (t, _) in node.updates.items()})
+        for name in tensors:
+            if name not in node.outputs:
+                raise AnnotationError(
+                    f"node '{node.name}' (at {at}): '{name}' was no output in the first pass.{nearest(name, node.outputs)} "
+                    "Declare the same ports in every pass."
+                )
+        node.missing(node.current.inputs, node.inputs, "input", at)
+        node.missing(tensors, node.outputs, "output", at)
+        for name, t in tensors.items():
+            node.check(node.outputs[name], t, "output", at)
+        self._end_pass(node, tensors)
         self._listen()
 
     def _end_pass(self, node: NodeTrace, tensors: dict[str, Tensor]) -> None:
@@ -759,7 +768,7 @@ class Session:
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 
-    @_one_thread_at_a_time
+    @_annotation
     def mirror_leapp_tags(self, source: Any, target: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.mirror_leapp_tags`."""
         if isinstance(source, dict) and isinstance(target, dict) and source.keys() == target.keys():
@@ -773,17 +782,16 @@ class Session:
                 f"mirror_leapp_tags() at {at}: source and target differ in structure ({type(source).__name__}, "
                 f"{type(target).__name__}). Pass tensors, or containers of the same form."
             )
-        with self.recorder.silence():
-            if source.shape != target.shape or source.dtype != target.dtype or source.device != target.device:
-                raise AnnotationError(
-                    f"mirror_leapp_tags() at {at}: source is {dtype_name(source)} {list(source.shape)}, target is "
-                    f"{dtype_name(target)} {list(target.shape)}. They must be equal."
-                )
-            if not same_bits(source, target):
-                raise AnnotationError(
-                    f"mirror_leapp_tags() at {at}: source and target hold different values. It is for copies only."
-                )
-            self._mirror(source, target, at)
+        if source.shape != target.shape or source.dtype != target.dtype or source.device != target.device:
+            raise AnnotationError(
+                f"mirror_leapp_tags() at {at}: source is {dtype_name(source)} {list(source.shape)}, target is "
+                f"{dtype_name(target)} {list(target.shape)}. They must be equal."
+            )
+        if not same_bits(source, target):
+            raise AnnotationError(
+                f"mirror_leapp_tags() at {at}: source and target hold different values. It is for copies only."
+            )
+        self._mirror(source, target, at)
         return target
 
     def _mirror(self, source: Tensor, target: Tensor, at: Where) -> None:
@@ -804,7 +812,7 @@ class Session:
             logger.info("'%s' is called inside node '%s' at %s and is a part of it.", settings.name, caller.name, where())
         if caller is not None or self._running.depth:
             return function(*args, **kwargs)
-        with self.recorder.lock:
+        with self.recorder.lock, self.recorder.silence():
             node = self._open(settings.name)
             before = dict(node.inputs)
             owner = self_of(function, args)
@@ -849,7 +857,7 @@ class Session:
             raise AnnotationTypeError(
                 f"node '{settings.name}' (at {where()}): the decorated function returned None; a node needs outputs."
             )
-        with self._located(settings.name, "annotate.method()"):
+        with _Located(settings.name, "annotate.method()"):
             outputs = output_names_of(function, result, settings.output_names)
         self._publish_result(settings, outputs)
         return result

@@ -50,7 +50,7 @@ class Sources:
         return self._edge(node, port, found, at)
 
     def _refuse_unfinished(self, node: NodeTrace, port: str, t: Tensor, at: Where) -> None:
-        owner = self._recorder.owner([t])
+        owner = self._recorder.owner([t]) if self._recorder.tapes else None
         if owner is None or _is_untouched_input(owner, t):
             return
         if owner is not node.tape:
