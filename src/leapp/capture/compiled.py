@@ -15,6 +15,7 @@ from typing import Any
 
 from leapp.capture.arrays import Arrays
 from leapp.capture.plain import arrays_in
+from leapp.capture.traced import listening
 
 __all__ = ["Found", "compiled_callables", "reading", "running", "runtime_methods"]
 
@@ -22,7 +23,7 @@ Found = tuple[Any, str, Any]
 _SEEN_OTHERWISE = frozenset({"numpy", "torch", "functorch", "leapp", *sys.stdlib_module_names})
 # Names of types that C extensions, Cython, pybind11 and nanobind give their functions and methods.
 _FUNCTIONS = frozenset({"builtin_function_or_method", "cython_function_or_method", "fused_cython_function", "nb_func"})
-_RUNTIME = ("leapp.runtime.", "leapp.client.")
+_RUNTIME = ("leapp.runtime", "leapp.client")
 _HEAP, _MUTABLE = 1 << 9, 1 << 9 | 1 << 8  # of a class's flags: made at run time; the second is set where nothing may change
 _METHODS = _FUNCTIONS | {"method_descriptor", "instancemethod", "nb_method"}
 
@@ -39,24 +40,32 @@ def reading(arrays: Arrays, original: Callable[..., Any], name: str, package: st
     return read
 
 
-def runtime_methods(arrays: Arrays, modules: Iterable[str]) -> list[tuple[type, dict[str, Any]]]:
-    """The methods to replace in those classes of ``modules`` that run bundles."""
-    found: list[tuple[type, dict[str, Any]]] = []
-    for name in modules:
-        for kind in list(vars(sys.modules[name]).values()) if name.startswith(_RUNTIME) else ():
-            if isinstance(kind, type) and kind.__module__ == name:
-                methods = {n: v for n, v in vars(kind).items() if n == "__call__" or not n.startswith("_")}
-                methods = {n: v for n, v in methods.items() if isinstance(v, FunctionType) and not hasattr(v, "__wrapped__")}
-                found.append((kind, {n: running(arrays, v, f"{kind.__name__}.{n}") for n, v in methods.items()}))
+def runtime_methods(followed: set[type]) -> list[tuple[type, dict[str, Any]]]:
+    """The methods to replace in the loaded classes of leapp that run bundles, but for those ``followed`` already."""
+    packages = [sys.modules[name] for name in _RUNTIME if name in sys.modules]
+    modules = [module for package in packages for module in vars(package).values() if isinstance(module, ModuleType)]
+    found = [(kind, methods) for module in modules for kind, methods in _readers(module) if kind not in followed]
+    followed.update(kind for kind, _ in found)
     return found
 
 
-def running(arrays: Arrays, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+@functools.cache
+def _readers(module: ModuleType) -> list[tuple[type, dict[str, Any]]]:
+    kinds = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
+    return [(kind, {n: running(v, f"{kind.__name__}.{n}") for n, v in vars(kind).items() if _runs(n, v)}) for kind in kinds]
+
+
+def _runs(name: str, value: Any) -> bool:
+    return isinstance(value, FunctionType) and not hasattr(value, "__wrapped__") and (name == "__call__" or name[0] != "_")
+
+
+def running(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     """``original`` as a reader of traced tensors and arrays, of which it gets the tensors as such."""
 
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not arrays.listening or not arrays.concerned(arrays_in((args, kwargs))):
+        arrays = listening()
+        if arrays is None or not arrays.concerned(arrays_in((args, kwargs))):
             return original(*args, **kwargs)
         return arrays.read_out(name, original, args, kwargs, tensors=True)
 

@@ -43,7 +43,7 @@ def replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
     # They look at the types of numbers, and a traced number only passes for one.
     for module in (json, statistics):
         functions = [f for f in map(vars(module).get, module.__all__) if isinstance(f, FunctionType)]
-        found += [(module, f.__name__, running(arrays, f, f"{module.__name__}.{f.__name__}")) for f in functions]
+        found += [(module, f.__name__, running(f, f"{module.__name__}.{f.__name__}")) for f in functions]
     found.append((torch, "from_numpy", _from_numpy(arrays)))
     found.append((torch.Tensor, "__array_wrap__", _array_wrap(arrays)))
     found.append((torch.Tensor, "__array_function__", _array_function(arrays)))

@@ -128,6 +128,8 @@ class Patches:
         self._before: dict[str, Any] = {}
         self._treated: dict[str, Any] = {}
         """The modules that are taken care of, and those of them that were there before."""
+        self._running: set[type] = set()
+        """The classes of leapp that run bundles."""
         self._importing = 0
         self._types: list[tuple[Any, str, Any, Any]] = []
         """Replaced classes, which compiled modules insist on when they are imported: owner, name, class, replacement."""
@@ -145,7 +147,7 @@ class Patches:
             for kind, attributes in watched_methods():
                 self._undo.append(set_attributes(kind, attributes))
             self._replace_all([*watched(), *(self._follow_numpy() if self._follow_arrays else ())])
-            self._follow_runtime(self._before)
+            self._follow_runtime()
             self._treated = dict(self._before)
             for patch in self._patches:
                 self._replace(patch.module, patch.function_name, self._switch(patch))
@@ -256,15 +258,15 @@ class Patches:
         new = self._new_modules(self._treated)
         self._treated.update((n, sys.modules[n]) for n in new)
         self._replace_by_name(new)
-        self._follow_runtime(new)
+        self._follow_runtime()
         if self._follow_arrays and self._recorder.arrays.on_first_use is None:
             self._follow_compiled_code(new)
         if "torch._dynamo" in new:
             self._run_compiled_code_eagerly()
 
-    def _follow_runtime(self, modules: Iterable[str]) -> None:
+    def _follow_runtime(self) -> None:
         """Note which bundles read traced values."""
-        for kind, attributes in runtime_methods(self._recorder.arrays, modules):
+        for kind, attributes in runtime_methods(self._running):
             self._undo.append(set_attributes(kind, attributes))
 
     def _follow_compiled_code(self, modules: Iterable[str]) -> None:
