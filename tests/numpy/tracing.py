@@ -39,7 +39,7 @@ def trace(function: Callable[..., Any], inputs: Sequence[np.ndarray], where: Pat
         result = function(*values) if len(inputs) > 1 else function(values)
         results = list(result) if isinstance(result, (tuple, list)) else [result]
         annotate.output_tensors("n", {f"o{k}": r for k, r in enumerate(results)}, export_with="jit")
-        node = annotate._session.nodes["n"]
+        node = leapp.ExportManager().session.nodes["n"]
         escapes = [e.kind for e in node.tape.escapes]
         plain = [np.array(r) if isinstance(r, np.ndarray) else r for r in results]
         return Trace(plain, escapes, node.replay)
