@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import sys
 from typing import Any
@@ -29,6 +30,7 @@ def system_information(torch_version: str | None = None, cuda: str | None = None
     }
 
 
+@functools.cache
 def _leapp_version() -> str:
     # Slow to import, and only an exporter asks.
     from importlib.metadata import PackageNotFoundError, version
@@ -39,6 +41,7 @@ def _leapp_version() -> str:
         return "1.0.0.dev0"
 
 
+@functools.cache
 def _os_name() -> str:
     try:
         release = platform.freedesktop_os_release()

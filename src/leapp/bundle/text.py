@@ -5,6 +5,7 @@ The writer and the reader deal in dicts, lists and scalars. What the keys mean i
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -38,10 +39,30 @@ def _represent_text(dumper: Any, text: str) -> yaml.ScalarNode:
     return node
 
 
+_RESOLVER: Any = yaml.resolver.Resolver()
+_SHORT = 64
+
+
+def _tag(value: str, implicit: tuple[bool, bool]) -> str:
+    """The type that YAML sees in a scalar. A description says the same few words over and over."""
+    if len(value) <= _SHORT:
+        return _known_tag(value, implicit)
+    return str(_RESOLVER.resolve(yaml.ScalarNode, value, implicit))
+
+
+@functools.lru_cache(4096)
+def _known_tag(value: str, implicit: tuple[bool, bool]) -> str:
+    return str(_RESOLVER.resolve(yaml.ScalarNode, value, implicit))
+
+
 def _writer(base: Any) -> Any:
     """A writer in the layout of bundles, upon one that PyYAML has."""
+
+    def resolve(self: Any, kind: Any, value: Any, implicit: Any) -> Any:
+        return _tag(value, implicit) if kind is yaml.ScalarNode else base.resolve(self, kind, value, implicit)
+
     # An anchor would be legal YAML, but small readers on robots do not know them.
-    writer: Any = type("_Writer", (base,), {"ignore_aliases": lambda self, data: True})
+    writer: Any = type("_Writer", (base,), {"ignore_aliases": lambda self, data: True, "resolve": resolve})
     writer.add_representer(str, _represent_text)
     writer.add_representer(Flow, lambda dumper, data: dumper.represent_sequence(_PREFIX + "seq", data, flow_style=True))
     return writer
@@ -189,7 +210,7 @@ class _Builder:
             raise self._refuse(event, f"the tag {event.tag!r} is not allowed, a bundle holds plain data only")
         if not event.implicit[0]:
             return event.value
-        tag = self._loader.resolve(yaml.ScalarNode, event.value, (True, False)).removeprefix(_PREFIX)
+        tag = _tag(event.value, (True, False)).removeprefix(_PREFIX)
         if tag == "merge":
             raise self._refuse(event, "merge keys (<<) are not supported, write the keys out")
         convert = _SCALARS.get(tag)

@@ -30,6 +30,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.constants = constants
         self.found: list[Any] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is being compiled here; to say so to the compiler, torch would import it, which takes a second.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if isinstance(out, (bool, int, float, complex)):

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.source import ConstantSource
 from torch._export.utils import _special_op_to_preserve_cia
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
@@ -152,6 +151,11 @@ class _Listing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise _NotPlainError
         return value
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is being compiled here; to say so to the compiler, torch would import it, which takes a second.
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
@@ -308,6 +312,8 @@ def _follow(fakes: list[Any], fake: FakeTensorMode, axes: tuple[int | None, ...]
     chosen = next(((f, a) for f, a in zip(fakes, axes, strict=False) if a is not None), None)
     if chosen is None:
         return None
+    from torch._dynamo.source import ConstantSource  # slow to import, and few need it
+
     env = fake.shape_env
     assert env is not None
     source = ConstantSource("batch")

@@ -73,12 +73,13 @@ def export_onnx(job: ExportJob, directory: Path) -> ExportResult:
 
 @contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    # To set a level would clear what every logger of the process has cached.
+    before = logger.disabled
+    logger.disabled = True
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.disabled = before
 
 
 @contextmanager
@@ -220,6 +221,8 @@ def _has_complex(node: torch.fx.Node) -> bool:
 
 
 def _convert(model: ir.Model, opset: int) -> None:
+    if model.functions:
+        common.InlinePass()(model)
     have = model.opset_imports.get("")
     used = {node.op_type for node in model.graph.all_nodes() if not node.domain}
     if have is not None and not model.functions and all(_is_kept(kind, have, opset) for kind in used):
@@ -266,7 +269,7 @@ def _optimize(model: ir.Model, aten: AtenGraph, *, full: bool) -> None:
         named = any(value is not None and value.is_initializer() and value.name in weights for value in node.inputs)
         return False if named else None
 
-    passes: list[Any] = [common.InlinePass()] if model.functions else []
+    passes: list[Any] = []
     if full:
         limits = {"input_size_limit": 8192, "output_size_limit": 512 * 512}
         passes.append(_Fold(shape_inference=True, should_fold=should_fold, **limits))

@@ -12,18 +12,19 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._decomp import decomposition_table
 from torch.nn.utils.stateless import _reparametrize_module
 
 from leapp.errors import ExportError
 
-from .aten import AtenGraph, trace_aten
 from .job import ExportJob, ExportResult
 from .saving import save_archive
 from .spelling import Spelled
+
+if TYPE_CHECKING:
+    from .aten import AtenGraph
 
 __all__ = ["argument_names", "export_torchscript", "trace_function"]
 
@@ -100,10 +101,10 @@ def trace_function(job: ExportJob) -> Any:
         traced: Any = torch._C._create_function_from_trace(
             "forward", forward, example, lambda _value: "", strict, False, argument_names(job.input_names)
         )
-    graph = _without_sources(traced.graph)
+    graph = traced.graph
     torch._C._jit_pass_dce(graph)
     torch._C._jit_pass_constant_pooling(graph)  # type: ignore[attr-defined]
-    return torch._C._create_function_from_graph("forward", graph)
+    return torch._C._create_function_from_graph("forward", _without_sources(graph))
 
 
 def _trace_functional(job: ExportJob, error: Exception) -> Any:
@@ -113,6 +114,9 @@ def _trace_functional(job: ExportJob, error: Exception) -> Any:
         Exception: ``error``, if this fails too.
     """
     try:
+        from torch._decomp import decomposition_table
+
+        from .aten import trace_aten
         from .operators import DECOMPOSITIONS
 
         lists = {op: function for op, function in DECOMPOSITIONS.items() if "_foreach_" in str(op)}
@@ -148,7 +152,7 @@ def _without_sources(traced: Any) -> Any:
     for value in traced.inputs():
         values[value.unique()] = graph.addInput(value.debugName())
     for node in traced.nodes():
-        if any(True for _ in node.blocks()):
+        if next(node.blocks(), None) is not None:
             return traced
         copy = graph.create(node.kind(), [values[value.unique()] for value in node.inputs()], node.outputsSize())
         copy.copyAttributes(node)
