@@ -190,10 +190,11 @@ class Cells(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.gru, self.lstm, self.rnn = nn.GRUCell(4, 6), nn.LSTMCell(4, 6), nn.RNNCell(4, 6)
+        self.relu, self.bare = nn.RNNCell(4, 6, nonlinearity="relu"), nn.GRUCell(4, 6, bias=False)
 
     def forward(self, x: torch.Tensor, h: torch.Tensor) -> Any:
         hx, cx = self.lstm(x, (h, h))
-        return self.gru(x, h), hx, cx, self.rnn(x, h)
+        return self.gru(x, h), hx, cx, self.rnn(x, h), self.relu(x, h), self.bare(x, h)
 
 
 class Transformer(nn.Module):
