@@ -13,7 +13,7 @@ import torch
 from leapp.errors import InputError, UnknownPortError
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
-from tests.runtime.bundles import BACKENDS, Scale, Stage, array, chain, loop, memory, write_bundle
+from tests.runtime.bundles import BACKENDS, Scale, Stage, array, chain, held, loop, memory, write_bundle
 
 FACES = (Pipeline, InferenceManager)
 
@@ -134,23 +134,23 @@ def test_manager_attributes_that_clients_read(tmp_path):
     assert [entry["shape"] for entry in node.input_descriptions] == [[2], [2]]
     assert node.output_descriptions[0]["name"] == "mo"
     out = manager.run_policy({"p/obs": torch.tensor([1.0, 1.0])})
-    held = manager.value_dict
-    assert torch.equal(held["==out=="]["p/a"], out["p/a"])
-    assert torch.equal(held["p"]["mem"], out["f/mo"])
-    assert torch.equal(held["f"]["prev"], out["f/mo"])
-    assert held["f"]["c"].tolist() == [2.0, 3.0]
-    held["p"]["mem"].zero_()
+    kept = manager.value_dict
+    assert torch.equal(kept["==out=="]["p/a"], out["p/a"])
+    assert torch.equal(kept["p"]["mem"], out["f/mo"])
+    assert torch.equal(kept["f"]["prev"], out["f/mo"])
+    assert kept["f"]["c"].tolist() == [2.0, 3.0]
+    kept["p"]["mem"].zero_()
     assert torch.equal(manager.state()["p/mem"], out["f/mo"])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_node_can_be_called_alone_without_moving_state(tmp_path, backend):
     manager = InferenceManager(loop(tmp_path, backend, backend))
-    before = manager.state()
+    before = held(manager)
     c, prev = torch.randn(2), torch.randn(2)
     (got,) = manager.nodes["f"](c, prev)
     torch.testing.assert_close(got, 0.5 * c + 0.25 * prev)
-    assert all(torch.equal(v, before[k]) for k, v in manager.state().items())
+    np.testing.assert_equal(held(manager), before)
     with pytest.raises(InputError, match="takes 2 inputs, got 1"):
         manager.nodes["f"](c)
 
