@@ -51,7 +51,7 @@ def export_torchscript(job: ExportJob, directory: Path) -> ExportResult:
     path = directory / f"{job.node}.pt"
     try:
         function = trace_function(job)
-    except Exception as error:
+    except Exception as error:  # whatever the tracer cannot take, the functional graph may
         function = _trace_functional(job, error)
     if job.params.get("check_trace"):
         _compare_with_eager(job, function)
@@ -124,7 +124,7 @@ def _trace_functional(job: ExportJob, error: Exception) -> Any:
         bits = {torch.ops.aten.view.dtype: torch.ops.aten.view_copy.dtype}
         graph = trace_aten(job.module, job.example, {**backward, **lists, **bits}, (), job.batch_axes)
         return trace_function(replace(job, module=_Functional(graph)))
-    except Exception:
+    except Exception:  # the first failure is the one that says something of the user's code
         raise error from None
 
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ def _annotation(function: F) -> F:
         with self.recorder.lock, self.recorder.silence():
             return function(self, *args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    return cast(F, call)
 
 
 class _Located:
