@@ -40,14 +40,18 @@ def replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
     ]
     found.append((np.vectorize, "__call__", reading(arrays, np.vectorize.__call__, "np.vectorize")))
     found.append((np.lib.stride_tricks, "as_strided", _as_strided(arrays)))
-    # They look at the types of numbers, and a traced number only passes for one.
-    for module in (json, statistics):
-        functions = [f for f in map(vars(module).get, module.__all__) if isinstance(f, FunctionType)]
-        found += [(module, f.__name__, running(f, f"{module.__name__}.{f.__name__}")) for f in functions]
+    found += _readers_of_numbers()
     found.append((torch, "from_numpy", _from_numpy(arrays)))
     found.append((torch.Tensor, "__array_wrap__", _array_wrap(arrays)))
     found.append((torch.Tensor, "__array_function__", _array_function(arrays)))
     return found
+
+
+@functools.cache
+def _readers_of_numbers() -> list[tuple[Any, str, Any]]:
+    """They look at the types of numbers, and a traced number only passes for one."""
+    functions = [(m, f) for m in (json, statistics) for f in map(vars(m).get, m.__all__) if isinstance(f, FunctionType)]
+    return [(module, f.__name__, running(f, f"{module.__name__}.{f.__name__}")) for module, f in functions]
 
 
 def _maker(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:

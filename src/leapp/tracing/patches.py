@@ -168,7 +168,8 @@ class Patches:
 
     @staticmethod
     def _new_modules(known: Mapping[str, Any]) -> list[str]:
-        return [n for n, m in dict(sys.modules).items() if known.get(n) is not m]
+        now = dict(sys.modules)
+        return [] if now == known else [n for n, m in now.items() if known.get(n) is not m]
 
     def _replace(self, module: Any, name: str, replacement: Any) -> None:
         original = getattr(module, name, None)
