@@ -93,8 +93,8 @@ def fleet(bundle: Path, paths: list[Path], workers: int | None) -> Moments:
 
 
 def rates(moments: Moments) -> tuple[float, float]:
-    """Recordings a second by both clocks, over the last four fifths: by then every worker is at work."""
-    first = len(moments) // 5
+    """Recordings a second by both clocks, over the second half: by then every worker is at work."""
+    first = len(moments) // 2
     # Results arrive a task at a time, so several have the same moment; the count begins after all of them.
     while moments[first + 1][0] < moments[first][0] + 0.01:
         first += 1
