@@ -128,6 +128,13 @@ def test_what_cannot_be_told_is_refused():
         other.open(lambda: None)
 
 
+def test_files_in_the_working_directory_are_not_run(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    with Apart() as other:
+        assert other.open(operator.itemgetter, "x")({"x": 3}) == 3
+
+
 def test_no_interpreter_is_started_by_an_application(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/opt/simulator/kit")
     with Apart() as other, pytest.raises(ApartError, match="is no Python interpreter"):

@@ -34,7 +34,15 @@ _HEAD = 8
 """Bytes that say how long a message is."""
 
 _READY = b"leapp: ready\n"
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from leapp.check.apart import serve; serve(*sys.argv[2:])"
+_START = """
+import sys
+sys.path = sys.path[sys.path[0] == "":]
+import json
+sys.path[:] = json.loads(sys.argv[1])
+from leapp.check.apart import serve
+serve(*sys.argv[2:])
+"""
+# The first step keeps a json.py in the working directory out of it, which this process would not import either.
 
 
 class ApartError(Exception):
