@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from leapp.capture.recorder import Recorder
-from leapp.capture.replay import Replay, cut
 from leapp.capture.source import Where, where
 from leapp.capture.tape import snapshot
 from leapp.errors import (
@@ -32,19 +31,18 @@ from leapp.semantics import TensorSemantics
 from leapp.tracing import buffers
 from leapp.tracing.attributes import Attributes
 from leapp.tracing.batching import check_batch_axis, checked_axis
-from leapp.tracing.constants import constant_names
+from leapp.tracing.finishing import Finisher, Given
 from leapp.tracing.log import logger
 from leapp.tracing.method import MethodNode, bind_arguments, output_names_of, self_of
-from leapp.tracing.node import InputPort, NodeTrace, OutputPort, Role, Sample, TrackedBuffer, dtype_name
+from leapp.tracing.node import InputPort, NodeTrace, Role, Sample, TrackedBuffer, dtype_name
 from leapp.tracing.payload import Entry, Loans, entries, leaf_names, map_leaves, refuse_nested_state, unpack
 from leapp.tracing.sources import Sources, same_bits
-from leapp.tracing.undeclared import contradicts, rewritten_constants
+from leapp.tracing.undeclared import contradicts
 
 __all__ = ["Session"]
 
 Tensor = torch.Tensor
 _CHECKED = 100
-Given = dict[str, tuple[Tensor, TensorSemantics | None]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -98,6 +96,7 @@ class Session:
         """The number of the present pass."""
         self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}
         self.attributes = Attributes()
+        self.finisher = Finisher(self.recorder, self.attributes, self.modules, escapes)
         self._hook: Any = None
         self._running = _Running()
 
@@ -131,7 +130,7 @@ class Session:
         """Decide what only all passes together can tell: which registered tensors are state."""
         for node in self.nodes.values():
             if node.finished and not node.settled:
-                self._settle(node)
+                self.finisher.settle(node)
                 node.settled = True
 
     def _module_called(self, module: torch.nn.Module, _: Any) -> None:
@@ -560,149 +559,11 @@ class Session:
         return into
 
     def _finish(self, node: NodeTrace, ports: Given, static: Given, at: Where) -> None:
-        tensors: dict[str, Tensor] = {}
-        node.outputs = {}
-        for name, (t, semantics) in ports.items():
-            slot = self._slot(node, t, name, at)
-            node.outputs[name] = OutputPort(name, dtype_name(t), tuple(t.shape), "output", slot, at, semantics)
-            tensors[name] = t
-        node.updates.update(buffers.resolve(node, self.recorder))
-        for name in [n for n in node.inputs if n in node.updates]:
-            self._state_output(node, name, at)
-            tensors[name] = node.updates[name][0]
-        for name, (t, semantics) in static.items():
-            self._static(node, name, t, semantics, at)
-            tensors[name] = t
-        if not node.outputs:
-            raise AnnotationError(f"node '{node.name}' (at {at}) declares no output. Name at least one tensor.")
-        if node.tape is not None:
-            self._close(node)
+        tensors = self.finisher.finish(node, ports, static, at)
         node.finished = True
         node.order = sum(n.finished for n in self.nodes.values()) - 1
         self._end_pass(node, tensors)
         self._listen()
-
-    def _state_output(self, node: NodeTrace, name: str, at: Where) -> None:
-        t, place = node.updates[name]
-        port = node.inputs[name]
-        if name in node.outputs:
-            raise AnnotationError(
-                f"node '{node.name}': '{name}' is both a state (declared at {port.where}) and an output (at {at}). "
-                "Rename one of them."
-            )
-        node.check(port, t, "state", place)
-        slot = self._slot(node, t, name, place)
-        node.outputs[name] = OutputPort(name, port.dtype, port.shape, "state", slot, place, port.semantics)
-
-    def _slot(self, node: NodeTrace, t: Tensor, name: str, at: Where) -> int | None:
-        """The slot of an output value, which must be computed from the node's inputs."""
-        if node.tape is None:
-            return None
-        owner = self.recorder.owner([t])
-        ref = node.tape.find(t) if owner is node.tape else None
-        if ref is None and name in node.inputs and node.inputs[name].role == "state":
-            return node.tape.constant(t).slot  # a buffer that was re-assigned to a constant
-        if ref is not None:
-            return ref.slot
-        if node.backend is None:
-            return None
-        whose = f" It belongs to node '{owner.node}'." if owner is not None else ""
-        escapes = "".join(f"\n  {e.kind} at {e.where}: {e.where.text}" for e in node.tape.escapes[:5])
-        raise TraceError(
-            f"node '{node.name}', output '{name}' (at {at}) is a {type(t).__name__} that is not computed from the node's "
-            f"inputs.{whose} Pass a constant as static_outputs=; if it should depend on the inputs, their values left the "
-            f"graph on the way:{escapes or ' declare them with input_tensors() before the computation.'}"
-        )
-
-    def _static(self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where) -> None:
-        if name in node.outputs:
-            raise AnnotationError(f"node '{node.name}' (at {at}) has two outputs called '{name}'. Rename one of them.")
-        if self.recorder.owner([t]) is not None:
-            raise TraceError(
-                f"node '{node.name}', static output '{name}' (at {at}) is computed from the inputs of a node. "
-                "Declare it among the regular outputs."
-            )
-        slot = None if node.tape is None else node.tape.constant(t).slot
-        node.outputs[name] = OutputPort(name, dtype_name(t), tuple(t.shape), "static", slot, at, semantics)
-
-    def _close(self, node: NodeTrace) -> None:
-        """Stop recording, drop the inputs that reach no output, and cut the program out of the tape."""
-        tape = node.require_traced()
-        ages = self.recorder.ages
-        carried = {s: True for s, c in tape.constants.items() if ages.carried(c.origins)}
-        received = {s: False for s, c in tape.constants.items() if ages.received(c.origins)}
-        replaced = self._replaced(node)
-        self.recorder.close(tape)
-        if node.backend is None and any(p.slot is None for p in node.outputs.values()):
-            node.tape = None
-            return
-        changed = tape.changed_behind()
-        if changed is not None:
-            raise TraceError(
-                f"node '{node.name}': a tensor of shape {list(changed.value.shape)} that it reads at {changed.where} was "
-                "changed in place afterwards, unseen. Clone it before it is read, or declare it as an input."
-            )
-        self._cut(node)
-        node.suspects = received | carried | dict.fromkeys(rewritten_constants(node) | replaced, True)
-        logger.debug(
-            "Compiled graph module for %s:\n%s\ninputs: %s\noutputs: %s",
-            node.name, node.program, ", ".join(node.inputs), ", ".join(node.outputs),
-        )  # fmt: skip
-
-    def _replaced(self, node: NodeTrace) -> set[int]:
-        """Constants whose memory, older than the node, the program let go of or no longer names as it did."""
-        tape, ages = node.require_traced(), self.recorder.ages
-        tracked = {(id(b.module), b.name) for b in node.buffers}
-        gone = frozenset[int]().union(*map(ages.origins, self.attributes.replaced(tracked)))
-        node.changed_numbers = self.attributes.numbers()
-        if len(self.recorder.tapes) == 1:
-            self.attributes.forget()
-        return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or tape.let_go(s)}
-
-    def _cut(self, node: NodeTrace) -> None:
-        tape = node.require_traced()
-        program = cut(tape, [p.slot for p in node.outputs.values() if p.slot is not None])
-        if node.backend is not None:
-            self._prune(node, program.reads() & set(tape.inputs))
-        program.inputs = [p.slot for p in node.inputs.values() if p.slot is not None]
-        node.program = program
-        node.replay = Replay(node.program, constant_names(node.program, self.modules.values()))
-
-    def _prune(self, node: NodeTrace, live: set[int]) -> None:
-        tape = node.require_traced()
-        escaped = {s for e in tape.escapes for s in e.reads}
-        dropped = []
-        for port in list(node.inputs.values()):
-            if port.slot in live or (port.name in node.outputs and node.outputs[port.name].role == "state"):
-                continue
-            led = _leads_to(tape, port.slot, escaped) if port.slot is not None else None
-            if led is not None and self.escapes != "ignore":
-                raise TraceError(
-                    f"node '{node.name}': input '{port.name}' reaches no output, because its value left the graph at "
-                    f"{led.where} ({led.kind}): {led.where.text}\nKeep it a tensor up to the output."
-                )
-            dropped.append(port.name)
-            del node.inputs[port.name]
-            for sample in (node.current, *node.samples):
-                sample.inputs.pop(port.name, None)
-        if dropped:
-            node.pruned += dropped
-            logger.warning(
-                "node '%s': no output depends on %s; left out of the model.",
-                node.name, ", ".join(f"'{n}'" for n in dropped),
-            )  # fmt: skip
-
-    def _settle(self, node: NodeTrace) -> None:
-        scratch = [b for b in node.buffers if b.module is None and buffers.is_scratch(node, b)]
-        for buffer in scratch:
-            node.buffers.remove(buffer)
-            buffers.freeze(node, buffer, node.samples[0].inputs[buffer.port])
-            del node.outputs[buffer.port]
-            for sample in node.samples:
-                sample.inputs.pop(buffer.port, None)
-                sample.outputs.pop(buffer.port, None)
-        if scratch and node.tape is not None:
-            self._cut(node)
 
     def _finish_again(self, node: NodeTrace, ports: Given, static: Given, at: Where) -> None:
         if not node.in_pass:
@@ -916,15 +777,6 @@ def _wanted(node: NodeTrace, given: Any, ports: Given, at: Where) -> set[str]:
                 f"node '{node.name}' (at {at}): graph_outputs names '{name}', which is no output.{nearest(str(name), ports)}"
             )
     return set(names)
-
-
-def _leads_to(tape: Any, slot: int, escaped: set[int]) -> Any:
-    """The first escape that a slot's value reaches."""
-    reached = {slot}
-    for call in tape.calls:
-        if not reached.isdisjoint(call.reads):
-            reached.update(call.outs)
-    return next((e for e in tape.escapes if not reached.isdisjoint(e.reads)), None) if reached & escaped else None
 
 
 def check_node_name(name: Any) -> None:

@@ -1,0 +1,196 @@
+"""The end of a node's first pass: what was recorded becomes a program with fixed ports."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from leapp.capture.recorder import Recorder
+from leapp.capture.replay import Replay, cut
+from leapp.capture.source import Where
+from leapp.errors import AnnotationError, TraceError
+from leapp.semantics import TensorSemantics
+from leapp.tracing import buffers
+from leapp.tracing.attributes import Attributes
+from leapp.tracing.constants import constant_names
+from leapp.tracing.log import logger
+from leapp.tracing.node import NodeTrace, OutputPort, dtype_name
+from leapp.tracing.undeclared import rewritten_constants
+
+__all__ = ["Finisher", "Given"]
+
+Tensor = torch.Tensor
+Given = dict[str, tuple[Tensor, TensorSemantics | None]]
+"""Tensors by port name, with what is said of them."""
+
+
+class Finisher:
+    """Finishes the nodes of a session.
+
+    Args:
+        recorder: What captures the session.
+        attributes: The objects that ran inside open nodes.
+        modules: The modules that did, outermost first.
+        escapes: What to do about values that left the graph.
+    """
+
+    def __init__(
+        self, recorder: Recorder, attributes: Attributes, modules: Mapping[int, weakref.ref[torch.nn.Module]], escapes: str
+    ) -> None:
+        self._recorder, self._attributes, self._modules, self._escapes = recorder, attributes, modules, escapes
+
+    def finish(self, node: NodeTrace, ports: Given, static: Given, at: Where) -> dict[str, Tensor]:
+        """Fix the outputs of an open node and end its recording. Returns the tensors that are its outputs."""
+        tensors: dict[str, Tensor] = {}
+        node.outputs = {}
+        for name, (t, semantics) in ports.items():
+            slot = self._slot(node, t, name, at)
+            node.outputs[name] = OutputPort(name, dtype_name(t), tuple(t.shape), "output", slot, at, semantics)
+            tensors[name] = t
+        node.updates.update(buffers.resolve(node, self._recorder))
+        for name in [n for n in node.inputs if n in node.updates]:
+            self._state_output(node, name, at)
+            tensors[name] = node.updates[name][0]
+        for name, (t, semantics) in static.items():
+            self._static(node, name, t, semantics, at)
+            tensors[name] = t
+        if not node.outputs:
+            raise AnnotationError(f"node '{node.name}' (at {at}) declares no output. Name at least one tensor.")
+        if node.tape is not None:
+            self._close(node)
+        return tensors
+
+    def settle(self, node: NodeTrace) -> None:
+        """All passes are seen: registered tensors that carry nothing from one to the next are no state."""
+        scratch = [b for b in node.buffers if b.module is None and buffers.is_scratch(node, b)]
+        for buffer in scratch:
+            node.buffers.remove(buffer)
+            buffers.freeze(node, buffer, node.samples[0].inputs[buffer.port])
+            del node.outputs[buffer.port]
+            for sample in node.samples:
+                sample.inputs.pop(buffer.port, None)
+                sample.outputs.pop(buffer.port, None)
+        if scratch and node.tape is not None:
+            self._cut(node)
+
+    def _state_output(self, node: NodeTrace, name: str, at: Where) -> None:
+        t, place = node.updates[name]
+        port = node.inputs[name]
+        if name in node.outputs:
+            raise AnnotationError(
+                f"node '{node.name}': '{name}' is both a state (declared at {port.where}) and an output (at {at}). "
+                "Rename one of them."
+            )
+        node.check(port, t, "state", place)
+        slot = self._slot(node, t, name, place)
+        node.outputs[name] = OutputPort(name, port.dtype, port.shape, "state", slot, place, port.semantics)
+
+    def _slot(self, node: NodeTrace, t: Tensor, name: str, at: Where) -> int | None:
+        """The slot of an output value, which must be computed from the node's inputs."""
+        if node.tape is None:
+            return None
+        owner = self._recorder.owner([t])
+        ref = node.tape.find(t) if owner is node.tape else None
+        if ref is None and name in node.inputs and node.inputs[name].role == "state":
+            return node.tape.constant(t).slot  # a buffer that was re-assigned to a constant
+        if ref is not None:
+            return ref.slot
+        if node.backend is None:
+            return None
+        whose = f" It belongs to node '{owner.node}'." if owner is not None else ""
+        escapes = "".join(f"\n  {e.kind} at {e.where}: {e.where.text}" for e in node.tape.escapes[:5])
+        raise TraceError(
+            f"node '{node.name}', output '{name}' (at {at}) is a {type(t).__name__} that is not computed from the node's "
+            f"inputs.{whose} Pass a constant as static_outputs=; if it should depend on the inputs, their values left the "
+            f"graph on the way:{escapes or ' declare them with input_tensors() before the computation.'}"
+        )
+
+    def _static(self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where) -> None:
+        if name in node.outputs:
+            raise AnnotationError(f"node '{node.name}' (at {at}) has two outputs called '{name}'. Rename one of them.")
+        if self._recorder.owner([t]) is not None:
+            raise TraceError(
+                f"node '{node.name}', static output '{name}' (at {at}) is computed from the inputs of a node. "
+                "Declare it among the regular outputs."
+            )
+        slot = None if node.tape is None else node.tape.constant(t).slot
+        node.outputs[name] = OutputPort(name, dtype_name(t), tuple(t.shape), "static", slot, at, semantics)
+
+    def _close(self, node: NodeTrace) -> None:
+        """Stop recording, drop the inputs that reach no output, and cut the program out of the tape."""
+        tape = node.require_traced()
+        ages = self._recorder.ages
+        carried = {s: True for s, c in tape.constants.items() if ages.carried(c.origins)}
+        received = {s: False for s, c in tape.constants.items() if ages.received(c.origins)}
+        replaced = self._replaced(node)
+        self._recorder.close(tape)
+        if node.backend is None and any(p.slot is None for p in node.outputs.values()):
+            node.tape = None
+            return
+        changed = tape.changed_behind()
+        if changed is not None:
+            raise TraceError(
+                f"node '{node.name}': a tensor of shape {list(changed.value.shape)} that it reads at {changed.where} was "
+                "changed in place afterwards, unseen. Clone it before it is read, or declare it as an input."
+            )
+        self._cut(node)
+        node.suspects = received | carried | dict.fromkeys(rewritten_constants(node) | replaced, True)
+        logger.debug(
+            "Compiled graph module for %s:\n%s\ninputs: %s\noutputs: %s",
+            node.name, node.program, ", ".join(node.inputs), ", ".join(node.outputs),
+        )  # fmt: skip
+
+    def _replaced(self, node: NodeTrace) -> set[int]:
+        """Constants whose memory, older than the node, the program let go of or no longer names as it did."""
+        tape, ages = node.require_traced(), self._recorder.ages
+        tracked = {(id(b.module), b.name) for b in node.buffers}
+        gone = frozenset[int]().union(*map(ages.origins, self._attributes.replaced(tracked)))
+        node.changed_numbers = self._attributes.numbers()
+        if len(self._recorder.tapes) == 1:
+            self._attributes.forget()
+        return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or tape.let_go(s)}
+
+    def _cut(self, node: NodeTrace) -> None:
+        tape = node.require_traced()
+        program = cut(tape, [p.slot for p in node.outputs.values() if p.slot is not None])
+        if node.backend is not None:
+            self._prune(node, program.reads() & set(tape.inputs))
+        program.inputs = [p.slot for p in node.inputs.values() if p.slot is not None]
+        node.program = program
+        node.replay = Replay(node.program, constant_names(node.program, self._modules.values()))
+
+    def _prune(self, node: NodeTrace, live: set[int]) -> None:
+        tape = node.require_traced()
+        escaped = {s for e in tape.escapes for s in e.reads}
+        dropped = []
+        for port in list(node.inputs.values()):
+            if port.slot in live or (port.name in node.outputs and node.outputs[port.name].role == "state"):
+                continue
+            led = _leads_to(tape, port.slot, escaped) if port.slot is not None else None
+            if led is not None and self._escapes != "ignore":
+                raise TraceError(
+                    f"node '{node.name}': input '{port.name}' reaches no output, because its value left the graph at "
+                    f"{led.where} ({led.kind}): {led.where.text}\nKeep it a tensor up to the output."
+                )
+            dropped.append(port.name)
+            del node.inputs[port.name]
+            for sample in (node.current, *node.samples):
+                sample.inputs.pop(port.name, None)
+        if dropped:
+            node.pruned += dropped
+            logger.warning(
+                "node '%s': no output depends on %s; left out of the model.",
+                node.name, ", ".join(f"'{n}'" for n in dropped),
+            )  # fmt: skip
+
+
+def _leads_to(tape: Any, slot: int, escaped: set[int]) -> Any:
+    """The first escape that a slot's value reaches."""
+    reached = {slot}
+    for call in tape.calls:
+        if not reached.isdisjoint(call.reads):
+            reached.update(call.outs)
+    return next((e for e in tape.escapes if not reached.isdisjoint(e.reads)), None) if reached & escaped else None
