@@ -42,6 +42,14 @@ def test_a_plain_model_is_taken_by_all(profile: str, tmp_path: Path) -> None:
     assert findings(bundle(tmp_path, [port(names=[["a", "b"]])]), profile) == []
 
 
+@pytest.mark.parametrize(
+    ("profile", "level"), [("onnxruntime", None), ("openvino", None), ("tensorrt", "warning"), ("isaac-ros", "warning")]
+)
+def test_a_model_for_any_batch(profile: str, level: str | None, tmp_path: Path) -> None:
+    made = bundle(tmp_path, [Port(name="x", dtype="float32", shape=(2,), batch_axis=0)])
+    assert findings(made, profile) == ([] if level is None else [(level, "n")])
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 def test_only_onnx_is_read(profile: str, tmp_path: Path) -> None:
     assert findings(bundle(tmp_path, [port()], backend="jit"), profile) == [("error", "n")]

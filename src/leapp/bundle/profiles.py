@@ -41,6 +41,7 @@ class Profile:
         converted: Port dtypes it takes as another.
         opsets: The lowest and highest ONNX opset it reads, ``None`` without a bound.
         opset: The ONNX opset that an export for it is written in.
+        any_batch: What it takes care to do with models that take any batch; ``None`` where they run as they are.
         more: Rules of its own.
     """
 
@@ -49,13 +50,15 @@ class Profile:
     converted: tuple[tuple[str, str], ...] = ()
     opsets: tuple[int | None, int | None] = (7, None)
     opset: int = 20
+    any_batch: str | None = None
     more: Callable[[Bundle], Iterator[Finding]] | None = None
 
 
 def check_profile(bundle: Bundle, name: str) -> list[Finding]:
     """Everything the target ``name`` (a key of ``PROFILES``) would stumble over, errors first."""
     profile = PROFILES[name]
-    found = [*_models(bundle, profile), *_dtypes(bundle.contract, profile), *(profile.more(bundle) if profile.more else ())]
+    found = [*_models(bundle, profile), *_dtypes(bundle.contract, profile), *_batches(bundle.contract, profile)]
+    found += profile.more(bundle) if profile.more else ()
     return sorted(found, key=lambda finding: finding.level)
 
 
@@ -137,6 +140,12 @@ def _dtypes(contract: Contract, profile: Profile) -> Iterator[Finding]:
                 yield Finding("error", key(name, port.name), f"{port.dtype} is not a type it takes.")
 
 
+def _batches(contract: Contract, profile: Profile) -> Iterator[Finding]:
+    for name, node in contract.nodes.items() if profile.any_batch else ():
+        if any(port.batch_axis is not None for port in (*node.inputs, *node.outputs)):
+            yield Finding("warning", name, f"the model takes any batch. {profile.any_batch}")
+
+
 def _isaac_ros(bundle: Bundle) -> Iterator[Finding]:
     contract = bundle.contract
     for name, node in contract.nodes.items():
@@ -183,6 +192,11 @@ def _isaac_ros_feedback(bundle: Bundle) -> Iterator[Finding]:
 _ONNX_TYPES = DTYPES - {"complex64", "complex128"}
 _FLOAT8 = frozenset(dtype for dtype in DTYPES if dtype.startswith("float8"))
 
+_SHAPE_RANGE = (
+    "TensorRT builds an engine for a range of shapes: give the smallest, usual and largest batch of every input as "
+    "optimization profile, or export with the batch of the robot."
+)
+
 PROFILES: dict[str, Profile] = {
     "onnxruntime": Profile("ONNX Runtime: opset 7 and later, every real type.", _ONNX_TYPES),
     "tensorrt": Profile(
@@ -190,6 +204,7 @@ PROFILES: dict[str, Profile] = {
         frozenset({"float32", "float16", "bfloat16", "int8", "int32", "int64", "uint8", "bool"}) | _FLOAT8,
         (("float64", "float32"),),
         (9, 20),
+        any_batch=_SHAPE_RANGE,
     ),
     "openvino": Profile("OpenVINO: ONNX models of every real type.", _ONNX_TYPES),
     "isaac-ros": Profile(
@@ -198,6 +213,7 @@ PROFILES: dict[str, Profile] = {
         frozenset({"float32", "float16", "int8", "int32", "int64", "uint8", "bool"}),
         (("float64", "float32"),),
         (9, 20),
+        any_batch=_SHAPE_RANGE,
         more=_isaac_ros,
     ),
 }
