@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+import scipy.linalg
 import scipy.ndimage
 import torch
 import torch.nn.functional as F
@@ -49,6 +50,20 @@ SESSION = onnxruntime.InferenceSession(
     ).SerializeToString()
 )
 GAINS = [0.5, 1.0, 2.0, 4.0]
+
+
+class Angles(np.ndarray):
+    """An array class of the user's own."""
+
+
+class Lazy:
+    """Something that says it is an array."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.values
 
 
 def pattern(*reports: str, draws: tuple[Any, ...] = (N34,), **more: Any) -> Any:
@@ -204,6 +219,24 @@ row("mirror_lends_its_memory", lambda s, x: (s[0].copy_(x), x * s[1].item(3))[1]
 row("mirror_made_inside", lambda x: ((b := torch.zeros(3, 4)), (m := b.numpy()), b.copy_(x), x * float(m.max()))[-1], N34, reports=("float",))
 row("mirror_of_a_part", lambda s, x: (s[0].copy_(x[0]), x * float(s[1].sum()))[1], N34, setup=lambda: (a := np.zeros(9, np.float32)) is None or (torch.from_numpy(a[2:6]), a), reports=("float",))
 row("mirror_read_by_compiled_code", lambda s, x: (s[0].copy_(x), x + torch.from_numpy(scipy.ndimage.gaussian_filter(s[1], 1.0)))[1], N34, setup=lambda: (b := torch.zeros(3, 4), b.numpy()), reports=("correlate1d",))
+row("compiled_fortran", lambda x: x * float(scipy.linalg.blas.sdot(x[0].numpy(), x[1].numpy())), N34, reports=("Fortran",))
+row("compiled_lapack", lambda x: x + torch.from_numpy(scipy.linalg.cho_factor(x.numpy() @ x.numpy().T + np.eye(3, dtype=np.float32))[0]), normal(3, 3), reports=("Fortran",))
+row("class_of_arrays", lambda x: x + torch.from_numpy(np.asarray(x.numpy().view(Angles) * 2)), N34, reports=("Angles",))
+row("class_of_arrays_over_tensor", lambda s, x: (s[0].copy_(x), x * s[1].sum())[1], N34, setup=lambda: (b := torch.zeros(3, 4), b.numpy().view(Angles)), reports=("Angles",))
+row("class_of_arrays_written", lambda s, x: (s.__setitem__(slice(None), x.numpy() * 2), x * float(s.mean()))[1], N34, setup=lambda: np.zeros((3, 4), np.float32).view(Angles), reports=("Angles",))
+
+# The first array of a session appears in the arguments of a call, whose function Python has looked up by then.
+
+row("first_in_a_list", lambda x: x * np.linalg.norm([x.numpy()[0], x.numpy()[1]]), N34, reports=("norm",))
+row("first_in_a_stack", lambda x: x[:2] + torch.from_numpy(np.stack([x.numpy()[0], x.numpy()[1]])), N34, reports=("stack",))
+row("first_in_a_list_for_a_ufunc", lambda x: x[:2] + torch.from_numpy(np.add([x.numpy()[0], x.numpy()[1]], 1)), N34, reports=("add",))
+row("first_in_dot_of_plain", lambda t, x: x + torch.from_numpy(t.dot(x[0].numpy())), N34, setup=lambda: np.arange(16.0, dtype=np.float32).reshape(4, 4), reports=("dot",))
+row("first_in_take_of_plain", lambda t, x: torch.from_numpy(t.take(x.numpy())) * 2, ints(0, 4, 3), setup=lambda: np.arange(4.0, dtype=np.float32), reports=("take",))
+row("first_in_searchsorted_of_plain", lambda t, x: x * torch.from_numpy(t.searchsorted(x.numpy())), N4, setup=lambda: np.linspace(-2, 2, 9, dtype=np.float32), reports=("searchsorted",))
+row("first_through_array_protocol", lambda x: x + torch.from_numpy(np.cos(Lazy(x.numpy() * 3))), N34, reports=("cos",))
+row("array_protocol_of_function", lambda x: x + torch.from_numpy(np.cumsum(Lazy(x.numpy()), axis=0)), N34, reports=("cumsum",))
+row("array_protocol_in_list", lambda x: x[:2] + torch.from_numpy(np.array([Lazy(x.numpy()[0]), Lazy(x.numpy()[1])])), N34, reports=("array",))
+
 row("statistics_mean", lambda x: x * float(statistics.fmean(x.numpy()[0])), N34, reports=("fmean",))
 row("statistics_of_numbers", lambda x: x * statistics.median([x.numpy()[0, 0], x.numpy()[1, 1], x.numpy()[2, 2]]), N34, reports=("median",))
 row("json_of_a_number", lambda x: x * json.loads(json.dumps({"gain": x.numpy().astype(np.float64)[0, 0]}))["gain"], N34, reports=("dumps",))

@@ -676,3 +676,11 @@ def sliding_window_of_a_buffer(x: A) -> A:
     history[2:] = x
     history[0] -= 1
     return windows.max(1)
+
+
+@idiom(N34)
+def flat_assigned(x: A) -> A:
+    y = x.copy()
+    y.flat[::5] = 0
+    y.flat = y.flat[:] * 2
+    return y

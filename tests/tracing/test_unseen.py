@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import queue
 import random
@@ -17,10 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 
 import leapp
 from leapp import InferenceManager, annotate
-from leapp.errors import ValidationError
+from leapp.errors import ExportError, TraceError, ValidationError
 from leapp.runtime import Pipeline
 
 A = annotate
@@ -235,3 +237,40 @@ def test_a_session_that_another_thread_ends(tmp_path: Path) -> None:
     assert torch._C._len_torch_function_stack() == 0
     leapp.compile_graph(visualize=False)
     torch.testing.assert_close(exported(tmp_path, values(3)), values(3) * 2.0)
+
+
+# -- what follows calls by itself --------------------------------------------------------------------------------------
+
+
+def _forward_mode(x: Tensor) -> Tensor:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(forward_ad.make_dual(x, torch.ones_like(x)).sin()).tangent
+
+
+FOLLOWERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "forward-mode derivative": _forward_mode,
+    "torch.func.linearize": lambda x: torch.func.linearize(torch.sin, x)[1](torch.ones_like(x)),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWERS)
+def test_derivatives_that_cannot_be_recorded(name: str, tmp_path: Path) -> None:
+    """They are refused where they stand."""
+    with pytest.raises(TraceError, match=rf"node 'n'.*{name}.* at .*{HERE}:\d+"):
+        trace(tmp_path, FOLLOWERS[name])
+
+
+def test_what_a_node_makes_of_its_weights_is_no_state(tmp_path: Path) -> None:
+    """Parametrised weights are computed anew in every call and gone after it."""
+    layer = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(3, 3)).eval()
+    net = torch.nn.Sequential(layer, torch.nn.Tanh())
+    trace(tmp_path, lambda x: copy.deepcopy(net)(x).detach())
+    assert leapp.report().escapes == []
+    torch.testing.assert_close(exported(tmp_path, values(3)), net(values(3)).detach())
+
+
+def test_a_sparse_constant(tmp_path: Path) -> None:
+    """No backend stores one; the message names the call."""
+    sparse = torch.eye(3).to_sparse()
+    with pytest.raises(ExportError, match=rf"n: the onnx export failed.*{HERE}"):
+        trace(tmp_path, lambda x: torch.sparse.mm(sparse, x[:, None])[:, 0] + x)

@@ -71,12 +71,10 @@ class Behinds:
         self._held: list[Tensor] = []
         self._exposed: list[tuple[int, int, Tensor]] = []
         self._changed: list[weakref.ref[Array]] = []
-        #: Called before the first array is followed.
-        self.on_first_use: Callable[[], None] | None = None
+        #: Begins to watch plain arrays, or stops.
+        self.watch: Callable[[bool], Any] | None = None
         #: Whether any array has been followed.
         self.seen = False
-        #: Whether plain arrays that hold traced values may be watched.
-        self.following = False
         self._quiet = 0
         self._alone = True
 
@@ -235,6 +233,8 @@ class Behinds:
 
     def forget(self) -> None:
         """Between nodes only what somebody still holds is of interest."""
+        if self.watch is not None and not self.seen:
+            self.watch(False)
         self._held.clear()
         self._exposed.clear()
         for i in [i for i, (ref, _) in self._roots.items() if ref() is None]:
@@ -312,14 +312,18 @@ class Behinds:
 
     def watched(self, array: Array) -> Array:
         """A published array: what happens to it is of interest, even if it is a plain one."""
-        if self.following:
+        if self.watch is not None:
             self.follow(array)
         return array
 
+    def opened(self) -> None:
+        """A node is open: a plain array may meet a traced value at any time."""
+        if self.watch is not None:
+            self.watch(True)
+
     def _first_use(self) -> None:
         self.seen = True
-        if self.on_first_use is not None:
-            self.on_first_use()
+        self.opened()
 
     # -- who is concerned ------------------------------------------------------------------------------------------------
 

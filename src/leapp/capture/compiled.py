@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType, WrapperDescriptorType
-from typing import Any
+from typing import Any, NamedTuple
 
-from leapp.capture.arrays import Arrays
+from leapp.capture.hooks import supported
 from leapp.capture.plain import arrays_in
 from leapp.capture.traced import listening
 
@@ -23,17 +24,19 @@ Found = tuple[Any, str, Any]
 _SEEN_OTHERWISE = frozenset({"numpy", "torch", "functorch", "leapp", *sys.stdlib_module_names})
 # Names of types that C extensions, Cython, pybind11 and nanobind give their functions and methods.
 _FUNCTIONS = frozenset({"builtin_function_or_method", "cython_function_or_method", "fused_cython_function", "nb_func"})
+_FORTRAN = "fortran"  # what f2py calls the class of its functions
 _RUNTIME = ("leapp.runtime", "leapp.client")
 _HEAP, _MUTABLE = 1 << 9, 1 << 9 | 1 << 8  # of a class's flags: made at run time; the second is set where nothing may change
 _METHODS = _FUNCTIONS | {"method_descriptor", "instancemethod", "nb_method"}
 
 
-def reading(arrays: Arrays, original: Callable[..., Any], name: str, package: str = "") -> Callable[..., Any]:
+def reading(original: Callable[..., Any], name: str, package: str = "") -> Callable[..., Any]:
     """``original``, of a ``package``, as a reader of traced arrays."""
 
     @functools.wraps(original, updated=())
     def read(*args: Any, **kwargs: Any) -> Any:
-        if not arrays.listening or not arrays.concerned(arrays_in((args, kwargs))):
+        arrays = listening()
+        if arrays is None or not arrays.concerned(arrays_in((args, kwargs))):
             return original(*args, **kwargs)
         return arrays.read_out(name, original, args, kwargs, package)
 
@@ -72,37 +75,72 @@ def running(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     return run
 
 
-def compiled_callables(arrays: Arrays, modules: Iterable[str]) -> tuple[list[Found], list[tuple[type, dict[str, Any]]]]:
+def compiled_callables(modules: Iterable[str]) -> tuple[list[Found], list[tuple[type, dict[str, Any]]]]:
     """The functions to replace in ``modules``, and the methods to replace in their classes."""
     functions: list[Found] = []
     classes: dict[int, type] = {}
     for name in modules:
         module = sys.modules.get(name)
         if isinstance(module, ModuleType) and not _is_seen(name):
-            for attribute, value in list(vars(module).items()):
-                if issubclass(type(value), type):  # asking the value itself could load a lazy module
-                    classes[id(value)] = value
-                elif type(value).__name__ in _FUNCTIONS:
-                    if not _is_seen(getattr(value, "__module__", None) or _of_instance(value) or name):
-                        functions.append((module, attribute, reading(arrays, value, f"{name}.{attribute}", _top(name))))
-                elif callable(value):
-                    classes[id(type(value))] = type(value)
-    return functions, [(c, m) for c in classes.values() if (m := dict(_methods(arrays, c)))]
+            known = _looked_at.get(name)
+            if known is None or known.module is not module or known.size != len(vars(module)):
+                known = _looked_at[name] = _look_at(name, module)
+            functions += [(module, a, made) for a, value, made in known.functions if vars(module).get(a) is value]
+            classes.update((id(c), c) for c in known.classes)
+    return functions, [(c, m) for c in classes.values() if (m := _methods(c))]
 
 
-def _methods(arrays: Arrays, kind: type) -> Iterator[tuple[str, Any]]:
+class _Contents(NamedTuple):
+    """What was found in a module; looking takes longer than all the rest of opening a session."""
+
+    module: ModuleType
+    size: int
+    functions: list[tuple[str, Any, Any]]
+    classes: list[type]
+
+
+_looked_at: dict[str, _Contents] = {}
+
+
+def _look_at(name: str, module: ModuleType) -> _Contents:
+    functions: list[tuple[str, Any, Any]] = []
+    classes: dict[int, type] = {}
+    for attribute, value in list(vars(module).items()):
+        if issubclass(type(value), type):  # asking the value itself could load a lazy module
+            classes[id(value)] = value
+        elif type(value).__name__ in _FUNCTIONS:
+            if not _is_seen(getattr(value, "__module__", None) or _of_instance(value) or name):
+                functions.append((attribute, value, reading(value, f"{name}.{attribute}", _top(name))))
+        elif callable(value):
+            classes[id(type(value))] = type(value)
+    return _Contents(module, len(vars(module)), functions, list(classes.values()))
+
+
+def _methods(kind: type) -> dict[str, Any]:
+    known = _methods_of.get(kind)
+    if known is None:
+        known = _methods_of[kind] = {n: (vars(kind).get(n), made) for n, made in _find_methods(kind)}
+    return {n: made for n, (value, made) in known.items() if vars(kind).get(n) is value}
+
+
+_methods_of: weakref.WeakKeyDictionary[type, dict[str, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+
+
+def _find_methods(kind: type) -> Iterator[tuple[str, Any]]:
     module = getattr(kind, "__module__", None)
+    if kind.__name__ == _FORTRAN and supported():  # its instances are kept in many places, so the class itself is changed
+        yield "__call__", reading(vars(kind)["__call__"], "a Fortran function", "scipy")
     if not isinstance(module, str) or _is_seen(module):
         return
     for name, value in list(vars(kind).items()):
         static = isinstance(value, staticmethod)
         function = value.__func__ if isinstance(value, staticmethod) else value
         if type(function).__name__ in _METHODS and not name.startswith("__"):
-            made = reading(arrays, function, f"{kind.__name__}.{name}", _top(module))
+            made = reading(function, f"{kind.__name__}.{name}", _top(module))
             yield name, staticmethod(made) if static else made
     call = next((vars(b)["__call__"] for b in kind.__mro__ if "__call__" in vars(b)), None)
     if isinstance(call, WrapperDescriptorType) and not issubclass(kind, type) and kind.__flags__ & _MUTABLE == _HEAP:
-        yield "__call__", reading(arrays, call, f"a {kind.__name__}", _top(module))
+        yield "__call__", reading(call, f"a {kind.__name__}", _top(module))
 
 
 def _of_instance(value: Any) -> str | None:

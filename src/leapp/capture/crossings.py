@@ -21,6 +21,7 @@ from leapp.capture.compiled import reading, running
 from leapp.capture.noticing import notice
 from leapp.capture.numpy_table import SEQUENCES
 from leapp.capture.plain import arrays_in, bare_view
+from leapp.capture.traced import TracedNpArray
 
 __all__ = ["list_replacements", "replacements"]
 
@@ -31,14 +32,14 @@ def replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
     """Where, under which name, and what to put there."""
     found: list[tuple[Any, str, Any]] = [(np, name, _maker(arrays, getattr(np, name))) for name in _MAKERS]
     found.append((np, "full", _full(arrays, np.full)))
-    found.append((np, "nditer", reading(arrays, np.nditer, "np.nditer")))
-    found.append((np, "broadcast", reading(arrays, np.broadcast, "np.broadcast")))
+    found.append((np, "nditer", reading(np.nditer, "np.nditer")))
+    found.append((np, "broadcast", reading(np.broadcast, "np.broadcast")))
     found += [
-        (np.rec, name, reading(arrays, value, f"np.rec.{name}"))
+        (np.rec, name, reading(value, f"np.rec.{name}"))
         for name, value in vars(np.rec).items()
         if isinstance(value, FunctionType)
     ]
-    found.append((np.vectorize, "__call__", reading(arrays, np.vectorize.__call__, "np.vectorize")))
+    found.append((np.vectorize, "__call__", reading(np.vectorize.__call__, "np.vectorize")))
     found.append((np.lib.stride_tricks, "as_strided", _as_strided(arrays)))
     found += _readers_of_numbers()
     found.append((torch, "from_numpy", _from_numpy(arrays)))
@@ -60,7 +61,10 @@ def _maker(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
-        notice(*args[:1])
+        if args and type(args[0]) is np.ndarray:
+            notice(args[0])
+        elif args and arrays.listening:
+            args = (_arrays_of(args[0]), *args[1:])
         if args and type(args[0]) is not np.ndarray and arrays.listening and arrays_in(args[0]):
             caller = sys._getframe(1)
             if not names.isdisjoint(caller.f_code.co_names):
@@ -156,11 +160,29 @@ def list_replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
     return found
 
 
+def _array_of(value: Any) -> Any:
+    """The array that an object says it is. NumPy would ask for it too, and then no longer ask the array what to do."""
+    kind = type(value)
+    if hasattr(kind, "__array__") and not (hasattr(kind, "__array_ufunc__") or hasattr(kind, "__array_function__")):
+        found = value.__array__()
+        return found if isinstance(found, TracedNpArray) else value
+    return value
+
+
+def _arrays_of(value: Any) -> Any:
+    """A nested list with the arrays that objects in it say they are."""
+    if type(value) not in (list, tuple):
+        return _array_of(value)
+    found = type(value)(_arrays_of(v) for v in value)
+    return found if any(a is not b for a, b in zip(found, value, strict=True)) else value
+
+
 def _gathering(arrays: Arrays, original: Any) -> Callable[..., Any]:
     sequences = original in SEQUENCES
 
     @functools.wraps(original)
     def gathering(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(_array_of(a) for a in args)
         notice(*args, *kwargs.values())
         if arrays.listening and any(type(a) in (list, tuple) for a in args):
             args = tuple(_gathered(arrays, a, sequences) for a in args)
@@ -199,6 +221,7 @@ class _Ufunc:
         return call
 
     def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        args = tuple(_array_of(a) for a in args)
         notice(*args, *kwargs.values())
         if self._arrays.listening and any(type(a) in (list, tuple) for a in args):
             return tuple(_gathered(self._arrays, a) for a in args)

@@ -12,7 +12,7 @@ import ctypes
 import gc
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ __all__ = [
 # Of CPython's PyObject, PyTypeObject and PyMappingMethods: the same in every release since 3.8, without free threading.
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _OB_TYPE, _TP_BASICSIZE, _TP_AS_NUMBER, _TP_AS_SEQUENCE, _TP_AS_MAPPING = (n * _WORD for n in (1, 4, 12, 13, 14))
-_TP_AS_BUFFER, _TP_RICHCOMPARE, _TP_ITER, _TP_NEW = (n * _WORD for n in (20, 25, 27, 39))
+_TP_CALL, _TP_AS_BUFFER, _TP_RICHCOMPARE, _TP_ITER, _TP_NEW = (n * _WORD for n in (16, 20, 25, 27, 39))
 _SUBSCRIPT, _ASS_SUBSCRIPT, _CONTAINS = 1 * _WORD, 2 * _WORD, 7 * _WORD
 _NUMBER_SLOTS = [n * _WORD for n in range(36) if n != 17]  # one is reserved
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
@@ -62,7 +62,7 @@ class _Dispatching:
     def __new__(cls) -> _Dispatching:
         return super().__new__(cls)
 
-    for _name in (*OPERATORS, "__getitem__", "__setitem__"):
+    for _name in (*OPERATORS, "__getitem__", "__setitem__", "__call__"):
         vars()[_name] = lambda self, *args: None
     del _name
 
@@ -92,6 +92,7 @@ def new_number(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 _specs: list[Any] = []  # what CPython keeps pointers to
+_made: set[type] = set()
 
 
 def make_type(name: str, bases: tuple[type, ...]) -> Any:
@@ -100,7 +101,9 @@ def make_type(name: str, bases: tuple[type, ...]) -> Any:
     create.restype, create.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object]
     spec = _Spec(name.encode(), 0, 0, _DEFAULT_FLAGS, (_Slot * 1)())
     _specs.append(spec)
-    return create(ctypes.addressof(spec), bases)
+    kind = create(ctypes.addressof(spec), bases)
+    _made.add(kind)
+    return kind
 
 
 _GetBuffer = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_int)
@@ -136,6 +139,15 @@ def change_class(array: np.ndarray[Any, Any], to: type) -> None:
         ctypes.pythonapi.Py_DecRef(ctypes.py_object(old))
 
 
+def _kinds(kind: type) -> Iterator[type]:
+    """A class and those derived from it, apart from what :func:`make_type` made."""
+    yield kind
+    derived: type
+    for derived in kind.__subclasses__():
+        if derived not in _made:
+            yield from _kinds(derived)
+
+
 class Hooks:
     """Methods of ``np.ndarray``, and the constructors of NumPy's numbers, replaced while a session follows arrays.
 
@@ -148,17 +160,19 @@ class Hooks:
         self._methods = methods
         self._make = make
         self._undo: list[Callable[[], None]] = []
+        self._kinds: list[type] = []
 
     def install(self) -> None:
         """Replace everything, and make CPython ask for it."""
         if self._undo:
             return
         self._attributes(np.ndarray, self._methods)
+        self._kinds = list(_kinds(np.ndarray))
         self._table(_TP_AS_MAPPING, [_SUBSCRIPT, _ASS_SUBSCRIPT])
         self._table(_TP_AS_NUMBER, _NUMBER_SLOTS)
         self._table(_TP_AS_SEQUENCE, [_CONTAINS])
         for slot in (_TP_RICHCOMPARE, _TP_ITER):
-            self._slot(id(np.ndarray) + slot, id(_Dispatching) + slot)
+            self._inherited(id(_Dispatching) + slot, [id(kind) + slot for kind in self._kinds])
         for number in NUMBER_TYPES:
             self._attributes(number, {"__new__": staticmethod(self._make)})
             self._slot(id(number) + _TP_NEW, id(_Dispatching) + _TP_NEW)
@@ -169,9 +183,17 @@ class Hooks:
             self._undo.pop()()
 
     def _table(self, table: int, slots: list[int]) -> None:
-        array, python = (_word(id(t) + table).value or 0 for t in (np.ndarray, _Dispatching))
+        python = _word(id(_Dispatching) + table).value or 0
+        tables = [found for kind in self._kinds if (found := _word(id(kind) + table).value)]
         for slot in slots:
-            self._slot(array + slot, python + slot)
+            self._inherited(python + slot, [found + slot for found in tables])
+
+    def _inherited(self, source: int, places: list[int]) -> None:
+        """Redirect a slot of ``np.ndarray``, the first of ``places``, and of the classes that have it from there."""
+        original = _word(places[0]).value
+        for place in dict.fromkeys(places):
+            if _word(place).value == original:
+                self._slot(place, source)
 
     def _slot(self, address: int, source: int) -> None:
         original = _word(address).value
@@ -186,7 +208,16 @@ def set_attributes(owner: type, attributes: Mapping[str, Any]) -> Callable[[], N
     """Set attributes of a class that may be a built-in one, and give what puts the old ones back."""
     before = {name: vars(owner).get(name) for name in attributes}
     _update(owner, attributes)
-    return lambda: _update(owner, before)
+    if "__call__" not in attributes or owner.__flags__ & _HEAP_TYPE:
+        return lambda: _update(owner, before)
+    slot = _word(id(owner) + _TP_CALL)
+    original, slot.value = slot.value, _word(id(_Dispatching) + _TP_CALL).value
+
+    def undo() -> None:
+        slot.value = original
+        _update(owner, before)
+
+    return undo
 
 
 def _update(owner: type, attributes: Mapping[str, Any]) -> None:

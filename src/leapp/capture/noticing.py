@@ -17,7 +17,7 @@ import torch
 from leapp.capture.hooks import OPERATORS, ORIGINAL, new_number
 from leapp.capture.indexing import is_basic
 from leapp.capture.source import where
-from leapp.capture.traced import ArrayMethods, listening
+from leapp.capture.traced import ArrayMethods, TracedNpArray, listening
 from leapp.errors import TraceError
 
 __all__ = ["PLAIN_METHODS", "make_number", "notice"]
@@ -46,12 +46,21 @@ def notice(*values: Any) -> bool:
                 )
         elif type(value) in (list, tuple):
             found = notice(*value) or found
+        elif isinstance(value, np.ndarray) and not isinstance(value, TracedNpArray):
+            _tell_of(value)
     return found
+
+
+def _tell_of(value: Any) -> None:
+    """An array of another class over traced memory goes its own ways: its values leave the graph."""
+    arrays = listening()
+    if arrays is not None and arrays.knows_memory(value) and _is_users_call() and arrays.concerned([value]):
+        arrays.escape(arrays.traced(value), f"an array of class {type(value).__name__}", [value], value)
 
 
 def _is_users_call() -> bool:
     """Whether the call came from outside leapp and the libraries: what they do inside is none of the program's steps."""
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__") in _ENTRANCES:
         frame = frame.f_back
     return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES

@@ -47,6 +47,7 @@ def address(array: Array) -> int:
 
 def bounds(array: Array) -> tuple[int, int]:
     """The addresses between which the elements of an array lie."""
+    array = bare_view(array)
     low = high = address(array)
     for n, stride in zip(array.shape, array.strides, strict=True):
         if n == 0:

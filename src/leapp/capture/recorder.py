@@ -180,6 +180,7 @@ class Recorder:
             self.dynamic = self.batched = True
         tape.chance = _generators()
         self.tapes.append(tape)
+        self.arrays.opened()
         self.ages.begin()
         return tape
 

@@ -343,7 +343,8 @@ class Tape:
     def let_go(self, slot: int) -> bool:
         """Whether the memory of a constant, older than the node, is gone: the program put something else in its place."""
         constant, weak = self.constants[slot], self.memory_of[slot].weak
-        if not constant.origins or constant.lender is not None or weak is None or constant.version is not None:
+        # What the node itself made of older memory is gone after every pass. A weak reference is the address of its storage.
+        if weak not in constant.origins or constant.lender is not None or weak is None or constant.version is not None:
             return False
         return bool(torch.UntypedStorage._expired(weak))
 
@@ -390,4 +391,4 @@ def snapshot(t: Tensor) -> Tensor:
         with torch.inference_mode(False):
             return snapshot(t)
     with torch._C.DisableTorchFunction():
-        return t.detach().clone(memory_format=torch.contiguous_format if t.layout == torch.strided else torch.preserve_format)
+        return t.detach().clone(memory_format=torch.contiguous_format) if t.layout == torch.strided else t.detach().clone()

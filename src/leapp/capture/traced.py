@@ -218,6 +218,10 @@ class ArrayMethods:
         """The elements in order, as a view where there is one."""
         return _Flat(self)
 
+    @flat.setter
+    def flat(self: Any, value: Any) -> None:
+        _Flat(self)[:] = value
+
     def copy(self: Any, order: Any = "C") -> Any:
         """A copy of the array."""
         return _both(self, "copy", (order,), {}, lambda t: t.clone())

@@ -148,6 +148,8 @@ class Patches:
                 self._undo.append(set_attributes(kind, attributes))
             self._replace_all([*watched(), *(self._follow_numpy() if self._follow_arrays else ())])
             self._follow_runtime()
+            if self._follow_arrays:
+                self._follow_compiled_code(self._before)
             self._treated = dict(self._before)
             for patch in self._patches:
                 self._replace(patch.module, patch.function_name, self._switch(patch))
@@ -217,21 +219,16 @@ class Patches:
         return switch
 
     def _follow_numpy(self) -> list[tuple[Any, str, Any]]:
-        """What lets values be seen to cross between NumPy and torch; plain arrays are watched from the first traced one on."""
+        """What lets values be seen to cross between NumPy and torch.
+
+        Python looks a function up before it computes the arguments, so all of them are replaced before there is a traced array.
+        """
         arrays = self._recorder.arrays
-        hooks = Hooks(PLAIN_METHODS, make_number)
-
-        def first_use() -> None:
-            arrays.on_first_use = None
-            self._replace_all(list_replacements(arrays))
-            if supported():
-                hooks.install()
-                self._undo.append(hooks.remove)
-                arrays.following = True
-            self._follow_compiled_code(list(sys.modules))
-
-        arrays.on_first_use = first_use
-        return replacements(arrays)
+        if supported():
+            hooks = Hooks(PLAIN_METHODS, make_number)
+            arrays.watch = lambda on: hooks.install() if on else hooks.remove()
+            self._undo.append(hooks.remove)
+        return [*replacements(arrays), *list_replacements(arrays)]
 
     def _follow_imports(self) -> None:
         """Treat modules that are imported during the session as those that were there before."""
@@ -260,7 +257,7 @@ class Patches:
         self._treated.update((n, sys.modules[n]) for n in new)
         self._replace_by_name(new)
         self._follow_runtime()
-        if self._follow_arrays and self._recorder.arrays.on_first_use is None:
+        if self._follow_arrays:
             self._follow_compiled_code(new)
         if "torch._dynamo" in new:
             self._run_compiled_code_eagerly()
@@ -272,7 +269,7 @@ class Patches:
 
     def _follow_compiled_code(self, modules: Iterable[str]) -> None:
         """Note which compiled functions read traced arrays."""
-        functions, methods = compiled_callables(self._recorder.arrays, modules)
+        functions, methods = compiled_callables(modules)
         for owner, name, replacement in functions:
             self._replace(owner, name, replacement)
         for kind, attributes in methods:
@@ -308,9 +305,24 @@ class Patches:
 
         recorder = self._recorder
         # torch.onnx loads slowly, and comes down to torch.export anyway.
-        for owner, name in ((torch.jit, "trace"), (torch.export, "export"), (sys.modules.get("torch.onnx"), "export")):
+        exporters = ((torch.jit, "trace"), (torch.export, "export"), (sys.modules.get("torch.onnx"), "export"))
+        for owner, name in (*exporters, (torch.func, "linearize")):
             if owner is not None:
                 self._replace(owner, name, _apart(recorder, f"{owner.__name__}.{name}()", getattr(owner, name)))
+
+        forward_ad = torch.autograd.forward_ad
+        make_dual = forward_ad.make_dual
+
+        @functools.wraps(make_dual)
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            if recorder.tapes and recorder.installed and torch._C._functorch.peek_interpreter_stack() is None:
+                raise TraceError(
+                    f"node '{recorder.tapes[-1].node}': the forward-mode derivative at {where()} belongs to a level that no "
+                    "model has. Use torch.func.jvp() or torch.func.jacfwd()."
+                )
+            return make_dual(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+        self._replace(forward_ad, "make_dual", refuse)
 
     def _follow_pickling(self) -> None:
         import torch

@@ -135,8 +135,8 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def _bits(t: Tensor) -> Tensor:
-    t = t.detach().contiguous()
-    if t.is_quantized or t.layout != torch.strided:
+    t = (t if t.layout == torch.strided else t.to_dense()).detach().contiguous()
+    if t.is_quantized:
         return t
     flat = t.reshape(-1)
     return (flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)).view(torch.uint8)
