@@ -216,6 +216,8 @@ row("bytes", lambda x: x * np.frombuffer(x.numpy().tobytes(), np.float32)[0], N3
 
 row("mirror_made_before", lambda s, x: (s[0].copy_(x), x * float(s[1][0, 0]))[1], N34, setup=lambda: (b := torch.zeros(3, 4), b.numpy()), reports=("float",))
 row("mirror_lends_its_memory", lambda s, x: (s[0].copy_(x), x * s[1].item(3))[1], N34, setup=lambda: (a := np.zeros((3, 4), np.float32)) is None or (torch.from_numpy(a), a), reports=("item",))
+row("mirror_memoryview", lambda s, x: (s[0].copy_(x), x * memoryview(s[1])[0, 0])[1], N34, setup=lambda: (b := torch.zeros(3, 4), b.numpy()), reports=("memoryview",))
+row("mirror_text", lambda s, x: (s[0].copy_(x), x * str(s[1]).count("-") + repr(s[1]).count("-"))[1], N34, setup=lambda: (b := torch.zeros(3, 4), b.numpy()), reports=("str",))
 row("mirror_made_inside", lambda x: ((b := torch.zeros(3, 4)), (m := b.numpy()), b.copy_(x), x * float(m.max()))[-1], N34, reports=("float",))
 row("mirror_of_a_part", lambda s, x: (s[0].copy_(x[0]), x * float(s[1].sum()))[1], N34, setup=lambda: (a := np.zeros(9, np.float32)) is None or (torch.from_numpy(a[2:6]), a), reports=("float",))
 row("mirror_read_by_compiled_code", lambda s, x: (s[0].copy_(x), x + torch.from_numpy(scipy.ndimage.gaussian_filter(s[1], 1.0)))[1], N34, setup=lambda: (b := torch.zeros(3, 4), b.numpy()), reports=("correlate1d",))

@@ -9,6 +9,7 @@ would do if built-in types allowed it, and gets its class back at the end. Nothi
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import sys
 import sysconfig
@@ -25,7 +26,8 @@ __all__ = [
 # Of CPython's PyObject, PyTypeObject and PyMappingMethods: the same in every release since 3.8, without free threading.
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _OB_TYPE, _TP_BASICSIZE, _TP_AS_NUMBER, _TP_AS_SEQUENCE, _TP_AS_MAPPING = (n * _WORD for n in (1, 4, 12, 13, 14))
-_TP_CALL, _TP_AS_BUFFER, _TP_RICHCOMPARE, _TP_ITER, _TP_NEW = (n * _WORD for n in (16, 20, 25, 27, 39))
+_TP_REPR, _TP_CALL, _TP_STR = (n * _WORD for n in (11, 16, 17))
+_TP_AS_BUFFER, _TP_RICHCOMPARE, _TP_ITER, _TP_NEW = (n * _WORD for n in (20, 25, 27, 39))
 _SUBSCRIPT, _ASS_SUBSCRIPT, _CONTAINS = 1 * _WORD, 2 * _WORD, 7 * _WORD
 _NUMBER_SLOTS = [n * _WORD for n in range(36) if n != 17]  # one is reserved
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
@@ -62,7 +64,7 @@ class _Dispatching:
     def __new__(cls) -> _Dispatching:
         return super().__new__(cls)
 
-    for _name in (*OPERATORS, "__getitem__", "__setitem__", "__call__"):
+    for _name in (*OPERATORS, "__getitem__", "__setitem__", "__call__", "__repr__", "__str__"):
         vars()[_name] = lambda self, *args: None
     del _name
 
@@ -109,10 +111,17 @@ def make_type(name: str, bases: tuple[type, ...]) -> Any:
 _GetBuffer = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_int)
 
 
-def watch_buffer(kind: type, tell: Callable[[Any], None]) -> None:
-    """Call ``tell`` whenever the memory of an instance of ``kind`` is asked for through the buffer protocol."""
+def watch_buffer(kind: type, tell: Callable[[Any], None]) -> Callable[[], None]:
+    """Call ``tell`` whenever the memory of an instance of ``kind`` is asked for through the buffer protocol, until undone."""
     place = _word(_word(id(kind) + _TP_AS_BUFFER).value or 0)
-    original = _GetBuffer(place.value or 0)
+    before = place.value
+    place.value = ctypes.cast(_telling(before or 0, tell), ctypes.c_void_p).value
+    return lambda: setattr(place, "value", before)
+
+
+@functools.cache
+def _telling(address: int, tell: Callable[[Any], None]) -> Any:
+    original = _GetBuffer(address)
 
     def get_buffer(instance: Any, view: int, flags: int) -> int:
         tell(instance)
@@ -121,9 +130,7 @@ def watch_buffer(kind: type, tell: Callable[[Any], None]) -> None:
         except Exception:  # a callback cannot pass an error on; its caller knows that there was one
             return -1
 
-    callback = _GetBuffer(get_buffer)
-    _specs.append(callback)
-    place.value = ctypes.cast(callback, ctypes.c_void_p).value
+    return _GetBuffer(get_buffer)
 
 
 def change_class(array: np.ndarray[Any, Any], to: type) -> None:
@@ -154,9 +161,13 @@ class Hooks:
     Args:
         methods: The methods by name.
         make: Called as ``make(type, *args, **kwargs)`` in place of the number types.
+        tell: Called with an array whose memory is asked for.
     """
 
-    def __init__(self, methods: Mapping[str, Callable[..., Any]], make: Callable[..., Any]) -> None:
+    def __init__(
+        self, methods: Mapping[str, Callable[..., Any]], make: Callable[..., Any], tell: Callable[[Any], None]
+    ) -> None:
+        self._tell = tell
         self._methods = methods
         self._make = make
         self._undo: list[Callable[[], None]] = []
@@ -171,8 +182,9 @@ class Hooks:
         self._table(_TP_AS_MAPPING, [_SUBSCRIPT, _ASS_SUBSCRIPT])
         self._table(_TP_AS_NUMBER, _NUMBER_SLOTS)
         self._table(_TP_AS_SEQUENCE, [_CONTAINS])
-        for slot in (_TP_RICHCOMPARE, _TP_ITER):
+        for slot in (_TP_RICHCOMPARE, _TP_ITER, _TP_REPR, _TP_STR):
             self._inherited(id(_Dispatching) + slot, [id(kind) + slot for kind in self._kinds])
+        self._undo.append(watch_buffer(np.ndarray, self._tell))
         for number in NUMBER_TYPES:
             self._attributes(number, {"__new__": staticmethod(self._make)})
             self._slot(id(number) + _TP_NEW, id(_Dispatching) + _TP_NEW)

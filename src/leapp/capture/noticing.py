@@ -20,10 +20,10 @@ from leapp.capture.source import where
 from leapp.capture.traced import ArrayMethods, TracedNpArray, listening
 from leapp.errors import TraceError
 
-__all__ = ["PLAIN_METHODS", "make_number", "notice"]
+__all__ = ["PLAIN_METHODS", "make_number", "notice", "tell_memory"]
 
 
-_ENTRANCES = frozenset({__name__, "leapp.capture.crossings"})
+_ENTRANCES = frozenset({__name__, "leapp.capture.crossings", "leapp.capture.hooks"})
 _LIBRARIES = frozenset({"leapp", "numpy", "torch"})
 
 
@@ -53,9 +53,19 @@ def notice(*values: Any) -> bool:
 
 def _tell_of(value: Any) -> None:
     """An array of another class over traced memory goes its own ways: its values leave the graph."""
+    _tell(value, f"an array of class {type(value).__name__}")
+
+
+def tell_memory(array: Any) -> None:
+    """The memory of an array is asked for."""
+    if type(array) is np.ndarray:
+        _tell(array, "memoryview")
+
+
+def _tell(array: Any, kind: str) -> None:
     arrays = listening()
-    if arrays is not None and arrays.knows_memory(value) and _is_users_call() and arrays.concerned([value]):
-        arrays.escape(arrays.traced(value), f"an array of class {type(value).__name__}", [value], value)
+    if arrays is not None and arrays.knows_memory(array) and _is_users_call() and arrays.concerned([array]):
+        arrays.escape(arrays.traced(array), kind, [array], array)
 
 
 def _is_users_call() -> bool:

@@ -18,7 +18,7 @@ from leapp.capture.chance import watched, watched_methods
 from leapp.capture.compiled import compiled_callables, runtime_methods
 from leapp.capture.crossings import list_replacements, replacements
 from leapp.capture.hooks import Hooks, set_attributes, supported
-from leapp.capture.noticing import PLAIN_METHODS, make_number
+from leapp.capture.noticing import PLAIN_METHODS, make_number, tell_memory
 from leapp.capture.pickling import reduce
 from leapp.capture.plain import arrays_in
 from leapp.capture.recorder import PLAIN, Recorder
@@ -225,7 +225,7 @@ class Patches:
         """
         arrays = self._recorder.arrays
         if supported():
-            hooks = Hooks(PLAIN_METHODS, make_number)
+            hooks = Hooks(PLAIN_METHODS, make_number, tell_memory)
             arrays.watch = lambda on: hooks.install() if on else hooks.remove()
             self._undo.append(hooks.remove)
         return [*replacements(arrays), *list_replacements(arrays)]
