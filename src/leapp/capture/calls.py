@@ -105,10 +105,10 @@ class Kind:
         )
         self.identity = packet in _IDENTITIES or self.name in _IDENTITIES
         self.autograd = self.name in _RUNS_AUTOGRAD or func is torch.autograd.grad
-        #: Nothing of the above: such a call computes new tensors from its arguments.
+        #: Computes new tensors from its arguments, with nothing special to it but what can be seen when it has run.
         self.plain = schema is None and not (
-            self.writes or self.hidden_writes or self.statistics or self.random or self.may_mask or self.factory
-            or self.rewritten or self.metadata or self.autograd or self.setter
+            self.writes or self.statistics or self.random or self.factory or self.rewritten or self.metadata or self.autograd
+            or self.setter or (self.may_mask and self.name != "__getitem__")
         )  # fmt: skip
 
 

@@ -295,29 +295,35 @@ class Recorder:
             return (REWRITES.get(func) or REWRITES[kind.name])(self, tape, func, args, kwargs)
         return self.record(tape, func, kind, args, kwargs, leaves)
 
-    def plain(self, func: Any, kind: Kind, args: tuple[Any, ...]) -> Any:
-        """``called`` for most calls, cheaper: one new tensor from numbers and from tensors that the one open node knows."""
+    def plain(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``called`` for most calls, cheaper: a new tensor from numbers and from tensors that the one open node knows."""
         tape = self.tapes[0]
         known = tape.known
-        recorded, reads = [], []
-        for a in args:
-            if type(a) in ATOMS:
-                recorded.append(a)
-                continue
-            ref = known.get(id(a))
-            if ref is None or ref.tensor() is not a:
-                return self.called(func, kind, args, {}, whole=True)
-            recorded.append(ref)
-            reads.append(ref.slot)
-        if not reads:
-            return self.called(func, kind, args, {}, whole=True)
-        out = func(*args)
+        recorded: list[Any] = []
+        found: list[Ref] = []
+        try:
+            for a in args:
+                if type(a) in ATOMS:  # the two common cases once more: calling _looked_up() would cost as much again
+                    recorded.append(a)
+                elif (ref := known.get(id(a))) is not None and ref.tensor() is a:
+                    recorded.append(ref)
+                    found.append(ref)
+                else:
+                    recorded.append(_looked_up(a, known, found))
+            named = {k: _looked_up(v, known, found) for k, v in kwargs.items()} if kwargs else kwargs
+        except _UnknownError:
+            return self.called(func, kind, args, kwargs, whole=True)
+        if not found or (len(found) > 1 and kind.may_mask):
+            return self.called(func, kind, args, kwargs, whole=True)
+        held = _versions(found) if kind.hidden_writes else ()
+        out = func(*args, **kwargs)
+        targets = [t for t, version in held if t._version != version] if held else ()
         before = known.get(id(out))
-        if type(out) is not Tensor or (before is not None and before.tensor() is out):
-            refs = {id(a): known[id(a)] for a in args if type(a) not in ATOMS}
-            return self._keep(tape, kind, args, {}, refs, (), out)
-        slots = tuple(reads) if len(reads) == 1 else tuple(dict.fromkeys(reads))
-        tape.calls.append(Call(kind.call, tuple(recorded), {}, (tape.bind(out).slot,), slots, (), where(3)))
+        if type(out) is not Tensor or targets or (before is not None and before.tensor() is out):
+            refs = {id(ref.tensor()): ref for ref in found}
+            return self._keep(tape, kind, args, kwargs, refs, targets, out)
+        reads = (found[0].slot,) if len(found) == 1 else tuple(dict.fromkeys([ref.slot for ref in found]))
+        tape.calls.append(Call(kind.call, tuple(recorded), named, (tape.bind(out).slot,), reads, (), where(3)))
         return out
 
     def record(
@@ -566,6 +572,31 @@ def _statistics(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
     return [t for t in given if isinstance(t, Tensor)] if training else []
 
 
+class _UnknownError(Exception):
+    """An argument is, or holds, something else than known tensors and plain values."""
+
+
+def _looked_up(value: Any, known: dict[int, Ref], found: list[Ref]) -> Any:
+    """An argument with slots for its tensors, which are added to ``found``."""
+    kind = type(value)
+    if kind in ATOMS:
+        return value
+    ref = known.get(id(value))
+    if ref is not None and ref.tensor() is value:
+        found.append(ref)
+        return ref
+    if kind is tuple or kind is list:
+        return kind([_looked_up(v, known, found) for v in value])
+    if kind is slice:
+        return slice(*(_looked_up(v, known, found) for v in (value.start, value.stop, value.step)))
+    raise _UnknownError
+
+
+def _versions(found: list[Ref]) -> list[tuple[Tensor, int]]:
+    """The version counters of tensors, to see whether a call writes to them. In inference mode there are none."""
+    return [(t, t._version) for ref in found if (t := ref.tensor()) is not None and not t.is_inference()]
+
+
 def _is_known(known: dict[int, Ref], t: Tensor) -> bool:
     ref = known.get(id(t))
     return ref is not None and ref.tensor() is t
@@ -612,8 +643,8 @@ class _FunctionMode(TorchFunctionMode):
             with recorder.lock, _silent(_PYTHON_KEYS):
                 return recorder.called(func, kind, args, kwargs, whole=True)
         with _silent(_PYTHON_KEYS):
-            if kind.plain and not kwargs and len(recorder.tapes) == 1 and not recorder.dynamic:
-                return recorder.plain(func, kind, args)
+            if kind.plain and len(recorder.tapes) == 1 and not recorder.dynamic and "out" not in kwargs:
+                return recorder.plain(func, kind, args, kwargs)
             return recorder.called(func, kind, args, kwargs, whole=True)
 
     def _aside(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:

@@ -8,10 +8,12 @@ Nothing here knows tapes or torch.
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 import sysconfig
 import threading
 from collections.abc import Callable
+from typing import Any
 
 __all__ = ["in_other_threads", "reachable"]
 
@@ -40,17 +42,23 @@ def reachable() -> bool:
     )
 
 
+@functools.cache
+def _api() -> Any:
+    api = ctypes.PyDLL(None)
+    api.PyInterpreterState_Get.restype = api.PyThreadState_Get.restype = ctypes.c_void_p
+    for name in ("PyInterpreterState_ThreadHead", "PyThreadState_Next"):
+        getattr(api, name).restype, getattr(api, name).argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    api._PyEval_SetProfile.argtypes = [ctypes.c_void_p, _Profile, ctypes.c_void_p]
+    return api
+
+
 def in_other_threads(function: Callable[[], None]) -> None:
     """Let every other thread call ``function`` at its next step, in place of what it was asked before and has not done."""
     global _asked
     _asked = function
     if not reachable():
         return
-    api = ctypes.PyDLL(None)
-    api.PyInterpreterState_Get.restype = api.PyThreadState_Get.restype = ctypes.c_void_p
-    for name in ("PyInterpreterState_ThreadHead", "PyThreadState_Next"):
-        getattr(api, name).restype, getattr(api, name).argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    api._PyEval_SetProfile.argtypes = [ctypes.c_void_p, _Profile, ctypes.c_void_p]
+    api = _api()
     mine = api.PyThreadState_Get()
     thread = api.PyInterpreterState_ThreadHead(api.PyInterpreterState_Get())
     while thread:

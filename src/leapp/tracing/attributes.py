@@ -70,9 +70,10 @@ class Attributes:
 def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
     """The tensors and numbers an object holds, by name; those in containers by name and place."""
     held = getattr(owner, "__dict__", {})
+    is_module = isinstance(owner, torch.nn.Module)
     for source in (held, held.get("_buffers") or {}):
         for name, value in list(source.items()):
-            if name in _OWN or (name.startswith("_") and isinstance(owner, torch.nn.Module)):
+            if (is_module and name[:1] == "_") or name in _OWN:
                 continue
             if isinstance(value, _HELD):
                 yield name, value

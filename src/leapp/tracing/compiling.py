@@ -83,9 +83,10 @@ def compile_session(
 ) -> dict[str, Any] | bool:
     """Write the bundle of a session. See :func:`leapp.compile_graph`."""
     profile = _profile(target)
-    enforce(report, session.escapes, strict)
-    follow_batch(session.nodes.values())
     nodes = sorted(session.nodes.values(), key=lambda n: n.order)
+    _log_programs(nodes)
+    enforce(report, session.escapes, strict)
+    follow_batch(nodes)
     logger.info("Discovered %d nodes", len(nodes))
     if not nodes:
         logger.error("nothing was traced: no annotate.input_tensors() call was made between start() and stop().")
@@ -184,6 +185,16 @@ def _model(node: NodeTrace, names: FileNames, directory: Path, settings: Setting
         raise ExportError(f"node '{node.name}': the exporter dropped the inputs {', '.join(result.dropped_inputs)}.")
     logger.info("Success: %s in %.2f s", result.path.name, time.perf_counter() - began)
     return describe_model(result.path, directory, result.backend, result.extra)
+
+
+def _log_programs(nodes: list[NodeTrace]) -> None:
+    """Here and not while tracing, which it would slow down by a third."""
+    for node in nodes:
+        if node.program is not None:
+            logger.debug(
+                "Compiled graph module for %s:\n%s\ninputs: %s\noutputs: %s",
+                node.name, node.program, ", ".join(node.inputs), ", ".join(node.outputs),
+            )  # fmt: skip
 
 
 def _weights(nodes: list[NodeTrace]) -> int:

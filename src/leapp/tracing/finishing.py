@@ -138,10 +138,6 @@ class Finisher:
             )
         self._cut(node)
         node.suspects = received | carried | dict.fromkeys(rewritten_constants(node) | replaced, True)
-        logger.debug(
-            "Compiled graph module for %s:\n%s\ninputs: %s\noutputs: %s",
-            node.name, node.program, ", ".join(node.inputs), ", ".join(node.outputs),
-        )  # fmt: skip
 
     def _replaced(self, node: NodeTrace) -> set[int]:
         """Constants whose memory, older than the node, the program let go of or no longer names as it did."""
