@@ -21,7 +21,7 @@ from leapp.capture.compiled import reading, running
 from leapp.capture.noticing import notice
 from leapp.capture.numpy_table import SEQUENCES
 from leapp.capture.plain import arrays_in, bare_view
-from leapp.capture.traced import TracedNpArray
+from leapp.capture.traced import TracedNpArray, listening
 
 __all__ = ["list_replacements", "replacements"]
 
@@ -146,17 +146,22 @@ def _array_function(arrays: Arrays) -> Callable[..., Any]:
     return array_function
 
 
-def list_replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
+def list_replacements() -> list[tuple[Any, str, Any]]:
     """NumPy functions that would read a list of traced arrays without asking them."""
-    found: list[tuple[Any, str, Any]] = []
+    return [(module, name, made) for module, name, value, made in _readers_of_lists() if vars(module).get(name) is value]
+
+
+@functools.cache
+def _readers_of_lists() -> list[tuple[Any, str, Any, Any]]:
+    found: list[tuple[Any, str, Any, Any]] = []
     for module in (np, np.linalg, np.fft):
         for name, value in vars(module).items():
             if name.startswith("_") or (module is np and name in _MAKERS):
                 continue
             if isinstance(value, np.ufunc):
-                found.append((module, name, _Ufunc(arrays, value)))
+                found.append((module, name, value, _Ufunc(value)))
             elif hasattr(value, "_implementation") and value is not np.block:
-                found.append((module, name, _gathering(arrays, value)))
+                found.append((module, name, value, _gathering(value)))
     return found
 
 
@@ -177,14 +182,15 @@ def _arrays_of(value: Any) -> Any:
     return found if any(a is not b for a, b in zip(found, value, strict=True)) else value
 
 
-def _gathering(arrays: Arrays, original: Any) -> Callable[..., Any]:
+def _gathering(original: Any) -> Callable[..., Any]:
     sequences = original in SEQUENCES
 
     @functools.wraps(original)
     def gathering(*args: Any, **kwargs: Any) -> Any:
         args = tuple(_array_of(a) for a in args)
         notice(*args, *kwargs.values())
-        if arrays.listening and any(type(a) in (list, tuple) for a in args):
+        arrays = listening()
+        if arrays is not None and any(type(a) in (list, tuple) for a in args):
             args = tuple(_gathered(arrays, a, sequences) for a in args)
         return original(*args, **kwargs)
 
@@ -203,9 +209,8 @@ def _gathered(arrays: Arrays, value: Any, sequences: bool = False) -> Any:
 class _Ufunc:
     """A ufunc whose list arguments are gathered first."""
 
-    def __init__(self, arrays: Arrays, original: np.ufunc) -> None:
-        self._arrays, self._original = arrays, original
-        self.__wrapped__ = original
+    def __init__(self, original: np.ufunc) -> None:
+        self._original = self.__wrapped__ = original
         for name in ("reduce", "accumulate", "outer", "at", "reduceat"):
             setattr(self, name, self._method(getattr(original, name)))
 
@@ -223,8 +228,9 @@ class _Ufunc:
     def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         args = tuple(_array_of(a) for a in args)
         notice(*args, *kwargs.values())
-        if self._arrays.listening and any(type(a) in (list, tuple) for a in args):
-            return tuple(_gathered(self._arrays, a) for a in args)
+        arrays = listening()
+        if arrays is not None and any(type(a) in (list, tuple) for a in args):
+            return tuple(_gathered(arrays, a) for a in args)
         return args
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

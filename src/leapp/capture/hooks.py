@@ -14,7 +14,7 @@ import gc
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -155,6 +155,47 @@ def _kinds(kind: type) -> Iterator[type]:
             yield from _kinds(derived)
 
 
+class _Redirected(NamedTuple):
+    """A slot of a class, what is in it, and the slot function that asks for a Python method."""
+
+    word: ctypes.c_void_p
+    original: int | None
+    python: int | None
+
+
+_plans: dict[tuple[type, ...], list[_Redirected]] = {}
+
+
+def _redirected(kinds: tuple[type, ...]) -> list[_Redirected]:
+    """The slots to redirect: of ``np.ndarray`` (the first of ``kinds``), of classes that have them from there, of numbers."""
+    plan = _plans.get(kinds)
+    if plan is None or any(slot.word.value != slot.original for slot in plan):
+        _plans.clear()
+        plan = _plans[kinds] = list(_slots(kinds))
+    return plan
+
+
+def _slots(kinds: tuple[type, ...]) -> Iterator[_Redirected]:
+    tables = ((_TP_AS_MAPPING, [_SUBSCRIPT, _ASS_SUBSCRIPT]), (_TP_AS_NUMBER, _NUMBER_SLOTS), (_TP_AS_SEQUENCE, [_CONTAINS]))
+    for table, slots in tables:
+        python = _word(id(_Dispatching) + table).value or 0
+        found = [address for kind in kinds if (address := _word(id(kind) + table).value)]
+        for slot in slots:
+            yield from _inherited(python + slot, [address + slot for address in found])
+    for slot in (_TP_RICHCOMPARE, _TP_ITER, _TP_REPR, _TP_STR):
+        yield from _inherited(id(_Dispatching) + slot, [id(kind) + slot for kind in kinds])
+    for number in NUMBER_TYPES:
+        yield from _inherited(id(_Dispatching) + _TP_NEW, [id(number) + _TP_NEW])
+
+
+def _inherited(source: int, places: list[int]) -> Iterator[_Redirected]:
+    """The first of ``places``, and those that have the same in them."""
+    original = _word(places[0]).value
+    for place in dict.fromkeys(places):
+        if _word(place).value == original:
+            yield _Redirected(_word(place), original, _word(source).value)
+
+
 class Hooks:
     """Methods of ``np.ndarray``, and the constructors of NumPy's numbers, replaced while a session follows arrays.
 
@@ -171,46 +212,29 @@ class Hooks:
         self._methods = methods
         self._make = make
         self._undo: list[Callable[[], None]] = []
-        self._kinds: list[type] = []
 
     def install(self) -> None:
         """Replace everything, and make CPython ask for it."""
         if self._undo:
             return
         self._attributes(np.ndarray, self._methods)
-        self._kinds = list(_kinds(np.ndarray))
-        self._table(_TP_AS_MAPPING, [_SUBSCRIPT, _ASS_SUBSCRIPT])
-        self._table(_TP_AS_NUMBER, _NUMBER_SLOTS)
-        self._table(_TP_AS_SEQUENCE, [_CONTAINS])
-        for slot in (_TP_RICHCOMPARE, _TP_ITER, _TP_REPR, _TP_STR):
-            self._inherited(id(_Dispatching) + slot, [id(kind) + slot for kind in self._kinds])
         self._undo.append(watch_buffer(np.ndarray, self._tell))
         for number in NUMBER_TYPES:
             self._attributes(number, {"__new__": staticmethod(self._make)})
-            self._slot(id(number) + _TP_NEW, id(_Dispatching) + _TP_NEW)
+        slots = _redirected(tuple(_kinds(np.ndarray)))
+        for slot in slots:
+            slot.word.value = slot.python
+
+        def put_back() -> None:
+            for slot in slots:
+                slot.word.value = slot.original
+
+        self._undo.append(put_back)
 
     def remove(self) -> None:
         """Put NumPy's own back."""
         while self._undo:
             self._undo.pop()()
-
-    def _table(self, table: int, slots: list[int]) -> None:
-        python = _word(id(_Dispatching) + table).value or 0
-        tables = [found for kind in self._kinds if (found := _word(id(kind) + table).value)]
-        for slot in slots:
-            self._inherited(python + slot, [found + slot for found in tables])
-
-    def _inherited(self, source: int, places: list[int]) -> None:
-        """Redirect a slot of ``np.ndarray``, the first of ``places``, and of the classes that have it from there."""
-        original = _word(places[0]).value
-        for place in dict.fromkeys(places):
-            if _word(place).value == original:
-                self._slot(place, source)
-
-    def _slot(self, address: int, source: int) -> None:
-        original = _word(address).value
-        _word(address).value = _word(source).value
-        self._undo.append(lambda: setattr(_word(address), "value", original))
 
     def _attributes(self, owner: type, attributes: Mapping[str, Any]) -> None:
         self._undo.append(set_attributes(owner, attributes))

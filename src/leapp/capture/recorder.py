@@ -189,8 +189,6 @@ class Recorder:
         tape.open = False
         if tape.batch is not None and self.rows is None:
             self.rows = tape.batch.rows
-        if tape.chance != _generators() and not any("random" in e.kind for e in tape.escapes):
-            tape.escapes.append(Escape("random numbers of Python or NumPy, drawn before", where(), "a number"))
         if tape in self.tapes:
             self.tapes.remove(tape)
         for i, ref in tape.known.items():
@@ -203,6 +201,9 @@ class Recorder:
             self.autograd = self.dynamic = False
         elif not any(t.batch is not None for t in self.tapes):
             self.dynamic = any(t.dynamic for t in self.tapes)
+        # Last, because asking NumPy is slow while arrays are watched.
+        if tape.chance != _generators() and not any("random" in e.kind for e in tape.escapes):
+            tape.escapes.append(Escape("random numbers of Python or NumPy, drawn before", where(), "a number"))
         tape.known.clear()
         tape.memories.clear()
         tape.constant_ids.clear()

@@ -183,14 +183,26 @@ class Patches:
 
         self._undo.append(undo)
 
+    def _update(self, names: dict[str, Any], new: Mapping[str, Any]) -> None:
+        """``_replace`` for many names of one module: there are hundreds."""
+        before = {name: names[name] for name in new}
+        names.update(new)
+        self._undo.append(lambda: names.update({n: before[n] for n, made in new.items() if names.get(n) is made}))
+
     def _replace_all(self, replacements: Iterable[tuple[Any, str, Any]]) -> None:
         """Replace functions where they are defined, and where somebody has imported them by name."""
+        modules: dict[ModuleType, dict[str, Any]] = {}
         for owner, name, replacement in replacements:
             if isinstance(owner, ModuleType):
-                if isinstance(getattr(owner, name), type):
-                    self._types.append((owner, name, getattr(owner, name), replacement))
-                self._replaced[id(getattr(owner, name))] = self._replaced[id(replacement)] = replacement
-            self._replace(owner, name, replacement)
+                original = getattr(owner, name)
+                if isinstance(original, type):
+                    self._types.append((owner, name, original, replacement))
+                self._replaced[id(original)] = self._replaced[id(replacement)] = replacement
+                modules.setdefault(owner, {})[name] = replacement
+            else:
+                self._replace(owner, name, replacement)
+        for module, new in modules.items():
+            self._update(vars(module), new)
         self._replace_by_name(sys.modules)
 
     def _replace_by_name(self, modules: Iterable[str]) -> None:
@@ -228,7 +240,7 @@ class Patches:
             hooks = Hooks(PLAIN_METHODS, make_number, tell_memory)
             arrays.watch = lambda on: hooks.install() if on else hooks.remove()
             self._undo.append(hooks.remove)
-        return [*replacements(arrays), *list_replacements(arrays)]
+        return [*replacements(arrays), *list_replacements()]
 
     def _follow_imports(self) -> None:
         """Treat modules that are imported during the session as those that were there before."""
@@ -269,7 +281,7 @@ class Patches:
 
     def _follow_compiled_code(self, modules: Iterable[str]) -> None:
         """Note which compiled functions read traced arrays."""
-        functions, methods = compiled_callables(modules)
+        functions, methods = compiled_callables(_foreign(modules))
         for owner, name, replacement in functions:
             self._replace(owner, name, replacement)
         for kind, attributes in methods:
