@@ -179,6 +179,27 @@ def as_strided_written(x: T) -> T:
 
 
 @idiom(N34)
+def as_strided_of_transposed(x: T) -> T:
+    return (x * 2).t().as_strided((3, 2), (1, 4), 1) + 1
+
+
+@idiom(N34)
+def as_strided_of_transposed_written(x: T) -> T:
+    y = x.t() * 2
+    y.as_strided((2, 2), (5, 1), 1).mul_(3)
+    return y - x.t()
+
+
+@idiom(N34)
+def unfold_written(x: T) -> T:
+    y = x.clone()
+    windows = y.unfold(1, 2, 2)
+    windows.mul_(2)
+    windows[:, 1, 0] = x[:, 3]
+    return y
+
+
+@idiom(N34)
 def unfold_reads_base(x: T) -> T:
     y = x.clone()
     w = y.unfold(1, 2, 2)

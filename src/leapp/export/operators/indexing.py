@@ -135,16 +135,41 @@ def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0,
     return written.movedim((0, 1), (dim1, dim2))
 
 
+# Elements by their place in memory. The library takes every tensor for a contiguous one.
+
+
+def _order_in_memory(x: Tensor) -> list[int] | None:
+    """The axes from the slowest to the fastest, if ``x`` lies in its memory without gaps and from the start."""
+    order = sorted(range(x.dim()), key=lambda d: -x.stride()[d])
+    return order if x.permute(order).is_contiguous() and not x.storage_offset() else None
+
+
+def _places(size: Sequence[int], stride: Sequence[int], offset: int | None) -> Tensor:
+    places = torch.full((), offset or 0, dtype=torch.int64)
+    for length, step in zip(size, stride, strict=True):
+        places = places.unsqueeze(-1) + torch.arange(length) * step
+    return places.reshape(-1)
+
+
+@replaces(aten.as_strided.default)
+def _as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
+    order = _order_in_memory(x)
+    if x.is_contiguous() or order is None:
+        return NotImplemented
+    return x.permute(order).reshape(-1).index_select(0, _places(size, stride, storage_offset)).reshape(size)
+
+
 @replaces(aten.as_strided_scatter.default)
 def _as_strided_scatter(
     x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Any:
-    if not x.is_contiguous():
+    order = _order_in_memory(x)
+    if order is None:
         return NotImplemented
-    places = torch.full((), storage_offset or 0, dtype=torch.int64)
-    for length, step in zip(size, stride, strict=True):
-        places = places.unsqueeze(-1) + torch.arange(length) * step
-    return aten.index_put.default(x.reshape(-1), [places.reshape(-1)], source.reshape(-1)).reshape(x.shape)
+    dense = x.permute(order)
+    places = _places(size, stride, storage_offset)
+    written = aten.index_put.default(dense.reshape(-1), [places], source.reshape(-1)).reshape(dense.shape)
+    return written.permute([order.index(d) for d in range(x.dim())])
 
 
 @replaces(aten.scatter_reduce.two)
