@@ -134,6 +134,10 @@ class Behinds:
         root = owner_of(array)
         return id(root) in self._roots or isinstance(root.base, Tensor) or self._over(array) is not None
 
+    def held(self) -> list[Tensor]:
+        """The tensors over memory that holds traced values and that arrays lie over."""
+        return [*self._held, *(t for _, _, t in self._exposed)]
+
     def exposed(self, t: Tensor) -> None:
         """Traced values get into the memory of ``t``; arrays over it are followed from here on, whenever they were made.
 

@@ -83,7 +83,7 @@ def compiled_callables(modules: Iterable[str]) -> tuple[list[Found], list[tuple[
         module = sys.modules.get(name)
         if isinstance(module, ModuleType) and not _is_seen(name):
             known = _looked_at.get(name)
-            if known is None or known.module is not module or known.size != len(vars(module)):
+            if known is None or known.module is not module or known.values != hash(tuple(map(id, vars(module).values()))):
                 known = _looked_at[name] = _look_at(name, module)
             functions += [(module, a, made) for a, value, made in known.functions if vars(module).get(a) is value]
             classes.update((id(c), c) for c in known.classes)
@@ -94,7 +94,8 @@ class _Contents(NamedTuple):
     """What was found in a module; looking takes longer than all the rest of opening a session."""
 
     module: ModuleType
-    size: int
+    values: int
+    """A hash of the identities of all that was in it."""
     functions: list[tuple[str, Any, Any]]
     classes: list[type]
 
@@ -113,7 +114,7 @@ def _look_at(name: str, module: ModuleType) -> _Contents:
                 functions.append((attribute, value, reading(value, f"{name}.{attribute}", _top(name))))
         elif callable(value):
             classes[id(type(value))] = type(value)
-    return _Contents(module, len(vars(module)), functions, list(classes.values()))
+    return _Contents(module, hash(tuple(map(id, vars(module).values()))), functions, list(classes.values()))
 
 
 def _methods(kind: type) -> dict[str, Any]:

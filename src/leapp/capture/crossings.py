@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from leapp.capture.arrays import Arrays
+from leapp.capture.calls import ATOMS
 from leapp.capture.compiled import reading, running
 from leapp.capture.noticing import notice
 from leapp.capture.numpy_table import SEQUENCES
@@ -165,13 +166,19 @@ def _readers_of_lists() -> list[tuple[Any, str, Any, Any]]:
     return found
 
 
-def _array_of(value: Any) -> Any:
-    """The array that an object says it is. NumPy would ask for it too, and then no longer ask the array what to do."""
+def _array_of(value: Any, name: str = "") -> Any:
+    """The array that an object says it is. NumPy would ask for it too, and then no longer ask the array what to do.
+
+    A plain one is passed on where NumPy's function ``name`` would do no more than ask for it, so that it is asked once.
+    """
     kind = type(value)
-    if hasattr(kind, "__array__") and not (hasattr(kind, "__array_ufunc__") or hasattr(kind, "__array_function__")):
-        found = value.__array__()
-        return found if isinstance(found, TracedNpArray) else value
-    return value
+    asks = hasattr(kind, "__array_ufunc__") or hasattr(kind, "__array_function__")
+    arrays = None if kind in ATOMS or asks or not hasattr(kind, "__array__") else listening()
+    if arrays is None or not arrays.recorder.tapes:
+        return value
+    found = value.__array__()
+    asked_for_more = not name or hasattr(kind, "__array_wrap__") or hasattr(kind, name)
+    return value if asked_for_more and not isinstance(found, TracedNpArray) else found
 
 
 def _arrays_of(value: Any) -> Any:
@@ -184,10 +191,12 @@ def _arrays_of(value: Any) -> Any:
 
 def _gathering(original: Any) -> Callable[..., Any]:
     sequences = original in SEQUENCES
+    asks_for_shape = original in (np.shape, np.ndim, np.size)
 
     @functools.wraps(original)
     def gathering(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(_array_of(a) for a in args)
+        if not asks_for_shape:
+            args = tuple(_array_of(a, original.__name__) for a in args)
         notice(*args, *kwargs.values())
         arrays = listening()
         if arrays is not None and any(type(a) in (list, tuple) for a in args):
@@ -204,6 +213,11 @@ def _gathered(arrays: Arrays, value: Any, sequences: bool = False) -> Any:
     if sequences:
         return type(value)(_gathered(arrays, v) for v in value)
     return arrays.make(np.array, value)
+
+
+def _of_numpy(name: str) -> Any:
+    """For pickle: what NumPy has by that name."""
+    return getattr(np, name)
 
 
 class _Ufunc:
@@ -226,7 +240,7 @@ class _Ufunc:
         return call
 
     def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        args = tuple(_array_of(a) for a in args)
+        args = tuple(_array_of(a, self._original.__name__) for a in args)
         notice(*args, *kwargs.values())
         arrays = listening()
         if arrays is not None and any(type(a) in (list, tuple) for a in args):
@@ -237,7 +251,16 @@ class _Ufunc:
         return self._original(*self._ready(args, kwargs), **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)
+        return getattr(vars(self)["_original"], name)
+
+    def __reduce__(self) -> Any:
+        return _of_numpy, (self._original.__name__,)
+
+    def __copy__(self) -> _Ufunc:
+        return self
+
+    def __deepcopy__(self, _: Any) -> _Ufunc:
+        return self
 
     def __repr__(self) -> str:
         return repr(self._original)

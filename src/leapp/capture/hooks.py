@@ -13,6 +13,7 @@ import functools
 import gc
 import sys
 import sysconfig
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -90,7 +91,8 @@ _NEW = {t: _New(_word(id(t) + _TP_NEW).value or 0) for t in NUMBER_TYPES} if sup
 
 def new_number(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What NumPy's own constructor of a number type gives."""
-    return _NEW[kind](kind, args, id(kwargs) if kwargs else None)
+    base = next(b for b in kind.__mro__ if b in _NEW)
+    return _NEW[base](kind, args, id(kwargs) if kwargs else None)
 
 
 _specs: list[Any] = []  # what CPython keeps pointers to
@@ -163,16 +165,17 @@ class _Redirected(NamedTuple):
     python: int | None
 
 
-_plans: dict[tuple[type, ...], list[_Redirected]] = {}
+_plan: tuple[list[weakref.ref[type]], list[_Redirected]] = [], []
+"""The slots of the session before, and whose they are."""
 
 
 def _redirected(kinds: tuple[type, ...]) -> list[_Redirected]:
     """The slots to redirect: of ``np.ndarray`` (the first of ``kinds``), of classes that have them from there, of numbers."""
-    plan = _plans.get(kinds)
-    if plan is None or any(slot.word.value != slot.original for slot in plan):
-        _plans.clear()
-        plan = _plans[kinds] = list(_slots(kinds))
-    return plan
+    global _plan
+    owners, slots = _plan
+    if [owner() for owner in owners] != list(kinds) or any(slot.word.value != slot.original for slot in slots):
+        _plan = [weakref.ref(kind) for kind in kinds], list(_slots(kinds))
+    return _plan[1]
 
 
 def _slots(kinds: tuple[type, ...]) -> Iterator[_Redirected]:

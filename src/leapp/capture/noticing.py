@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.hooks import OPERATORS, ORIGINAL, new_number
+from leapp.capture.hooks import NUMBER_TYPES, OPERATORS, ORIGINAL, new_number
 from leapp.capture.indexing import is_basic
 from leapp.capture.source import where
 from leapp.capture.traced import ArrayMethods, TracedNpArray, listening
@@ -169,6 +169,8 @@ def make_number(kind: Any, *args: Any, **kwargs: Any) -> Any:
     """A number type of NumPy called on a traced value."""
     if args and (notice(args[0]) or _seen(args[0])):
         arrays = listening()
+        if kind not in NUMBER_TYPES:
+            return new_number(kind, (args[0].item(), *args[1:]), kwargs)  # a class of the user's own has no dtype
         if arrays is not None and arrays.concerned([args[0]] if isinstance(args[0], np.ndarray) else args[0]):
             made = np.array(args[0]).astype(np.dtype(kind))
             return made if made.ndim else made[()]

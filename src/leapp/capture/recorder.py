@@ -28,7 +28,7 @@ from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
 from leapp.capture.extents import Number, bare, numbers
 from leapp.capture.plain import address
 from leapp.capture.provenance import Provenance, Published
-from leapp.capture.regions import geometry
+from leapp.capture.regions import geometry, lent_memory
 from leapp.capture.rewrites import CONSTRUCTORS, REWRITES
 from leapp.capture.source import where
 from leapp.capture.tape import Call, Escape, Ref, Tape, refer
@@ -215,8 +215,9 @@ class Recorder:
         """
         with self.silence():
             alias = t.view_as(t) if t.layout == torch.strided else t.detach()
-            if type(alias) not in PLAIN:
+            if type(t) not in PLAIN:
                 alias = alias.as_subclass(type(t))
+                vars(alias).update(vars(t))
             tape.declare(alias, axis)
             self.arrays.exposed(t)
             self.given[id(t)] = (weakref.ref(t), tape.node)
@@ -406,7 +407,7 @@ class Recorder:
         results: list[Tensor],
     ) -> None:
         """Remember the values whose shape depends on other values; that there are so many of them is a value that left."""
-        if kind.factory:
+        if kind.factory and any(True for _ in tensors((args, kwargs))):
             slots = tuple(r.slot for r in refs.values())
             tape.escapes.append(Escape(kind.name, where(), tuple(results[0].shape), None, slots))
         if kind.dynamic or _masked(kind, args) or not tape.dynamic.isdisjoint(r.slot for r in refs.values()):
@@ -428,6 +429,7 @@ class Recorder:
                 f"node '{tape.node}' uses a value of the finished node '{owner}'{name} at {where()} without declaring it. "
                 f"Pass it through annotate.input_tensors('{tape.node}', {{...}}) first."
             )
+        self._refuse_other_storage(tape, t)
         ref = tape.constant(t)
         constant = tape.constants[ref.slot]
         born = self.random.get(id(t))
@@ -439,6 +441,20 @@ class Recorder:
         if given is not None and given[0]() is t and given[1] != tape.node:
             constant.undeclared = f"an input of node '{given[1]}'"
         return ref
+
+    def _refuse_other_storage(self, tape: Tape, t: Tensor) -> None:
+        """Two tensors over one array have a storage each, so nothing but the address tells that they share memory."""
+        mine = lent_memory(t)
+        if mine is None:
+            return
+        for other in [*(ref.tensor() for ref in list(tape.known.values())), *self.arrays.held()]:
+            theirs = None if other is None else lent_memory(other)
+            if theirs is not None and theirs[0] != mine[0] and theirs[1] < mine[2] and mine[1] < theirs[2]:
+                raise TraceError(
+                    f"node '{tape.node}': at {where()} a tensor of shape {list(t.shape)} shares memory with traced values by "
+                    "way of an array, and what was written there is not seen through it. Make it from the array again where "
+                    "it is used, as in torch.from_numpy(array)."
+                )
 
     def _adopt_after(self, tape: Tape, t: Tensor, ref: Ref) -> None:
         """A call wrote to a plain tensor that nothing told of: the copy taken before the call is its value there."""
@@ -487,6 +503,9 @@ class Recorder:
     ) -> Any:
         if kind.writes or "out" in kwargs or kind.statistics:
             self._before_plain_write(kind, args, kwargs)
+        for tape in self.tapes if not kind.metadata else ():
+            for t in leaves:
+                self._refuse_other_storage(tape, t)
         # Dropout and attention carry the tag of random ops even where they draw nothing; the generator tells.
         before = torch.get_rng_state() if kind.random else None
         out = func(*args, **kwargs)
@@ -638,6 +657,7 @@ class _FunctionMode(TorchFunctionMode):
             or _any_autocast()
             or _functorch_level() is not None
             or (types and not PLAIN.issuperset(types))
+            or (kind.hidden_writes and torch.is_inference_mode_enabled())  # no version tells what such a call writes to
         ):
             return self._aside(func, kind, args, kwargs)
         if recorder.shared:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Geometry", "geometry", "locate", "overlaps", "region"]
+__all__ = ["Geometry", "geometry", "lent_memory", "locate", "overlaps", "region"]
 
 
 class Geometry(NamedTuple):
@@ -46,6 +46,18 @@ class Region(NamedTuple):
 def geometry(t: torch.Tensor) -> Geometry:
     """The geometry of a strided tensor."""
     return Geometry(t.dtype, tuple(t.shape), t.stride(), int(t.storage_offset()))
+
+
+def lent_memory(t: torch.Tensor) -> tuple[int, int, int] | None:
+    """A storage and its first and one-past-last address, if its memory is also an array's: such a storage may not grow."""
+    try:
+        storage = t.untyped_storage()
+        if not t.is_cpu or storage.resizable() or not storage.nbytes():
+            return None
+    except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
+        return None
+    start = storage.data_ptr()
+    return int(storage._cdata), start, start + storage.nbytes()
 
 
 def overlaps(a: Geometry, b: Geometry) -> bool:

@@ -19,6 +19,9 @@ __all__ = ["in_other_threads", "reachable"]
 
 _asked: Callable[[], None] | None = None
 
+_WORDS = 32
+"""How much of a thread's state is looked at."""
+
 _Profile = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
 
@@ -39,7 +42,24 @@ def reachable() -> bool:
         and not sysconfig.get_config_var("Py_GIL_DISABLED")
         and hasattr(ctypes.pythonapi, "_PyEval_SetProfile")
         and threading.getprofile() is None
+        and _profiler() is not None
     )
+
+
+@functools.cache
+def _profiler() -> int | None:
+    """Which word of a thread's state is the object that profiles it. Found by being one for a moment."""
+
+    def profile(*_: object) -> None:
+        pass
+
+    if sys.getprofile() is not None:
+        return None
+    sys.setprofile(profile)
+    words = (ctypes.c_void_p * _WORDS).from_address(_api().PyThreadState_Get())
+    found = [i for i, word in enumerate(words) if word == id(profile)]
+    sys.setprofile(None)
+    return found[0] if len(found) == 1 else None
 
 
 @functools.cache
@@ -56,12 +76,14 @@ def in_other_threads(function: Callable[[], None]) -> None:
     """Let every other thread call ``function`` at its next step, in place of what it was asked before and has not done."""
     global _asked
     _asked = function
-    if not reachable():
+    profiler = _profiler()
+    if not reachable() or profiler is None:
         return
     api = _api()
     mine = api.PyThreadState_Get()
     thread = api.PyInterpreterState_ThreadHead(api.PyInterpreterState_Get())
     while thread:
-        if thread != mine:
+        # Somebody who profiles a thread must not lose it.
+        if thread != mine and (ctypes.c_void_p * _WORDS).from_address(thread)[profiler] is None:
             api._PyEval_SetProfile(thread, _CALLBACK, None)
         thread = api.PyThreadState_Next(thread)

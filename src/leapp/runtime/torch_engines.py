@@ -210,13 +210,14 @@ def _habits(plan: Plan, call: Callable[..., Any], inputs: Sequence[str], device:
     def zeros() -> list[torch.Tensor]:
         return [torch.zeros(port.shape, dtype=TORCH_DTYPES[port.dtype], device=device) for port in ports]
 
-    given = [zeros(), zeros()]
-    versions = [value._version for values in given for value in values]
-    try:
-        with torch.no_grad(), torch.random.fork_rng():
-            made = [_as_tuple(call(*values)) for values in given]
-    except RuntimeError:
-        return _Habits()  # Zeros are no input for this model; whatever it does, it shall do on copies.
+    with torch.inference_mode(False):  # where tensors would have no versions
+        given = [zeros(), zeros()]
+        versions = [value._version for values in given for value in values]
+        try:
+            with torch.no_grad(), torch.random.fork_rng():
+                made = [_as_tuple(call(*values)) for values in given]
+        except RuntimeError:
+            return _Habits()  # Zeros are no input for this model; whatever it does, it shall do on copies.
     writes = versions != [value._version for values in given for value in values]
     # Memory that both runs returned is a constant's: the first results are still alive.
     taken = {_memory(value) for value in (*given[1], *made[0]) if value.numel()}

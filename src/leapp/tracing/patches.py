@@ -131,6 +131,7 @@ class Patches:
         self._running: set[type] = set()
         """The classes of leapp that run bundles."""
         self._importing = 0
+        self._removed = False
         self._types: list[tuple[Any, str, Any, Any]] = []
         """Replaced classes, which compiled modules insist on when they are imported: owner, name, class, replacement."""
 
@@ -159,10 +160,14 @@ class Patches:
 
     def remove(self) -> None:
         """Put the originals back."""
+        self._removed = True
         self._types.clear()
         while self._undo:
             self._undo.pop()()
-        # Modules imported during the session have taken what they found.
+        self._restore_new_modules()
+
+    def _restore_new_modules(self) -> None:
+        """Modules imported during the session have taken what they found."""
         for name in self._new_modules(self._before):
             names = getattr(sys.modules[name], "__dict__", {})
             for attribute in [n for n, value in list(names.items()) if self._replaced.get(id(value), self) is value]:
@@ -234,13 +239,28 @@ class Patches:
         """What lets values be seen to cross between NumPy and torch.
 
         Python looks a function up before it computes the arguments, so all of them are replaced before there is a traced array.
+        Hundreds are replaced only while a node is open or arrays are followed: elsewhere they may be pickled or compared.
         """
         arrays = self._recorder.arrays
-        if supported():
-            hooks = Hooks(PLAIN_METHODS, make_number, tell_memory)
-            arrays.watch = lambda on: hooks.install() if on else hooks.remove()
-            self._undo.append(hooks.remove)
-        return [*replacements(arrays), *list_replacements()]
+        hooks = Hooks(PLAIN_METHODS, make_number, tell_memory) if supported() else None
+        undo: list[Callable[[], None]] = []
+
+        def watch(on: bool) -> None:
+            if on and not undo:
+                everything, self._undo = self._undo, undo
+                try:
+                    self._replace_all(list_replacements())
+                finally:
+                    self._undo = everything
+                if hooks is not None:
+                    hooks.install()
+                    undo.append(hooks.remove)
+            while undo and not on:
+                undo.pop()()
+
+        arrays.watch = watch
+        self._undo.append(lambda: watch(False))
+        return replacements(arrays)
 
     def _follow_imports(self) -> None:
         """Treat modules that are imported during the session as those that were there before."""
@@ -257,7 +277,9 @@ class Patches:
                 return original(*args)
             finally:
                 self._importing -= 1
-                if not self._importing:
+                if not self._importing and self._removed:
+                    self._restore_new_modules()  # the session ended meanwhile
+                elif not self._importing:
                     for owner, name, _, replacement in self._types:
                         setattr(owner, name, replacement)
                     self._treat_new_modules()

@@ -46,12 +46,10 @@ _CHECKED = 100
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _annotation(function: F) -> F:
-    """One thread at a time, and what leapp itself does with tensors is not seen."""
-
+def _one_thread_at_a_time(function: F) -> F:
     @functools.wraps(function)
     def call(self: Session, *args: Any, **kwargs: Any) -> Any:
-        with self.recorder.lock, self.recorder.silence():
+        with self.recorder.lock:
             return function(self, *args, **kwargs)
 
     return cast(F, call)
@@ -223,7 +221,7 @@ class Session:
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
-    @_annotation
+    @_one_thread_at_a_time
     def input_tensors(self, node_name: str, payload: Any, batch: int | str | None = "auto") -> Any:
         """See :meth:`leapp.annotations.Annotate.input_tensors`."""
         check_batch_axis(batch)
@@ -251,11 +249,12 @@ class Session:
         batch: int | str | None = "auto",
     ) -> Any:
         """Declare a tensor or an array, and return what to go on with."""
-        t = self._tensor(leaf, node, name)
-        alias = self._declare(node, name, t, role, semantics, batch)
-        if isinstance(leaf, Tensor):
-            return alias
-        return leaf if node.finished else self.recorder.arrays.hand_back(leaf, t, alias)
+        with self.recorder.silence():
+            t = self._tensor(leaf, node, name)
+            alias = self._declare(node, name, t, role, semantics, batch)
+            if isinstance(leaf, Tensor):
+                return alias
+            return leaf if node.finished else self.recorder.arrays.hand_back(leaf, t, alias)
 
     def _not_a_tensor(self, node: NodeTrace, what: str) -> Callable[[str, Any], None]:
         def tell(name: str, value: Any) -> None:
@@ -290,8 +289,9 @@ class Session:
     ) -> Tensor:
         """Declare one input port and return the tensor to go on with."""
         at = where()
-        if t.is_nested or t.layout != torch.strided or t.is_meta:
-            form = "nested" if t.is_nested else "meta" if t.is_meta else "sparse"
+        wrapper = type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__  # it has no memory of its own
+        if wrapper or t.is_nested or t.layout != torch.strided or t.is_meta:
+            form = type(t).__name__ if wrapper else "nested" if t.is_nested else "meta" if t.is_meta else "sparse"
             raise AnnotationTypeError(
                 f"node '{node.name}', port '{name}' (at {at}): a {form} tensor cannot be a port. Pass a dense tensor."
             )
@@ -378,7 +378,7 @@ class Session:
                 refuse_nested_state(payload)
             return entries(payload)
 
-    @_annotation
+    @_one_thread_at_a_time
     def state_tensors(self, node_name: str, payload: Any, batch: int | str | None = "auto") -> Any:
         """See :meth:`leapp.annotations.Annotate.state_tensors`."""
         check_batch_axis(batch)
@@ -387,28 +387,29 @@ class Session:
         node = self._open(node_name)
         return unpack([self._declare_leaf(node, n, v, "state", s, batch) for n, v, s in items])
 
-    @_annotation
+    @_one_thread_at_a_time
     def update_state(self, node_name: str, payload: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.update_state`."""
         items = self._states(node_name, "update_state()", payload)
         node = self._node(node_name, "update_state()")
         at = where()
-        for name, value, semantics in items:
-            t = self._tensor(value, node, name)
-            if node.finished and not node.in_pass:
-                raise SessionError(
-                    f"update_state() for '{node_name}/{name}' at {at} comes after output_tensors(): the node is finished. "
-                    "Update states before declaring the outputs."
-                )
-            port = node.inputs.get(name)
-            if port is None or port.role not in ("state", "buffer"):
-                port = self._declare_late(node, name, t, semantics, at)
-            node.check(port, t, "state", at)
-            if node.tape is not None and not node.finished:
-                self._require_computed(node, name, t, at)
-            if port.semantics is None:
-                port.semantics = semantics
-            node.updates[name] = (t, at)
+        with self.recorder.silence():
+            for name, value, semantics in items:
+                t = self._tensor(value, node, name)
+                if node.finished and not node.in_pass:
+                    raise SessionError(
+                        f"update_state() for '{node_name}/{name}' at {at} comes after output_tensors(): the node is finished. "
+                        "Update states before declaring the outputs."
+                    )
+                port = node.inputs.get(name)
+                if port is None or port.role not in ("state", "buffer"):
+                    port = self._declare_late(node, name, t, semantics, at)
+                node.check(port, t, "state", at)
+                if node.tape is not None and not node.finished:
+                    self._require_computed(node, name, t, at)
+                if port.semantics is None:
+                    port.semantics = semantics
+                node.updates[name] = (t, at)
         return unpack([value for _, value, _ in items])
 
     def _require_computed(self, node: NodeTrace, name: str, t: Tensor, at: Where) -> None:
@@ -439,7 +440,7 @@ class Session:
         node.late.add(name)
         return node.inputs[name]
 
-    @_annotation
+    @_one_thread_at_a_time
     def register_buffer(self, node_name: str, payload: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.register_buffer`."""
         node = self._node(node_name, "register_buffer()")
@@ -455,7 +456,8 @@ class Session:
             values = payload if isinstance(payload, (list, tuple)) else [payload]
             items = [(f"buffer_{node.registered + i}", t) for i, t in enumerate(values)]
             node.registered += len(values)
-        return unpack([self._register(node, name, self._tensor(t, node, name), at) for name, t in items])
+        with self.recorder.silence():
+            return unpack([self._register(node, name, self._tensor(t, node, name), at) for name, t in items])
 
     def _register(self, node: NodeTrace, name: str, t: Tensor, at: Where) -> Tensor:
         if node.finished:
@@ -476,7 +478,7 @@ class Session:
         buffers.track(node, name, TrackedBuffer(name, t, fresh=self.recorder.ages.is_fresh(t)), at)
         return t
 
-    @_annotation
+    @_one_thread_at_a_time
     def module(self, node_name: str, model: torch.nn.Module, buffer_names: list[str] | None) -> None:
         """See :meth:`leapp.annotations.Annotate.module`."""
         self._node(node_name, "module()")
@@ -493,8 +495,9 @@ class Session:
                 f"annotate.module('{node_name}') at {at}: the module has no buffer '{unknown[0]}'."
                 f"{nearest(unknown[0], known)}"
             )
-        for name in known if buffer_names is None else buffer_names:
-            self._track(node, model, name, known[name], at)
+        with self.recorder.silence():
+            for name in known if buffer_names is None else buffer_names:
+                self._track(node, model, name, known[name], at)
 
     def _track(self, node: NodeTrace, model: torch.nn.Module, name: str, t: Tensor, at: Where) -> None:
         path, _, leaf = name.rpartition(".")
@@ -519,7 +522,7 @@ class Session:
 
     # -- outputs -------------------------------------------------------------------------------------------------------
 
-    @_annotation
+    @_one_thread_at_a_time
     def output_tensors(self, node_name: str, payload: Any, static_outputs: Any = None, **kwargs: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.output_tensors`."""
         from leapp.export import check_params, resolve_backend
@@ -538,11 +541,12 @@ class Session:
             leaf_names([*items, *static_items])
         ports, static = self._collect(node, items), self._collect(node, static_items, "static output")
         wanted = _wanted(node, kwargs.get("graph_outputs"), {**ports, **static}, at)
-        if node.finished:
-            self._finish_again(node, ports, static, at)
-        else:
-            node.backend, node.backend_params, node.wanted = backend, params, wanted
-            self._finish(node, ports, static, at)
+        with self.recorder.silence():
+            if node.finished:
+                self._finish_again(node, ports, static, at)
+            else:
+                node.backend, node.backend_params, node.wanted = backend, params, wanted
+                self._finish(node, ports, static, at)
         return unpack([value for _, value, _ in items])
 
     def _collect(self, node: NodeTrace, items: Iterable[Entry], what: str = "output") -> Given:
@@ -629,7 +633,7 @@ class Session:
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 
-    @_annotation
+    @_one_thread_at_a_time
     def mirror_leapp_tags(self, source: Any, target: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.mirror_leapp_tags`."""
         if isinstance(source, dict) and isinstance(target, dict) and source.keys() == target.keys():
@@ -643,16 +647,17 @@ class Session:
                 f"mirror_leapp_tags() at {at}: source and target differ in structure ({type(source).__name__}, "
                 f"{type(target).__name__}). Pass tensors, or containers of the same form."
             )
-        if source.shape != target.shape or source.dtype != target.dtype or source.device != target.device:
-            raise AnnotationError(
-                f"mirror_leapp_tags() at {at}: source is {dtype_name(source)} {list(source.shape)}, target is "
-                f"{dtype_name(target)} {list(target.shape)}. They must be equal."
-            )
-        if not same_bits(source, target):
-            raise AnnotationError(
-                f"mirror_leapp_tags() at {at}: source and target hold different values. It is for copies only."
-            )
-        self._mirror(source, target, at)
+        with self.recorder.silence():
+            if source.shape != target.shape or source.dtype != target.dtype or source.device != target.device:
+                raise AnnotationError(
+                    f"mirror_leapp_tags() at {at}: source is {dtype_name(source)} {list(source.shape)}, target is "
+                    f"{dtype_name(target)} {list(target.shape)}. They must be equal."
+                )
+            if not same_bits(source, target):
+                raise AnnotationError(
+                    f"mirror_leapp_tags() at {at}: source and target hold different values. It is for copies only."
+                )
+            self._mirror(source, target, at)
         return target
 
     def _mirror(self, source: Tensor, target: Tensor, at: Where) -> None:
@@ -673,7 +678,7 @@ class Session:
             logger.info("'%s' is called inside node '%s' at %s and is a part of it.", settings.name, caller.name, where())
         if caller is not None or self._running.depth:
             return function(*args, **kwargs)
-        with self.recorder.lock, self.recorder.silence():
+        with self.recorder.lock:
             node = self._open(settings.name)
             before = dict(node.inputs)
             owner = self_of(function, args)
