@@ -449,7 +449,10 @@ class Recorder:
             return
         for other in [*(ref.tensor() for ref in list(tape.known.values())), *self.arrays.held()]:
             theirs = None if other is None else lent_memory(other)
-            if theirs is not None and theirs[0] != mine[0] and theirs[1] < mine[2] and mine[1] < theirs[2]:
+            if theirs is None or theirs[0] == mine[0] or theirs[1] >= mine[2] or mine[1] >= theirs[2]:
+                continue
+            memory = tape.memories.get(theirs[0])
+            if memory is not None and memory.traced and memory.root is not None:
                 raise TraceError(
                     f"node '{tape.node}': at {where()} a tensor of shape {list(t.shape)} shares memory with traced values by "
                     "way of an array, and what was written there is not seen through it. Make it from the array again where "
