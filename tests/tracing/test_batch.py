@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,6 @@ from tests.tracing.batches import FEATURES, POLICIES, Feedback, GruState, LstmSt
 A = annotate
 Tensor = torch.Tensor
 TRACED = 5
-
-
-@pytest.fixture(autouse=True)
-def leave() -> Iterator[None]:
-    """No test leaves a session open."""
-    yield
-    if leapp.ExportManager.interpreting:
-        leapp.stop()
 
 
 def export(where: Path, policy: Policy, **settings: Any) -> Path:

@@ -22,14 +22,6 @@ A = annotate
 Tensor = torch.Tensor
 
 
-@pytest.fixture(autouse=True)
-def leave() -> Iterator[None]:
-    """No test leaves a session open."""
-    yield
-    if leapp.ExportManager.interpreting:
-        leapp.stop()
-
-
 def compiled(where: Path, function: Callable[[Any], Any], x: Tensor, backend: str = "jit", **options: Any) -> InferenceManager:
     """A bundle of one node, traced in one pass."""
     leapp.start("g", save_path=where, **options)

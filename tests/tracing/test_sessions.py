@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,6 @@ from leapp.errors import BundleFileError, SessionError, TraceError
 
 A = annotate
 Tensor = torch.Tensor
-
-
-@pytest.fixture(autouse=True)
-def leave() -> Iterator[None]:
-    """No test leaves a session open."""
-    yield
-    if leapp.ExportManager.interpreting:
-        leapp.stop()
 
 
 def trace(where: Path, step: Callable[..., Any], passes: int = 1, shape: tuple[int, ...] = (3,), **start: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,14 +22,6 @@ from leapp.errors import TraceError, ValidationError
 A = annotate
 Tensor = torch.Tensor
 HERE = "test_suspicions.py"
-
-
-@pytest.fixture(autouse=True)
-def leave() -> Iterator[None]:
-    """No test leaves a session open."""
-    yield
-    if leapp.ExportManager.interpreting:
-        leapp.stop()
 
 
 def trace(where: Path, step: Callable[[int], Any], passes: int, **start: Any) -> None:

@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,6 @@ from leapp.runtime import Pipeline
 A = annotate
 Tensor = torch.Tensor
 HERE = "test_unseen.py"
-
-
-@pytest.fixture(autouse=True)
-def leave() -> Iterator[None]:
-    """No test leaves a session open."""
-    yield
-    if leapp.ExportManager.interpreting:
-        leapp.stop()
 
 
 def values(number: int) -> Tensor:
