@@ -22,6 +22,7 @@ try:
     import pyarrow as pa
     import ray
     import ray.data
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as error:
     raise MissingDependencyError("The engine ray needs the package ray: pip install 'leapp[ray]'.") from error
 
@@ -70,7 +71,8 @@ def _division(count: int, workers: int) -> Iterator[tuple[int, int]]:
 def _start_ledger() -> Any:
     """An actor that counts what was begun and not finished, and outlives the workers.
 
-    Its class is made here, so that Ray sends it along: a process that only counts need not load this package.
+    Its class is made here, so that Ray sends it along: a process that only counts need not load this package. It runs on the
+    machine of this program, without which there is nobody to collect; on another one it could die with its workers.
     """
 
     class Ledger:
@@ -84,7 +86,8 @@ def _start_ledger() -> Any:
         def finish(self, number: int) -> None:
             del self._begun[number]
 
-    return ray.remote(num_cpus=0)(Ledger).remote()
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(Ledger).remote()
 
 
 class _RayWorker:
