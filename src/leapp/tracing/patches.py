@@ -147,10 +147,11 @@ class Patches:
             self._keep_exporters_apart()
             for kind, attributes in watched_methods():
                 self._undo.append(set_attributes(kind, attributes))
-            self._replace_all([*watched(), *(self._follow_numpy() if self._follow_arrays else ())])
-            self._follow_runtime()
+            # First, while the modules are as they were found the last time.
             if self._follow_arrays:
                 self._follow_compiled_code(self._before)
+            self._replace_all([*watched(), *(self._follow_numpy() if self._follow_arrays else ())])
+            self._follow_runtime()
             self._treated = dict(self._before)
             for patch in self._patches:
                 self._replace(patch.module, patch.function_name, self._switch(patch))
@@ -289,10 +290,10 @@ class Patches:
     def _treat_new_modules(self) -> None:
         new = self._new_modules(self._treated)
         self._treated.update((n, sys.modules[n]) for n in new)
-        self._replace_by_name(new)
-        self._follow_runtime()
         if self._follow_arrays:
             self._follow_compiled_code(new)
+        self._replace_by_name(new)
+        self._follow_runtime()
         if "torch._dynamo" in new:
             self._run_compiled_code_eagerly()
 
