@@ -179,7 +179,8 @@ class Patches:
         now = dict(sys.modules)
         return [] if now == known else [n for n, m in now.items() if known.get(n) is not m]
 
-    def _replace(self, module: Any, name: str, replacement: Any) -> None:
+    def _replace(self, module: Any, name: str, replacement: Any, into: list[Callable[[], None]] | None = None) -> None:
+        """Replace a name; what puts it back is added to ``into``, by default to what the session undoes at its end."""
         original = getattr(module, name, None)
         setattr(module, name, replacement)
 
@@ -187,16 +188,18 @@ class Patches:
             if getattr(module, name, None) is replacement:
                 delattr(module, name) if original is None else setattr(module, name, original)
 
-        self._undo.append(undo)
+        (self._undo if into is None else into).append(undo)
 
-    def _update(self, names: dict[str, Any], new: Mapping[str, Any]) -> None:
+    @staticmethod
+    def _update(names: dict[str, Any], new: Mapping[str, Any], into: list[Callable[[], None]]) -> None:
         """``_replace`` for many names of one module: there are hundreds."""
         before = {name: names[name] for name in new}
         names.update(new)
-        self._undo.append(lambda: names.update({n: before[n] for n, made in new.items() if names.get(n) is made}))
+        into.append(lambda: names.update({n: before[n] for n, made in new.items() if names.get(n) is made}))
 
-    def _replace_all(self, replacements: Iterable[tuple[Any, str, Any]]) -> None:
+    def _replace_all(self, replacements: Iterable[tuple[Any, str, Any]], into: list[Callable[[], None]] | None = None) -> None:
         """Replace functions where they are defined, and where somebody has imported them by name."""
+        into = self._undo if into is None else into
         modules: dict[ModuleType, dict[str, Any]] = {}
         for owner, name, replacement in replacements:
             if isinstance(owner, ModuleType):
@@ -206,12 +209,12 @@ class Patches:
                 self._replaced[id(original)] = self._replaced[id(replacement)] = replacement
                 modules.setdefault(owner, {})[name] = replacement
             else:
-                self._replace(owner, name, replacement)
+                self._replace(owner, name, replacement, into)
         for module, new in modules.items():
-            self._update(vars(module), new)
-        self._replace_by_name(sys.modules)
+            self._update(vars(module), new, into)
+        self._replace_by_name(sys.modules, into)
 
-    def _replace_by_name(self, modules: Iterable[str]) -> None:
+    def _replace_by_name(self, modules: Iterable[str], into: list[Callable[[], None]] | None = None) -> None:
         for module in [sys.modules[n] for n in _foreign(modules) if n in sys.modules]:
             names = getattr(module, "__dict__", {})
             if self._replaced.keys().isdisjoint(map(id, names.values())):
@@ -222,7 +225,7 @@ class Patches:
                     getattr(found, "names", set()).add(name)
                 elif found.__wrapped__ is names[name]:
                     getattr(found, "names", set()).add(name)
-                    self._replace(module, name, found)
+                    self._replace(module, name, found, into)
 
     def _switch(self, patch: FunctionPatch) -> Callable[..., Any]:
         original = getattr(patch.module, patch.function_name)
@@ -248,11 +251,7 @@ class Patches:
 
         def watch(on: bool) -> None:
             if on and not undo:
-                everything, self._undo = self._undo, undo
-                try:
-                    self._replace_all(list_replacements())
-                finally:
-                    self._undo = everything
+                self._replace_all(list_replacements(), undo)
                 if hooks is not None:
                     hooks.install()
                     undo.append(hooks.remove)
