@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
@@ -94,12 +95,13 @@ def test_a_bad_row_is_its_own_affair(herd, serve):
     engine = served.service.engine
     given = inputs(2, 3)
     bad = {**given[0], "policy/mode": np.array([99])}
-    jobs = []
-    for step in (given[0], bad, given[1]):
-        values, state = engine._checks.checked(engine.initial, step)
-        jobs.append(type("Job", (), {"asked": 0.0, "state": state, "inputs": values}))
-    first, second, third = engine._run(jobs)
-    assert isinstance(second, Exception)
+
+    async def together():
+        steps = (engine.step(engine.initial, step) for step in (given[0], bad, given[1]))
+        return await asyncio.gather(*steps, return_exceptions=True)
+
+    first, second, third = asyncio.run(together())
+    assert isinstance(second, BundleError)
     for made, step in ((first, given[0]), (third, given[1])):
         np.testing.assert_allclose(made[0]["policy/action"], alone(herd, [step])[0], rtol=1e-5, atol=1e-6)
     with Client(served.url) as remote:
@@ -131,7 +133,7 @@ def test_a_bundle_for_any_batch_is_served_with_the_rows_asked_for(tmp_path, serv
     few = inputs(1, 0)[0]
     for state in (served.service.engine.initial, {"policy/h_in": np.zeros((1, 3), np.float32)}):
         with pytest.raises(InputError, match="rows"):  # whatever a stranger sends
-            served.service.engine._step(0.0, state, few)
+            asyncio.run(served.service.engine.step(state, few))
     assert served.service.engine.pipeline.batch == ROWS
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import connect
 
+import leapp
+from leapp import annotate
 from leapp.client import Client
-from leapp.client.wire import Assembly, frames, pack, unpack
+from leapp.client.wire import pack
 from leapp.errors import (
     BundleError,
     InputError,
@@ -29,6 +31,7 @@ from leapp.errors import (
 from leapp.runtime import Pipeline
 from leapp.serve import Options
 from tests.serve.serving import export, serving
+from tests.serve.sessions import raw
 
 TOKEN = "correct-horse-battery"
 
@@ -50,43 +53,6 @@ def same(found, wanted) -> None:
     for key, value in wanted.items():
         assert (found[key].dtype, found[key].shape) == (value.dtype, value.shape)
         assert found[key].tobytes() == value.tobytes(), key
-
-
-class Raw:
-    """A session that sends what it likes."""
-
-    def __init__(self, url: str, **headers: str) -> None:
-        address = url.replace("http", "ws") + "/v1/session"
-        self._context = connect(address, compression=None, proxy=None, additional_headers=headers)
-        self._socket = self._context.__enter__()
-        self.welcome = self.read()
-
-    def read(self):
-        assembly = Assembly(1 << 30)
-        while True:
-            message = assembly.add(self._socket.recv(timeout=20))
-            if message is not None:
-                return unpack(message)
-
-    def send(self, data: bytes):
-        for frame in frames(data):
-            self._socket.send(frame)
-        return self.read()
-
-    def step(self, step, given, begin="held", **head):
-        return self.send(pack("step", {"step": step, "begin": begin, **head}, **{"in": given}))
-
-    def close(self) -> None:
-        self._context.__exit__(None, None, None)
-
-
-@contextmanager
-def raw(url: str, **headers: str):
-    session = Raw(url, **headers)
-    try:
-        yield session
-    finally:
-        session.close()
 
 
 def post(url: str, body, headers=None, path="/v1/step"):
@@ -251,16 +217,16 @@ def test_a_late_answer_is_never_taken_for_the_next_one(bundle, serve):
     remote = Client(served.url)
     given = inputs(6)
     same(remote(given[0]), local(given[0]))
-    step = served.service.engine._step
+    step = served.service.engine.step
 
-    def slow(*arguments):
-        time.sleep(1.0)
-        return step(*arguments)
+    async def slow(*arguments):
+        await asyncio.sleep(1.0)
+        return await step(*arguments)
 
-    served.service.engine._step, remote.timeout = slow, 0.2
+    served.service.engine.step, remote.timeout = slow, 0.2
     with pytest.raises(ServerTimeoutError):
         remote(given[1])
-    served.service.engine._step, remote.timeout = step, 20
+    served.service.engine.step, remote.timeout = step, 20
     same(remote.state(), local.state())
     for values in given[1:]:
         same(remote(values), local(values))
@@ -313,14 +279,14 @@ def test_draining_lets_sessions_end_and_refuses_new_ones(bundle, serve):
 
 def test_a_step_in_work_is_finished_before_the_session_drains(bundle, serve):
     served, local = serve(Options(str(bundle))), Pipeline(bundle)
-    began, step = threading.Event(), served.service.engine._step
+    began, step = threading.Event(), served.service.engine.step
 
-    def slow(*arguments):
+    async def slow(*arguments):
         began.set()
-        time.sleep(0.3)
-        return step(*arguments)
+        await asyncio.sleep(0.3)
+        return await step(*arguments)
 
-    served.service.engine._step = slow
+    served.service.engine.step = slow
     threading.Thread(target=lambda: (began.wait(), served.drain())).start()
     with raw(served.url) as session:
         made = session.step(0, inputs(1)[0], "initial")
@@ -438,7 +404,7 @@ def test_a_message_that_is_too_long_ends_the_session(bundle, strict):
         with pytest.raises(ConnectionClosed):
             session.read()
     with raw(strict.url) as session:
-        session._socket.send("text")
+        session.put_text("text")
         assert session.read().head["final"] is True
 
 
@@ -489,8 +455,8 @@ def test_without_the_token_nothing_is_answered(bundle, serve):
         assert get(url, "/metrics", headers)[0] == 401
         assert get(url, "/v1/bundle", headers)[0] == 401
         assert post(url, {"inputs": {}}, headers)[0] == 401
-        with pytest.raises(InvalidStatus, match="401"):
-            Raw(url, **headers)
+        with pytest.raises(InvalidStatus, match="401"), raw(url, **headers):
+            pass
     for wrong in (None, "wrong"):
         with pytest.raises(ServerError, match="token"):
             Client(url, token=wrong)
@@ -500,8 +466,8 @@ def test_without_the_token_nothing_is_answered(bundle, serve):
 
 
 def test_web_pages_need_the_token(bundle, strict):
-    with pytest.raises(InvalidStatus, match="403"):
-        Raw(strict.url, Origin="http://evil.example")
+    with pytest.raises(InvalidStatus, match="403"), raw(strict.url, Origin="http://evil.example"):
+        pass
     assert post(strict.url, {"inputs": {}}, {"Origin": "http://evil.example"})[0] == 403
 
 
@@ -591,8 +557,8 @@ def test_other_paths_and_methods(strict):
     assert get(strict.url, "/")[0] == 404
     assert get(strict.url, "/v1/step")[0] == 405
     assert post(strict.url, {}, path="/metrics")[0] == 405
-    with pytest.raises(InvalidStatus, match="404"):
-        Raw(strict.url + "/elsewhere")
+    with pytest.raises(InvalidStatus, match="404"), raw(strict.url + "/elsewhere"):
+        pass
     text = get(strict.url, "/metrics")[1]
     assert 'leapp_refused_total{replica="local",error="404"}' in text
     assert "# TYPE leapp_step_seconds histogram" in text
@@ -615,21 +581,57 @@ def test_a_request_whose_rest_never_comes_is_given_up(bundle, serve):
     assert post(served.url, {"inputs": plain(inputs(1)[0])})[0] == 200
 
 
+@pytest.mark.parametrize("step", [0, 1])
+def test_who_does_not_read_answers_gets_no_more_of_them(bundle, serve, step):
+    served, local = serve(Options(str(bundle), rate=1e9)), Pipeline(bundle)
+    with raw(served.url) as greedy, Client(served.url) as other:
+        for number in range(step):
+            greedy.step(number, inputs(1)[0], "initial")
+        before = served.service.metrics.snapshot()["values"]["leapp_steps_total"]
+        greedy.flood(pack("step", {"step": step, "begin": "initial"}, **{"in": inputs(1)[0]}), 50)
+        same(greedy.read().group("out"), local(inputs(1)[0]))
+        last = greedy.read()
+        assert (last.op, last.head["final"]) == ("error", True)
+        assert "ticket" in last.head["message"]
+        with pytest.raises(ConnectionClosed):
+            greedy.read()
+        after = served.service.metrics.snapshot()["values"]["leapp_steps_total"]
+        assert sum(after.values()) == sum(before.values()) + 1
+        local.reset()
+        same(other(inputs(1)[0]), local(inputs(1)[0]))
+
+
+def test_who_never_reads_a_large_answer_is_let_go(tmp_path, serve):
+    leapp.start("wide", save_path=str(tmp_path))
+    x = annotate.input_tensors("policy", {"x": torch.ones(1)})
+    annotate.output_tensors("policy", {"y": x * torch.ones(8_000_000)}, export_with="onnx")
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+    served = serve(Options(str(tmp_path / "wide"), idle=1.0))
+    with raw(served.url, max_queue=1) as silent, Client(served.url, timeout=60) as other:
+        silent.put(pack("step", {"step": 0, "begin": "initial"}, **{"in": {"policy/x": np.ones(1, np.float32)}}))
+        while sum(served.service.metrics.snapshot()["values"]["leapp_steps_total"].values()) < 1:
+            time.sleep(0.02)
+        given = {"policy/x": np.full(1, 3, np.float32)}
+        assert other(given)["policy/y"].sum() == 24_000_000
+        while served.service.open > 1:
+            other(given)
+
+
 def test_draining_does_not_wait_for_a_session_that_always_has_a_request_ready(bundle, serve):
     served, local = serve(Options(str(bundle), rate=1e9)), Pipeline(bundle)
-    step, arrived = served.service.engine._step, threading.Event()
+    step, arrived = served.service.engine.step, threading.Event()
 
-    def last(*arguments):
-        arrived.wait(20)
-        served.drain()
-        return step(*arguments)
+    async def last(*arguments):
+        await asyncio.to_thread(arrived.wait, 20)
+        served.service.drain()
+        return await step(*arguments)
 
-    served.service.engine._step = last
+    served.service.engine.step = last
     given = inputs(1)[0]
     with raw(served.url) as session:
         for number in range(50):
-            for frame in frames(pack("step", {"step": number, "begin": "initial"}, **{"in": given})):
-                session._socket.send(frame)
+            session.put(pack("step", {"step": number, "begin": "initial"}, **{"in": given}))
         arrived.set()
         same(session.read().group("out"), local(given))
         assert session.read().head["error"] == "Draining"

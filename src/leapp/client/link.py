@@ -39,6 +39,7 @@ class Link:
     def __init__(self, socket: Any, stack: ExitStack) -> None:
         self._socket, self._stack = socket, stack
         self._limit = _MAX_WELCOME
+        self._ticket = b""
 
     def bound(self, limit: int) -> None:
         """Take no message longer than this from now on."""
@@ -54,13 +55,14 @@ class Link:
         from websockets.exceptions import ConnectionClosed
 
         try:
-            for frame in frames(request) if request is not None else ():
+            for frame in frames(request, self._ticket) if request is not None else ():
                 self._socket.send(frame)
             assembly = Assembly(self._limit)
             while True:
                 frame = self._socket.recv(timeout=max(deadline - time.monotonic(), 0.001))
                 message = assembly.add(frame if isinstance(frame, bytes) else frame.encode())
                 if message is not None:
+                    self._ticket = assembly.ticket
                     return unpack(message)
         except TimeoutError:
             self.close()

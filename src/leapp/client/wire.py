@@ -1,8 +1,9 @@
 """What travels between a client and a server: a small JSON head and named tensors, as one binary message.
 
 A message is the length of the head (four bytes, little-endian), the head, and a safetensors file that may be absent. On a
-websocket it is cut into frames below what proxies accept; the first eight bytes sent are the length of the whole. Nothing
-here trusts its bytes: lengths are checked before memory is taken, and no object is ever unpickled.
+websocket it is cut into frames below what proxies accept, behind the length of the whole and a ticket, of eight bytes each. A
+server puts another ticket on every answer, and a request shows the one of the answer before it: who does not read cannot ask.
+Nothing here trusts its bytes: lengths are checked before memory is taken, and no object is ever unpickled.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from leapp.errors import BundleError, InputError
 from leapp.runtime.arrays import Array
 from leapp.runtime.values import from_raw
 
-__all__ = ["FRAME", "PROTOCOL", "Assembly", "Message", "checked_array", "frames", "pack", "unpack"]
+__all__ = ["FRAME", "PROTOCOL", "TICKET", "Assembly", "Message", "checked_array", "frames", "pack", "unpack"]
 
 PROTOCOL = 1
 """The number both sides must agree on."""
 
 FRAME = 4 * 1024 * 1024
 """The largest websocket message. Common servers refuse more than 16 MiB."""
+
+TICKET = 8
+"""The bytes of a ticket."""
 
 _MAX_HEAD = 8 * 1024 * 1024
 
@@ -92,9 +96,9 @@ def checked_array(where: str, raw: RawTensor) -> Array:
     return array
 
 
-def frames(message: bytes) -> Iterator[bytes]:
+def frames(message: bytes, ticket: bytes) -> Iterator[bytes]:
     """A message as the websocket messages that carry it."""
-    whole = struct.pack("<Q", len(message)) + message
+    whole = b"".join([struct.pack("<Q", len(message)), ticket, message])
     for start in range(0, len(whole), FRAME):
         yield whole[start : start + FRAME]
 
@@ -105,6 +109,9 @@ class Assembly:
     Args:
         limit: The most bytes a message may have.
         hint: Where the limit comes from, for the message of the error.
+
+    Attributes:
+        ticket: That of the message whose frames came last; empty before the first.
     """
 
     def __init__(self, limit: int, hint: str = "") -> None:
@@ -112,6 +119,7 @@ class Assembly:
         self._parts: list[bytes] = []
         self._size: int | None = None
         self._held = 0
+        self.ticket = b""
 
     def add(self, frame: bytes) -> bytes | None:
         """Take a frame. Returns the message if this was its last one.
@@ -120,10 +128,10 @@ class Assembly:
             InputError: The frame does not continue the message, or the message is longer than the limit.
         """
         if self._size is None:
-            if len(frame) < 8:
-                raise InputError("A message starts with its length in eight bytes.")
+            if len(frame) < 8 + TICKET:
+                raise InputError("A message starts with its length and a ticket, of eight bytes each.")
             self._size = struct.unpack("<Q", frame[:8])[0]
-            frame = frame[8:]
+            self.ticket, frame = frame[8 : 8 + TICKET], frame[8 + TICKET :]
         if max(self._size, self._held + len(frame)) > self._limit:
             raise InputError(f"The message has {self._size} bytes, more than the {self._limit} that are taken.{self._hint}")
         if not frame and self._size:

@@ -2,16 +2,18 @@
 
 The state lives exactly as long as the connection. A request says which step it asks for and what to start from: the state
 held here, the initial one, or one it brings along. A request for a held state that is not here is answered with
-``SessionLostError``; it is never stepped from anything else.
+``SessionLostError``; it is never stepped from anything else. One answer at most is under way: a proxy would keep any number of
+them for a client that does not read, so a request that does not show the ticket of the last answer ends the session.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from leapp.client.wire import PROTOCOL, Assembly, Message, frames, pack, unpack
+from leapp.client.wire import PROTOCOL, TICKET, Assembly, Message, frames, pack, unpack
 from leapp.errors import InputError, InputTypeError, LeappError, SessionLostError, UnknownPortError
 from leapp.runtime.arrays import Array
 from leapp.serve.engine import State
@@ -42,6 +44,7 @@ class Session:
         self._allowance = Allowance(service.options.rate)
         self._state: State | None = None
         self._step = 0
+        self._ticket = b""
 
     async def run(self, full: bool) -> None:
         """Answer requests until one side ends the session."""
@@ -63,8 +66,8 @@ class Session:
                 await self._reply(pack("error", {"error": end.error, "message": end.message, "final": True}))
             if end.code != _NORMAL:
                 await self._send({"type": "websocket.close", "code": end.code})
-        except OSError:
-            pass  # The client left without a word; its session ends with the connection.
+        except (OSError, asyncio.TimeoutError):
+            pass  # The client left without a word, or does not read; its session ends with the connection.
         finally:
             draining.cancel()
 
@@ -95,8 +98,11 @@ class Session:
             except InputError as error:
                 # Where the next message begins is anybody's guess now.
                 raise _End(_TOO_BIG, "InputError", str(error)) from None
-            if request is not None:
-                return request
+            if request is None:
+                continue
+            if assembly.ticket != self._ticket:
+                raise _End(_POLICY, "InputError", "The request does not show the ticket of the last answer. Read it first.")
+            return request
 
     async def _answer(self, request: bytes) -> bytes:
         wait = self._allowance.wait()
@@ -157,5 +163,6 @@ class Session:
 
     async def _reply(self, message: bytes) -> None:
         self._service.metrics.add("leapp_sent_bytes_total", len(message))
-        for frame in frames(message):
-            await self._send({"type": "websocket.send", "bytes": frame})
+        self._ticket = secrets.token_bytes(TICKET)
+        for frame in frames(message, self._ticket):
+            await asyncio.wait_for(self._send({"type": "websocket.send", "bytes": frame}), self._service.options.idle)

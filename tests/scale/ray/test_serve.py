@@ -17,16 +17,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
 
 from leapp.client import Client
-from leapp.client.wire import Assembly, frames, pack, unpack
+from leapp.client.wire import pack
 from leapp.errors import BundleError, InputError, ServerError, ServerTimeoutError, SessionLostError
 from leapp.runtime import Pipeline
 from leapp.serve import Options
 from leapp.serve.cluster import Cluster
 from tests.fleet.fleets import WEIGHT, write_policy
 from tests.scale.ray.robots import count, equal, free_port, inputs, kill, posted, together, until, welcomed_by
+from tests.serve.sessions import raw
 
 TOKEN = "correct-horse-battery"
 
@@ -93,25 +93,8 @@ def test_bad_requests_leave_the_state_untouched(bundle: Path, cluster: Cluster) 
     local = Pipeline(bundle)
     good = inputs(3, 9)
     q = good[0]["policy/q"]
-    with connect(cluster.url.replace("http", "ws") + "/v1/session", compression=None, proxy=None, max_size=None) as socket_:
-
-        def read():
-            assembly = Assembly(1 << 30)
-            while True:
-                message = assembly.add(socket_.recv(timeout=60))
-                if message is not None:
-                    return unpack(message)
-
-        def ask(data: bytes):
-            for frame in frames(data):
-                socket_.send(frame)
-            return read()
-
-        def step(number, begin, given):
-            return ask(pack("step", {"step": number, "begin": begin}, **{"in": given}))
-
-        assert read().op == "welcome"
-        equal(step(0, "initial", good[0]).group("out"), local(good[0]))
+    with raw(cluster.url) as session:
+        equal(session.step(0, good[0], "initial").group("out"), local(good[0]))
         bad = {
             "policy/q": ({}, {"policy/q": q[0]}, {"policy/q": q.astype(np.float64)}),
             "policy/z": ({**good[0], "policy/z": q},),
@@ -119,16 +102,33 @@ def test_bad_requests_leave_the_state_untouched(bundle: Path, cluster: Cluster) 
         }
         for port, cases in bad.items():
             for given in cases:
-                refused = step(1, "held", given).head
+                refused = session.step(1, given).head
                 assert port in refused["message"], refused
-        assert step(7, "held", good[0]).head["error"] == "SessionLostError"
-        assert ask(b"\xff" * 100).head["error"] == "InputError"
-        equal(step(1, "held", good[1]).group("out"), local(good[1]))
-        large = step(2, "held", {"policy/q": np.zeros((1 << 21, 3), np.float32)})
+        assert session.step(7, good[0]).head["error"] == "SessionLostError"
+        assert session.send(b"\xff" * 100).head["error"] == "InputError"
+        equal(session.step(1, good[1]).group("out"), local(good[1]))
+        large = session.step(2, {"policy/q": np.zeros((1 << 21, 3), np.float32)})
         assert large.head["final"] and "policy/q 12" in large.head["message"]
         with pytest.raises(ConnectionClosed):
-            read()
+            session.read()
     assert posted(f"{cluster.url}/v1/step", b" " * (4 << 20))[0] == 413
+
+
+def test_who_does_not_read_answers_gets_no_more_of_them(bundle: Path, cluster: Cluster) -> None:
+    local, given = Pipeline(bundle), inputs(20, 11)
+    with raw(cluster.url) as greedy, Client(cluster.url, timeout=120) as other:
+        before = sum(count(cluster, "leapp_steps_total").values())
+        greedy.flood(pack("step", {"step": 0, "begin": "initial"}, **{"in": given[0]}), 200)
+        for values in given:
+            equal(other(values), local(values))
+        local.reset()
+        equal(greedy.read().group("out"), local(given[0]))
+        assert "ticket" in greedy.read().head["message"]
+        with pytest.raises(ConnectionClosed):
+            greedy.read()
+    # All its other requests went to nobody, and no answer waits in a proxy.
+    until(lambda: not sum(count(cluster, "leapp_sessions").values()))
+    assert sum(count(cluster, "leapp_steps_total").values()) == before + len(given) + 1
 
 
 def test_a_killed_replica_costs_no_wrong_action(bundle: Path, cluster: Cluster) -> None:
