@@ -3,10 +3,12 @@
     .venv-ray/bin/python benchmarks/scale_replay.py [recordings] [steps] [rounds]
 
 The plain loop calls ``Pipeline.replay`` file by file: it runs and compares, and keeps no figures. The local engine is what
-``leapp replay`` does without Ray: it runs, compares, counts, and keeps a journal, which is the work that is done on Ray. The
-runs alternate, because a shared machine changes while they last. Rates are taken when every worker is at work, so opening
-engines and starting workers do not count. Beside the wall clock stands the processor time of all that takes part: the workers,
-this process, which collects, and Ray's own. On a machine that others use too, it tells what a free one could do at best.
+``leapp replay`` does without Ray: it runs, compares, counts, and keeps a journal, which is the work that is done on Ray.
+
+The four take turns, because a machine changes while they last; ratios are those within a round, and of all figures the median
+of the rounds is shown. Starting is timed apart: a fleet takes hours, so rates are taken over the last three quarters, when
+every worker is at work. Processor time per recording tells the same on a machine that others use too: that of the workers is
+what a recording costs, that of all includes the process that collects and Ray's own.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import onnx
@@ -68,85 +72,137 @@ def record(bundle: Path, directory: Path, count: int, steps: int) -> list[Path]:
     return sorted(directory.iterdir())
 
 
-Moments = list[tuple[float, float]]
-"""When each recording was done, by the wall clock and in processor time."""
+@dataclass
+class Run:
+    """One pass over all recordings.
+
+    Attributes:
+        start: Seconds from the call to the first result.
+        rate: Recordings a second by the wall clock.
+        worker: Processor seconds of the workers for one recording.
+        all: Processor seconds of all processes for one recording.
+    """
+
+    start: float
+    rate: float
+    worker: float
+    all: float
 
 
-def plain(bundle: Path, paths: list[Path]) -> Moments:
+_SAME = 0.005
+"""Results of one task come closer together than this, in seconds."""
+
+
+class Watch:
+    """Told of every recording; takes the clocks when a quarter is done and at the end."""
+
+    def __init__(self, count: int) -> None:
+        self._began, self._count, self._moments = time.perf_counter(), count, []
+        self._marks: list[tuple[float, float, float]] = []
+        self._first = 0
+
+    def __call__(self) -> None:
+        now, done = time.perf_counter(), len(self._moments)
+        # Results come a task at a time, so several have the same moment; the count begins after all of these.
+        if self._marks and now < self._marks[0][0] + _SAME:
+            self._first = done + 1
+        elif not self._marks and done >= self._count // 4 and now > self._moments[-1] + _SAME:
+            self._marks.append((now, *processor_seconds()))
+            self._first = done + 1
+        self._moments.append(now)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all recordings are done."""
+        return len(self._moments) == self._count
+
+    def finish(self) -> Run:
+        """The figures, when the last recording is done."""
+        self._marks.append((self._moments[-1], *processor_seconds()))
+        (wall, worker, whole), done = (b - a for a, b in zip(*self._marks, strict=True)), self._count - self._first
+        return Run(self._moments[0] - self._began, done / wall, worker / done, whole / done)
+
+
+def plain(bundle: Path, paths: list[Path]) -> Run:
     """What one would write by hand."""
-    pipeline, moments = Pipeline(bundle), []
+    watch, pipeline = Watch(len(paths)), Pipeline(bundle)
     for path in paths:
         assert pipeline.replay(path).difference is None
-        moments.append((time.perf_counter(), time.process_time()))
-    return moments
+        watch()
+    return watch.finish()
 
 
-def fleet(bundle: Path, paths: list[Path], workers: int | None) -> Moments:
+def fleet(bundle: Path, paths: list[Path], workers: int | None) -> Run:
     """The same by leapp, in this process or on Ray."""
-    moments: Moments = []
+    watch = Watch(len(paths))
     options = {} if workers is None else {"engine": "ray", "workers": workers}
-    used = time.process_time if workers is None else all_seconds
-    report = replay_fleet(bundle, paths, progress=lambda: moments.append((time.perf_counter(), used())), **options)
+    found: list[Run] = []
+
+    def done() -> None:
+        watch()
+        # Workers live as long as the replay does, and their processor time with them.
+        if watch.complete:
+            found.append(watch.finish())
+
+    report = replay_fleet(bundle, paths, progress=done, **options)
     assert report.same
     assert report.recordings == len(paths)
-    return moments
+    return found[0]
 
 
-def rates(moments: Moments) -> tuple[float, float]:
-    """Recordings a second by both clocks, over the second half: by then every worker is at work."""
-    first = len(moments) // 2
-    # Results arrive a task at a time, so several have the same moment; the count begins after all of them.
-    while moments[first + 1][0] < moments[first][0] + 0.01:
-        first += 1
-    (wall, cpu), (wall_end, cpu_end) = moments[first], moments[-1]
-    done = len(moments) - 1 - first
-    return done / (wall_end - wall), done / (cpu_end - cpu)
-
-
-def all_seconds() -> float:
-    """The processor time of this process and of all that Ray started for it."""
-    parents, seconds, tick = {}, {}, os.sysconf("SC_CLK_TCK")
+def processor_seconds() -> tuple[float, float]:
+    """The processor time of the workers on Ray, or of this process if there are none, and that of all that Ray started too."""
+    parents, seconds, workers, tick = {}, {}, set(), os.sysconf("SC_CLK_TCK")
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
         try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            head, _, rest = (entry / "stat").read_text().rpartition(")")
         except OSError:
             continue
+        fields = rest.split()
         parents[entry.name], seconds[entry.name] = fields[1], (int(fields[11]) + int(fields[12])) / tick
+        if "(ray::MapWorker" in head:
+            workers.add(entry.name)
     mine, found = {str(os.getpid())}, 0
     while len(mine) > found:
         found = len(mine)
         mine |= {one for one, parent in parents.items() if parent in mine}
-    return sum(seconds[one] for one in mine)
+    return sum(seconds[one] for one in workers & mine or {str(os.getpid())}), sum(seconds[one] for one in mine)
 
 
 def main() -> None:
     """Measure and print."""
-    count, steps, rounds = (int(word) for word in (*sys.argv[1:], *("200", "1000", "3")[len(sys.argv) - 1 :]))
+    count, steps, rounds = (int(word) for word in (*sys.argv[1:], *("300", "1000", "3")[len(sys.argv) - 1 :]))
     # Ray's workers are nice to other programs by default, which would measure those.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     with tempfile.TemporaryDirectory() as directory:
         bundle = write_policy(Path(directory) / "policy")
         paths = record(bundle, Path(directory) / "runs", count, steps)
+        began = time.perf_counter()
         ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-        found: dict[str, list[tuple[float, float]]] = {}
+        cluster = time.perf_counter() - began
+        fleet(bundle, paths[:8], 2)  # The first use of Ray Data starts processes of its own.
+        found: list[dict[str, Run]] = []
         for _ in range(rounds):
-            found.setdefault("plain loop", []).append(rates(plain(bundle, paths)))
-            for name, workers in (("local engine", None), ("ray, 1 worker", 1), ("ray, 2 workers", 2)):
-                found.setdefault(name, []).append(rates(fleet(bundle, paths, workers)))
+            runs = {"plain loop": plain(bundle, paths), "local engine": fleet(bundle, paths, None)}
+            found.append(runs | {"Ray, 1 worker": fleet(bundle, paths, 1), "Ray, 2 workers": fleet(bundle, paths, 2)})
         ray.shutdown()
     load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    print(f"{count} recordings of {steps} steps, best of {rounds} rounds; {load}")
-    heads = ["recordings/s", "to plain", "to local", "recordings/cpu s", "to plain", "to local"]
-    print(" " * 18 + "".join(f"{head:>{width}}" for head, width in zip(heads, (14, 10, 10, 20, 10, 10), strict=True)))
-    best = {name: [max(column) for column in zip(*measured, strict=True)] for name, measured in found.items()}
-    for name, (wall, cpu) in best.items():
-        text = f"{name:<18}{wall:>14.1f}"
-        for number, width in ((wall, 0), (cpu, 20)):
-            text += f"{number:>{width}.1f}" if width else ""
-            text += "".join(f"{number / best[base][bool(width)]:>10.2f}" for base in ("plain loop", "local engine"))
-        print(text)
+    print(f"{count} recordings of {steps} steps, median of {rounds} rounds; {load}; starting Ray took {cluster:.1f} s")
+    heads = ("recordings/s", "to plain", "cpu ms", "to plain", "all cpu ms", "first after s")
+    print(" " * 16 + "".join(f"{head:>14}" for head in heads))
+    for name in found[0]:
+        runs = [(one[name], one["plain loop"]) for one in found]
+        figures = (
+            [run.rate for run, _ in runs],
+            [run.rate / base.rate for run, base in runs],
+            [run.worker * 1e3 for run, _ in runs],
+            [run.worker / base.worker for run, base in runs],
+            [run.all * 1e3 for run, _ in runs],
+            [run.start for run, _ in runs],
+        )
+        print(f"{name:<16}" + "".join(f"{median(column):>14.2f}" for column in figures))
 
 
 if __name__ == "__main__":

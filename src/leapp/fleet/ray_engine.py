@@ -19,7 +19,6 @@ from leapp.fleet.outcome import Outcome
 from leapp.fleet.worker import Job, Worker, reason
 
 try:
-    import pyarrow as pa
     import ray
     import ray.data
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -30,6 +29,9 @@ __all__ = ["replay_on_ray"]
 
 _LOST_WORKERS = 3
 """How many workers a recording may take along before it is given up."""
+
+_AHEAD = 4
+"""How many tasks a worker has at hand. Ray Data looks ten times a second who is free; with fewer, short tasks wait for that."""
 
 _TOGETHER = 16
 """The most recordings in one task: tasks have a price, but what a task has done is known only at its end."""
@@ -42,15 +44,17 @@ def replay_on_ray(
     with _cluster(address, workers):
         cores = int(job.options.get("threads", 1))
         pool = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // cores)
-        names = pa.table({"number": list(range(len(paths))), "path": list(paths)})
-        tasks = [names.slice(start, count) for start, count in _division(len(paths), pool)]
+        numbered = list(enumerate(paths))
+        tasks = [msgspec.msgpack.encode(numbered[begin:end]) for begin, end in _division(len(paths), pool)]
         context = ray.data.DataContext.get_current().copy()
         context.enable_progress_bars = False
         with ray.data.DataContext.current(context):
-            outcomes = ray.data.from_arrow(tasks).map_batches(
+            outcomes = ray.data.from_items([{"task": task} for task in tasks], override_num_blocks=len(tasks)).map_batches(
                 _RayWorker,
                 fn_constructor_args=(job, known, _start_ledger()),
-                compute=ray.data.ActorPoolStrategy(min_size=1, max_size=pool, initial_size=pool),
+                compute=ray.data.ActorPoolStrategy(
+                    min_size=1, max_size=pool, initial_size=pool, max_tasks_in_flight_per_actor=_AHEAD
+                ),
                 batch_size=None,
                 num_cpus=cores,
             )
@@ -60,12 +64,12 @@ def replay_on_ray(
 
 
 def _division(count: int, workers: int) -> Iterator[tuple[int, int]]:
-    """Where each task starts and how many recordings it has: many at first, few at last, so that all workers end together."""
-    start = 0
-    while start < count:
-        size = max(1, min(_TOGETHER, (count - start) // (4 * workers)))
-        yield start, size
-        start += size
+    """Where each task begins and ends: many recordings at first, few at last, so that all workers end together."""
+    begin = 0
+    while begin < count:
+        end = begin + max(1, min(_TOGETHER, (count - begin) // (4 * workers)))
+        yield begin, end
+        begin = end
 
 
 def _start_ledger() -> Any:
@@ -104,8 +108,8 @@ class _RayWorker:
             self._error = reason(error)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
-        """The outcomes of some recordings."""
-        pairs = zip(batch["number"].tolist(), batch["path"].tolist(), strict=True)
+        """The outcomes of the recordings of some tasks."""
+        pairs = [pair for task in batch["task"] for pair in msgspec.msgpack.decode(task, type=list[tuple[int, str]])]
         return {"outcome": [msgspec.msgpack.encode(self._run(number, path)) for number, path in pairs]}
 
     def _run_plain(self, number: int, path: str) -> Outcome:
