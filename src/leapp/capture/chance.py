@@ -20,19 +20,21 @@ import numpy as np
 import torch
 
 from leapp.capture.recorder import Recorder
+from leapp.capture.replaced import made_once
 from leapp.capture.source import is_library, where
 from leapp.capture.tape import Escape
 
-__all__ = ["watched", "watched_methods"]
+__all__ = ["watched"]
 
 _SETTING = frozenset({"seed", "setstate", "getstate", "get_state", "set_state", "spawn", "bit_generator"})
 _CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 
 
-@functools.cache
-def watched() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Owner, name and replacement of every function to watch."""
-    return list(_functions())
+@made_once
+def watched() -> Iterator[tuple[Any, str, Any]]:
+    """Owner, name and replacement of every function to watch, and of the methods of generators and of the calendar."""
+    yield from _functions()
+    yield from _methods()
 
 
 def _functions() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
@@ -49,19 +51,15 @@ def _functions() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     yield memory, "to_dlpack", _noted("to_dlpack", getattr(memory, "to_dlpack"))  # noqa: B009
 
 
-@functools.cache
-def watched_methods() -> list[tuple[type, dict[str, Any]]]:
-    """The same for the methods of generators and of the calendar: a class, and what to put into it."""
-    return list(_classes())
-
-
-def _classes() -> Iterator[tuple[type, dict[str, Any]]]:
+def _methods() -> Iterator[tuple[type, str, Any]]:
     for kind in (np.random.Generator, np.random.RandomState, random.Random):
-        names = [n for n in dir(kind) if not n.startswith("_") and callable(getattr(kind, n)) and n not in _SETTING]
-        yield kind, {n: _noted(f"{kind.__name__}.{n} (random)", getattr(kind, n)) for n in names}
+        for name in dir(kind):
+            if not name.startswith("_") and callable(getattr(kind, name)) and name not in _SETTING:
+                yield kind, name, _noted(f"{kind.__name__}.{name} (random)", getattr(kind, name))
     for calendar in (datetime.datetime, datetime.date):
-        names = [n for n in ("now", "utcnow", "today") if n in vars(calendar)]
-        yield calendar, {n: _noted_of_class(calendar, n) for n in names}
+        for name in ("now", "utcnow", "today"):
+            if name in vars(calendar):
+                yield calendar, name, _noted_of_class(calendar, name)
 
 
 def _noted_of_class(kind: type, name: str) -> Any:

@@ -11,16 +11,17 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from operator import is_
 from types import BuiltinFunctionType, FunctionType, ModuleType, WrapperDescriptorType
-from typing import Any, NamedTuple
+from typing import Any
 
 from leapp.capture.hooks import supported
+from leapp.capture.namespaces import Namespace
 from leapp.capture.plain import arrays_in
 from leapp.capture.traced import listening
 
-__all__ = ["Found", "compiled_callables", "reading", "running", "runtime_methods"]
+__all__ = ["compiled_callables", "reading", "running", "runtime_methods"]
 
-Found = tuple[Any, str, Any]
 _SEEN_OTHERWISE = frozenset({"numpy", "torch", "functorch", "leapp", *sys.stdlib_module_names})
 # Names of types that C extensions, Cython, pybind11 and nanobind give their functions and methods.
 _FUNCTIONS = frozenset({"builtin_function_or_method", "cython_function_or_method", "fused_cython_function", "nb_func"})
@@ -75,56 +76,67 @@ def running(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     return run
 
 
-def compiled_callables(modules: Iterable[str]) -> tuple[list[Found], list[tuple[type, dict[str, Any]]]]:
-    """The functions to replace in ``modules``, and the methods to replace in their classes."""
-    functions: list[Found] = []
-    classes: dict[int, type] = {}
-    for name in modules:
-        module = sys.modules.get(name)
-        if isinstance(module, ModuleType) and not _is_seen(name):
+def compiled_callables(modules: Iterable[ModuleType]) -> dict[Any, dict[str, Any]]:
+    """What to replace in ``modules`` and in their classes: the functions and methods, by owner and name."""
+    found: dict[Any, dict[str, Any]] = {}
+    for module in modules:
+        name = vars(module).get("__name__")
+        if isinstance(name, str) and not _is_seen(name):
             known = _looked_at.get(name)
-            if known is None or known.module is not module or known.values != hash(tuple(map(id, vars(module).values()))):
-                known = _looked_at[name] = _look_at(name, module)
-            functions += [(module, a, made) for a, value, made in known.functions if vars(module).get(a) is value]
-            classes.update((id(c), c) for c in known.classes)
-    return functions, [(c, m) for c in classes.values() if (m := _methods(c))]
+            if known is None or known.module is not module or not known.stand():
+                known = _looked_at[name] = _Callables(name, module)
+            found |= known.found
+    return found
 
 
-class _Contents(NamedTuple):
+class _Callables:
     """What was found in a module; looking takes longer than all the rest of opening a session."""
 
-    module: ModuleType
-    values: int
-    """A hash of the identities of all that was in it."""
-    functions: list[tuple[str, Any, Any]]
-    classes: list[type]
+    def __init__(self, name: str, module: ModuleType) -> None:
+        self.module = module
+        self._names = Namespace(module)
+        functions: dict[str, Any] = {}
+        classes: dict[int, type] = {}
+        for attribute, value in list(vars(module).items()):
+            if issubclass(type(value), type):  # asking the value itself could load a lazy module
+                classes[id(value)] = value
+            elif type(value).__name__ in _FUNCTIONS:
+                if not _is_seen(getattr(value, "__module__", None) or _of_instance(value) or name):
+                    functions[attribute] = reading(value, f"{name}.{attribute}", _top(name))
+            elif callable(value):
+                classes[id(type(value))] = type(value)
+        self._own = [vars(kind) for kind in classes.values()]
+        self._sizes = tuple(map(len, self._own))
+        self.found: dict[Any, dict[str, Any]] = {kind: made for kind in classes.values() if (made := _methods(kind))}
+        self._methods = [(vars(kind), {n: vars(kind).get(n) for n in made}) for kind, made in self.found.items()]
+        if functions:
+            self.found[module] = functions
+
+    def stand(self) -> bool:
+        """Whether the module holds what it held, and its classes have the methods they had."""
+        return (
+            self._names.stand()
+            and tuple(map(len, self._own)) == self._sizes
+            and all(all(map(is_, map(own.get, before), before.values())) for own, before in self._methods)
+        )
 
 
-_looked_at: dict[str, _Contents] = {}
-
-
-def _look_at(name: str, module: ModuleType) -> _Contents:
-    functions: list[tuple[str, Any, Any]] = []
-    classes: dict[int, type] = {}
-    for attribute, value in list(vars(module).items()):
-        if issubclass(type(value), type):  # asking the value itself could load a lazy module
-            classes[id(value)] = value
-        elif type(value).__name__ in _FUNCTIONS:
-            if not _is_seen(getattr(value, "__module__", None) or _of_instance(value) or name):
-                functions.append((attribute, value, reading(value, f"{name}.{attribute}", _top(name))))
-        elif callable(value):
-            classes[id(type(value))] = type(value)
-    return _Contents(module, hash(tuple(map(id, vars(module).values()))), functions, list(classes.values()))
+_looked_at: dict[str, _Callables] = {}
 
 
 def _methods(kind: type) -> dict[str, Any]:
-    known = _methods_of.get(kind)
-    if known is None:
-        known = _methods_of[kind] = {n: (vars(kind).get(n), made) for n, made in _find_methods(kind)}
-    return {n: made for n, (value, made) in known.items() if vars(kind).get(n) is value}
+    """The methods to replace in a class, the same ones for every module that has it; none if they are replaced already."""
+    own = vars(kind)
+    size, known = _methods_of.get(kind, (0, {}))
+    if any(own.get(name) is made for name, (_, made) in known.items()):
+        return {}
+    if len(own) != size or any(own.get(name) is not before for name, (before, _) in known.items()):
+        known = {name: (own.get(name), made) for name, made in _find_methods(kind)}
+        _methods_of[kind] = len(own), known
+    return {name: made for name, (_, made) in known.items()}
 
 
-_methods_of: weakref.WeakKeyDictionary[type, dict[str, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+_methods_of: weakref.WeakKeyDictionary[type, tuple[int, dict[str, tuple[Any, Any]]]] = weakref.WeakKeyDictionary()
 
 
 def _find_methods(kind: type) -> Iterator[tuple[str, Any]]:

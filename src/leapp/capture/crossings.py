@@ -9,7 +9,7 @@ import functools
 import json
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -22,51 +22,54 @@ from leapp.capture.compiled import reading, running
 from leapp.capture.noticing import notice
 from leapp.capture.numpy_table import SEQUENCES
 from leapp.capture.plain import arrays_in, bare_view
-from leapp.capture.traced import TracedNpArray, listening
+from leapp.capture.replaced import made_once
+from leapp.capture.traced import TracedNpArray, current, listening
 
-__all__ = ["list_replacements", "replacements"]
+__all__ = ["crossings", "readers_of_lists"]
 
 _MAKERS = "array asarray asanyarray ascontiguousarray asfortranarray".split()
 
 
-def replacements(arrays: Arrays) -> list[tuple[Any, str, Any]]:
+@made_once
+def crossings() -> Iterator[tuple[Any, str, Any]]:
     """Where, under which name, and what to put there."""
-    found: list[tuple[Any, str, Any]] = [(np, name, _maker(arrays, getattr(np, name))) for name in _MAKERS]
-    found.append((np, "full", _full(arrays, np.full)))
-    found.append((np, "nditer", reading(np.nditer, "np.nditer")))
-    found.append((np, "broadcast", reading(np.broadcast, "np.broadcast")))
-    found += [
-        (np.rec, name, reading(value, f"np.rec.{name}"))
-        for name, value in vars(np.rec).items()
-        if isinstance(value, FunctionType)
-    ]
-    found.append((np.vectorize, "__call__", reading(np.vectorize.__call__, "np.vectorize")))
-    found.append((np.lib.stride_tricks, "as_strided", _as_strided(arrays)))
-    found += _readers_of_numbers()
-    found.append((torch, "from_numpy", _from_numpy(arrays)))
-    found.append((torch.Tensor, "__array_wrap__", _array_wrap(arrays)))
-    found.append((torch.Tensor, "__array_function__", _array_function(arrays)))
-    return found
+    for name in _MAKERS:
+        yield np, name, _maker(getattr(np, name))
+    yield np, "full", _full(np.full)
+    yield np, "nditer", reading(np.nditer, "np.nditer")
+    yield np, "broadcast", reading(np.broadcast, "np.broadcast")
+    for name, value in vars(np.rec).items():
+        if isinstance(value, FunctionType):
+            yield np.rec, name, reading(value, f"np.rec.{name}")
+    yield np.vectorize, "__call__", reading(np.vectorize.__call__, "np.vectorize")
+    yield np.lib.stride_tricks, "as_strided", _as_strided(np.lib.stride_tricks.as_strided)
+    yield from _readers_of_numbers()
+    yield torch, "from_numpy", _from_numpy(torch.from_numpy)
+    yield torch.Tensor, "__array_wrap__", _array_wrap(torch.Tensor.__array_wrap__)
+    yield torch.Tensor, "__array_function__", _array_function
 
 
-@functools.cache
-def _readers_of_numbers() -> list[tuple[Any, str, Any]]:
+def _readers_of_numbers() -> Iterator[tuple[Any, str, Any]]:
     """They look at the types of numbers, and a traced number only passes for one."""
-    functions = [(m, f) for m in (json, statistics) for f in map(vars(m).get, m.__all__) if isinstance(f, FunctionType)]
-    return [(module, f.__name__, running(f, f"{module.__name__}.{f.__name__}")) for module, f in functions]
+    for module in (json, statistics):
+        for name in module.__all__:
+            function = vars(module).get(name)
+            if isinstance(function, FunctionType):
+                yield module, name, running(function, f"{module.__name__}.{name}")
 
 
-def _maker(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:
+def _maker(original: Callable[..., Any]) -> Callable[..., Any]:
     name = original.__name__
     names = {name}
 
     @functools.wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
+        arrays = listening() if args else None
         if args and type(args[0]) is np.ndarray:
             notice(args[0])
-        elif args and arrays.listening:
+        elif arrays is not None:
             args = (_arrays_of(args[0]), *args[1:])
-        if args and type(args[0]) is not np.ndarray and arrays.listening and arrays_in(args[0]):
+        if arrays is not None and type(args[0]) is not np.ndarray and arrays_in(args[0]):
             caller = sys._getframe(1)
             if not names.isdisjoint(caller.f_code.co_names):
                 return arrays.make(original, *args, **kwargs)
@@ -79,10 +82,11 @@ def _maker(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _full(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:
+def _full(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def full(shape: Any, fill_value: Any, dtype: Any = None, **options: Any) -> Any:
-        if not arrays.listening or not arrays.concerned(arrays_in(fill_value)):
+        arrays = listening()
+        if arrays is None or not arrays.concerned(arrays_in(fill_value)):
             return original(shape, fill_value, dtype, **options)
         filled = np.empty(shape, fill_value.dtype if dtype is None else dtype, **options)
         filled[...] = fill_value
@@ -91,79 +95,69 @@ def _full(arrays: Arrays, original: Callable[..., Any]) -> Callable[..., Any]:
     return full
 
 
-def _as_strided(arrays: Arrays) -> Callable[..., Any]:
-    original = np.lib.stride_tricks.as_strided
-
+def _as_strided(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def as_strided(x: Any, *args: Any, **kwargs: Any) -> Any:
-        if not arrays.listening or not isinstance(x, np.ndarray) or not arrays.concerned([x]):
+        arrays = listening()
+        if arrays is None or not isinstance(x, np.ndarray) or not arrays.concerned([x]):
             return original(x, *args, **kwargs)
         return arrays.wrap(arrays.quietly(lambda: original(bare_view(x), *args, **kwargs)))
 
     return as_strided
 
 
-def _from_numpy(arrays: Arrays) -> Callable[..., Any]:
-    original = torch.from_numpy
-
+def _from_numpy(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def from_numpy(ndarray: Any) -> Any:
-        if arrays.listening and isinstance(ndarray, np.ndarray) and arrays.concerned([ndarray]):
+        arrays = current()
+        if arrays is not None and arrays.listening and isinstance(ndarray, np.ndarray) and arrays.concerned([ndarray]):
             return arrays.to_tensor(ndarray)
         made = original(ndarray)
-        if arrays.recorder.tapes:
+        if arrays is not None and arrays.recorder.tapes:
             arrays.recorder.ages.over(ndarray, made)
         return made
 
     return from_numpy
 
 
-def _array_wrap(arrays: Arrays) -> Callable[..., Any]:
+def _array_wrap(original: Callable[..., Any]) -> Callable[..., Any]:
     """``np.sin(tensor)``: NumPy asks the tensor for its array, computes, and gives the result to the tensor to wrap."""
-    original = torch.Tensor.__array_wrap__
 
     def array_wrap(self: torch.Tensor, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        if context is None or not arrays.listening or not arrays.concerned(arrays_in(list(context[1]))):
-            return original(self, array)  # type: ignore[no-untyped-call]
+        arrays = None if context is None else listening()
+        if arrays is None or not arrays.concerned(arrays_in(list(context[1]))):
+            return original(self, array)
         ufunc, inputs, place = context
         return arrays.wrapped_ufunc(ufunc, tuple(inputs[: ufunc.nin]), array, place)
 
     return array_wrap
 
 
-def _array_function(arrays: Arrays) -> Callable[..., Any]:
-    def array_function(self: torch.Tensor, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        implementation = getattr(func, "_implementation", None)
-        if implementation is None:
-            return NotImplemented
-        first = args[0] if args else None
-        # Functions that ask their argument for a method of that name run torch's own.
-        asks = implementation.__module__.endswith("fromnumeric")
-        own = asks and isinstance(first, torch.Tensor) and hasattr(first, func.__name__)
-        if own or not arrays.listening or not arrays.concerned(arrays_in((args, kwargs))):
-            return implementation(*args, **kwargs)
-        return arrays.function(func, args, kwargs)
-
-    return array_function
+def _array_function(self: torch.Tensor, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    implementation = getattr(func, "_implementation", None)
+    if implementation is None:
+        return NotImplemented
+    first = args[0] if args else None
+    # Functions that ask their argument for a method of that name run torch's own.
+    asks = implementation.__module__.endswith("fromnumeric")
+    own = asks and isinstance(first, torch.Tensor) and hasattr(first, func.__name__)
+    arrays = None if own else listening()
+    if arrays is None or not arrays.concerned(arrays_in((args, kwargs))):
+        return implementation(*args, **kwargs)
+    return arrays.function(func, args, kwargs)
 
 
-def list_replacements() -> list[tuple[Any, str, Any]]:
+@made_once
+def readers_of_lists() -> Iterator[tuple[Any, str, Any]]:
     """NumPy functions that would read a list of traced arrays without asking them."""
-    return [(module, name, made) for module, name, value, made in _readers_of_lists() if vars(module).get(name) is value]
-
-
-@functools.cache
-def _readers_of_lists() -> list[tuple[Any, str, Any, Any]]:
-    found: list[tuple[Any, str, Any, Any]] = []
     for module in (np, np.linalg, np.fft):
         for name, value in vars(module).items():
             if name.startswith("_") or (module is np and name in _MAKERS):
                 continue
             if isinstance(value, np.ufunc):
-                found.append((module, name, value, _Ufunc(value)))
+                yield module, name, _Ufunc(value)
             elif hasattr(value, "_implementation") and value is not np.block:
-                found.append((module, name, value, _gathering(value)))
-    return found
+                yield module, name, _gathering(value)
 
 
 def _array_of(value: Any, name: str = "") -> Any:

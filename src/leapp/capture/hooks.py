@@ -212,18 +212,20 @@ class Hooks:
         self, methods: Mapping[str, Callable[..., Any]], make: Callable[..., Any], tell: Callable[[Any], None]
     ) -> None:
         self._tell = tell
-        self._methods = methods
-        self._make = make
+        numbers = [(number, {"__new__": staticmethod(make)}) for number in NUMBER_TYPES]
+        self._new = [(kind, _own(kind), attributes) for kind, attributes in [(np.ndarray, methods), *numbers]]
+        self._old = [{name: own.get(name) for name in new} for _, own, new in self._new]
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         """Replace everything, and make CPython ask for it."""
         if self._undo:
             return
-        self._attributes(np.ndarray, self._methods)
+        for kind, own, new in self._new:
+            own.update(new)
+            _modified(kind)
+        self._undo.append(self._put_attributes_back)
         self._undo.append(watch_buffer(np.ndarray, self._tell))
-        for number in NUMBER_TYPES:
-            self._attributes(number, {"__new__": staticmethod(self._make)})
         slots = _redirected(tuple(_kinds(np.ndarray)))
         for slot in slots:
             slot.word.value = slot.python
@@ -239,22 +241,32 @@ class Hooks:
         while self._undo:
             self._undo.pop()()
 
-    def _attributes(self, owner: type, attributes: Mapping[str, Any]) -> None:
-        self._undo.append(set_attributes(owner, attributes))
+    def _put_attributes_back(self) -> None:
+        for (kind, own, _), old in zip(self._new, self._old, strict=True):
+            own.update(old)
+            for name, value in old.items():
+                if value is None:
+                    del own[name]
+            _modified(kind)
 
 
 def set_attributes(owner: type, attributes: Mapping[str, Any]) -> Callable[[], None]:
-    """Set attributes of a class that may be a built-in one, and give what puts the old ones back."""
-    before = {name: vars(owner).get(name) for name in attributes}
+    """Set attributes of a class, maybe a built-in one, and give what puts the old ones back, but for those set since."""
+    own = vars(owner)
+    before = {name: own.get(name) for name in attributes}
     _update(owner, attributes)
+
+    def put_back() -> None:
+        _update(owner, {name: before[name] for name, made in attributes.items() if own.get(name) is made})
+
     if "__call__" not in attributes or owner.__flags__ & _HEAP_TYPE:
-        return lambda: _update(owner, before)
+        return put_back
     slot = _word(id(owner) + _TP_CALL)
     original, slot.value = slot.value, _word(id(_Dispatching) + _TP_CALL).value
 
     def undo() -> None:
         slot.value = original
-        _update(owner, before)
+        put_back()
 
     return undo
 
@@ -264,9 +276,19 @@ def _update(owner: type, attributes: Mapping[str, Any]) -> None:
         for name, value in attributes.items():
             delattr(owner, name) if value is None else setattr(owner, name, value)
         return
-    # The dictionary of a built-in class takes what the class refuses, but no slot follows.
-    own = gc.get_referents(owner.__dict__)[0]
+    own = _own(owner)
     own.update(attributes)
-    for name in [n for n, v in attributes.items() if v is None]:
-        del own[name]
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
+    for name, value in attributes.items():
+        if value is None:
+            del own[name]
+    _modified(owner)
+
+
+def _own(owner: type) -> dict[str, Any]:
+    """The dictionary of a built-in class: it takes what the class refuses, but no slot follows."""
+    own: dict[str, Any] = gc.get_referents(owner.__dict__)[0]
+    return own
+
+
+_modified = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyType_Modified", ctypes.pythonapi))
+"""Tells CPython that the dictionary of a class has changed."""

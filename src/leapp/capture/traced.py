@@ -17,7 +17,7 @@ from leapp.capture.hooks import ORIGINAL, make_type, supported, watch_buffer
 if TYPE_CHECKING:
     from leapp.capture.arrays import Arrays
 
-__all__ = ["ArrayMethods", "TracedNpArray", "TracedScalar", "listening", "set_current"]
+__all__ = ["ArrayMethods", "TracedNpArray", "TracedScalar", "current", "listening", "set_current"]
 
 _current: Arrays | None = None
 
@@ -26,6 +26,11 @@ def set_current(arrays: Arrays | None) -> None:
     """Name the session that array calls are reported to."""
     global _current
     _current = arrays
+
+
+def current() -> Arrays | None:
+    """The arrays of the open session."""
+    return _current
 
 
 def listening() -> Arrays | None:

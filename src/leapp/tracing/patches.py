@@ -14,14 +14,15 @@ from types import ModuleType
 from typing import Any
 
 from leapp.capture.calls import tensors
-from leapp.capture.chance import watched, watched_methods
+from leapp.capture.chance import watched
 from leapp.capture.compiled import compiled_callables, runtime_methods
-from leapp.capture.crossings import list_replacements, replacements
-from leapp.capture.hooks import Hooks, set_attributes, supported
+from leapp.capture.crossings import crossings, readers_of_lists
+from leapp.capture.hooks import Hooks, supported
 from leapp.capture.noticing import PLAIN_METHODS, make_number, tell_memory
 from leapp.capture.pickling import reduce
 from leapp.capture.plain import arrays_in
 from leapp.capture.recorder import PLAIN, Recorder
+from leapp.capture.replaced import Replacements, Undo, set_names
 from leapp.capture.source import where
 from leapp.errors import AnnotationError, AnnotationTypeError, TraceError
 
@@ -108,11 +109,16 @@ def _forget_reducer() -> None:
     copyreg.dispatch_table.pop(torch.Tensor, None)
 
 
-def _foreign(modules: Iterable[str]) -> set[str]:
+@functools.cache
+def _hooks() -> Hooks | None:
+    return Hooks(PLAIN_METHODS, make_number, tell_memory) if supported() else None
+
+
+def _foreign(modules: Iterable[str]) -> list[ModuleType]:
     """Those that may have imported what is replaced by name."""
     unknown = set(modules) - _defining
     _defining.update(name for name in unknown if name.partition(".")[0] in _DEFINING)
-    return unknown - _defining
+    return [m for name in unknown - _defining if isinstance(m := sys.modules.get(name), ModuleType)]
 
 
 class Patches:
@@ -122,12 +128,14 @@ class Patches:
         self._recorder = recorder
         self._follow_arrays = follow_arrays
         self._patches = list(patches)
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Undo] = []
         self._replaced: dict[int, Any] = {}
         """The replacements of functions, by the identity of what they replace and by their own."""
         self._before: dict[str, Any] = {}
         self._treated: dict[str, Any] = {}
         """The modules that are taken care of, and those of them that were there before."""
+        self._foreign: list[ModuleType] = []
+        """Those of them that may have imported what is replaced by name."""
         self._running: set[type] = set()
         """The classes of leapp that run bundles."""
         self._importing = 0
@@ -145,12 +153,15 @@ class Patches:
             self._follow_pickling()
             self._follow_threads()
             self._keep_exporters_apart()
-            for kind, attributes in watched_methods():
-                self._undo.append(set_attributes(kind, attributes))
+            self._foreign = _foreign(self._before)
             # First, while the modules are as they were found the last time.
             if self._follow_arrays:
-                self._follow_compiled_code(self._before)
-            self._replace_all([*watched(), *(self._follow_numpy() if self._follow_arrays else ())])
+                self._follow_compiled_code(self._foreign)
+            self._replace_all(watched(), self._undo)
+            if self._follow_arrays:
+                self._replace_all(crossings(), self._undo)
+                self._follow_numpy()
+            self._replace_by_name(self._foreign, self._undo)
             self._follow_runtime()
             self._treated = dict(self._before)
             for patch in self._patches:
@@ -176,56 +187,33 @@ class Patches:
 
     @staticmethod
     def _new_modules(known: Mapping[str, Any]) -> list[str]:
-        now = dict(sys.modules)
-        return [] if now == known else [n for n, m in now.items() if known.get(n) is not m]
+        return [] if sys.modules == known else [n for n, m in dict(sys.modules).items() if known.get(n) is not m]
 
-    def _replace(self, module: Any, name: str, replacement: Any, into: list[Callable[[], None]] | None = None) -> None:
-        """Replace a name; what puts it back is added to ``into``, by default to what the session undoes at its end."""
-        original = getattr(module, name, None)
-        setattr(module, name, replacement)
+    def _replace(self, owner: Any, name: str, replacement: Any) -> None:
+        self._undo.append(set_names(owner, {name: replacement}))
 
-        def undo() -> None:
-            if getattr(module, name, None) is replacement:
-                delattr(module, name) if original is None else setattr(module, name, original)
+    def _replace_all(self, found: Replacements, undo: list[Undo]) -> None:
+        """Replace functions where they are defined."""
+        undo += found.install()
+        self._replaced |= found.by_identity
+        self._types += found.types
 
-        (self._undo if into is None else into).append(undo)
-
-    @staticmethod
-    def _update(names: dict[str, Any], new: Mapping[str, Any], into: list[Callable[[], None]]) -> None:
-        """``_replace`` for many names of one module: there are hundreds."""
-        before = {name: names[name] for name in new}
-        names.update(new)
-        into.append(lambda: names.update({n: before[n] for n, made in new.items() if names.get(n) is made}))
-
-    def _replace_all(self, replacements: Iterable[tuple[Any, str, Any]], into: list[Callable[[], None]] | None = None) -> None:
-        """Replace functions where they are defined, and where somebody has imported them by name."""
-        into = self._undo if into is None else into
-        modules: dict[ModuleType, dict[str, Any]] = {}
-        for owner, name, replacement in replacements:
-            if isinstance(owner, ModuleType):
-                original = getattr(owner, name)
-                if isinstance(original, type):
-                    self._types.append((owner, name, original, replacement))
-                self._replaced[id(original)] = self._replaced[id(replacement)] = replacement
-                modules.setdefault(owner, {})[name] = replacement
-            else:
-                self._replace(owner, name, replacement, into)
-        for module, new in modules.items():
-            self._update(vars(module), new, into)
-        self._replace_by_name(sys.modules, into)
-
-    def _replace_by_name(self, modules: Iterable[str], into: list[Callable[[], None]] | None = None) -> None:
-        for module in [sys.modules[n] for n in _foreign(modules) if n in sys.modules]:
-            names = getattr(module, "__dict__", {})
+    def _replace_by_name(self, modules: Iterable[ModuleType], undo: list[Undo]) -> None:
+        """Replace functions where somebody has imported them by name."""
+        for module in modules:
+            names = vars(module)
             if self._replaced.keys().isdisjoint(map(id, names.values())):
                 continue
+            new: dict[str, Any] = {}
             for name in [n for n, value in names.items() if id(value) in self._replaced]:
                 found = self._replaced[id(names[name])]
-                if names[name] is found:
-                    getattr(found, "names", set()).add(name)
-                elif found.__wrapped__ is names[name]:
-                    getattr(found, "names", set()).add(name)
-                    self._replace(module, name, found, into)
+                if found.__wrapped__ is names[name]:
+                    new[name] = found
+                elif found is not names[name]:
+                    continue
+                if hasattr(found, "names"):
+                    found.names.add(name)
+            undo.append(set_names(module, new))
 
     def _switch(self, patch: FunctionPatch) -> Callable[..., Any]:
         original = getattr(patch.module, patch.function_name)
@@ -239,19 +227,21 @@ class Patches:
 
         return switch
 
-    def _follow_numpy(self) -> list[tuple[Any, str, Any]]:
+    def _follow_numpy(self) -> None:
         """What lets values be seen to cross between NumPy and torch.
 
         Python looks a function up before it computes the arguments, so all of them are replaced before there is a traced array.
         Hundreds are replaced only while a node is open or arrays are followed: elsewhere they may be pickled or compared.
         """
         arrays = self._recorder.arrays
-        hooks = Hooks(PLAIN_METHODS, make_number, tell_memory) if supported() else None
-        undo: list[Callable[[], None]] = []
+        hooks = _hooks()
+        undo: list[Undo] = []
 
         def watch(on: bool) -> None:
             if on and not undo:
-                self._replace_all(list_replacements(), undo)
+                self._treat_new_modules()
+                self._replace_all(readers_of_lists(), undo)
+                self._replace_by_name(self._foreign, undo)
                 if hooks is not None:
                     hooks.install()
                     undo.append(hooks.remove)
@@ -260,7 +250,6 @@ class Patches:
 
         arrays.watch = watch
         self._undo.append(lambda: watch(False))
-        return replacements(arrays)
 
     def _follow_imports(self) -> None:
         """Treat modules that are imported during the session as those that were there before."""
@@ -288,26 +277,27 @@ class Patches:
 
     def _treat_new_modules(self) -> None:
         new = self._new_modules(self._treated)
+        if not new:
+            return
         self._treated.update((n, sys.modules[n]) for n in new)
+        foreign = _foreign(new)
+        self._foreign += foreign
         if self._follow_arrays:
-            self._follow_compiled_code(new)
-        self._replace_by_name(new)
+            self._follow_compiled_code(foreign)
+        self._replace_by_name(foreign, self._undo)
         self._follow_runtime()
         if "torch._dynamo" in new:
             self._run_compiled_code_eagerly()
 
     def _follow_runtime(self) -> None:
         """Note which bundles read traced values."""
-        for kind, attributes in runtime_methods(self._running):
-            self._undo.append(set_attributes(kind, attributes))
+        for kind, methods in runtime_methods(self._running):
+            self._undo.append(set_names(kind, methods))
 
-    def _follow_compiled_code(self, modules: Iterable[str]) -> None:
+    def _follow_compiled_code(self, modules: Iterable[ModuleType]) -> None:
         """Note which compiled functions read traced arrays."""
-        functions, methods = compiled_callables(_foreign(modules))
-        for owner, name, replacement in functions:
-            self._replace(owner, name, replacement)
-        for kind, attributes in methods:
-            self._undo.append(set_attributes(kind, attributes))
+        for owner, made in compiled_callables(modules).items():
+            self._undo.append(set_names(owner, made))
 
     def _follow_threads(self) -> None:
         """Listen to threads that are started, and to work that is handed to a pool."""

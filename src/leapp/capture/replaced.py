@@ -1,0 +1,75 @@
+"""Names that are replaced for a while, many at a time: in modules and in classes, built-in ones too.
+
+What takes their place is made once for the process, and anew only when an original is another than it was. Nothing here knows
+what the replacements do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from operator import is_
+from types import ModuleType
+from typing import Any
+
+from leapp.capture.hooks import set_attributes
+
+__all__ = ["Replacements", "Undo", "made_once", "set_names"]
+
+Undo = Callable[[], None]
+
+
+class Replacements:
+    """Functions, and what to put in their place: owner, name, replacement."""
+
+    def __init__(self, found: Iterable[tuple[Any, str, Any]]) -> None:
+        self._owners: dict[int, tuple[Any, dict[str, Any], dict[str, Any]]] = {}
+        self.by_identity: dict[int, Any] = {}
+        """The replacements of functions of modules, by the identity of what they replace and by their own."""
+        self.types: list[tuple[Any, str, Any, Any]] = []
+        """The classes among them: owner, name, class, replacement."""
+        for owner, name, made in found:
+            _, new, old = self._owners.setdefault(id(owner), (owner, {}, {}))
+            original = vars(owner).get(name)
+            new[name], old[name] = made, original
+            if isinstance(owner, ModuleType):
+                self.by_identity[id(original)] = self.by_identity[id(made)] = made
+                if isinstance(original, type):
+                    self.types.append((owner, name, original, made))
+
+    def stand(self) -> bool:
+        """Whether the originals are where they were."""
+        return all(all(map(is_, map(vars(owner).get, old), old.values())) for owner, _, old in self._owners.values())
+
+    def install(self) -> list[Undo]:
+        """Put them in place, and give what puts the originals back."""
+        return [set_names(owner, new) for owner, new, _ in self._owners.values()]
+
+
+def made_once(build: Callable[[], Iterable[tuple[Any, str, Any]]]) -> Callable[[], Replacements]:
+    """``build`` as something that remembers what it gave the last time."""
+    made: list[Replacements] = []
+
+    def standing() -> Replacements:
+        if not made or not made[0].stand():
+            made[:] = [Replacements(build())]
+        return made[0]
+
+    return standing
+
+
+def set_names(owner: Any, new: Mapping[str, Any]) -> Undo:
+    """Set names of a module or a class, and give what puts the old ones back, but for those that were set since."""
+    if isinstance(owner, type):
+        return set_attributes(owner, new)
+    names = vars(owner)
+    before = {name: names[name] for name in new if name in names}
+    names.update(new)
+
+    def undo() -> None:
+        mine = [n for n, made in new.items() if names.get(n) is made]
+        names.update((n, before[n]) for n in mine if n in before)
+        for name in mine:
+            if name not in before:
+                del names[name]
+
+    return undo
