@@ -33,8 +33,10 @@ def external_files(model: bytes, what: str) -> list[str]:
         what: What the file is, for messages.
 
     Raises:
-        BundleError: If the bytes are not a protobuf message.
+        BundleError: If the bytes that name such a location are not a protobuf message.
     """
+    if b"location" not in model:
+        return []  # no tensor of it says where else its values are
     found: dict[str, None] = {}
     view = memoryview(model)
     stack: list[tuple[str, memoryview, int]] = [("model", view, 0)]

@@ -31,6 +31,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .series import shared
+from .shadows import Shadows
 from .spelling import Spelled
 
 __all__ = ["AtenGraph", "trace_aten"]
@@ -127,11 +128,12 @@ class _NotPlainError(Exception):
 class _Listing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down every operator that runs, with decomposed ones replaced."""
 
-    def __init__(self, decompositions: Mapping[Any, Callable[..., Any]]) -> None:
+    def __init__(self, decompositions: Mapping[Any, Callable[..., Any]], shadows: Shadows) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = torch.fx.Graph()
         self.constants: dict[torch.fx.Node, torch.Tensor] = {}
         self._decompositions = decompositions
+        self._shadows = shadows
         # Tensors are known by identity, so each is kept alive.
         self._nodes: dict[int, tuple[torch.Tensor, torch.fx.Node]] = {}
         self._first: torch.fx.Node | None = None
@@ -174,7 +176,7 @@ class _Listing(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 out = func.decompose(*args, **named)
             if out is not NotImplemented:
                 return out
-        out = func(*args, **named)
+        out = self._shadows.run(func, args, named)
         if func in _LIFTS and isinstance(args[0], torch.Tensor) and not isinstance(args[0], FakeTensor):
             self.know(out, self._constant(args[0].clone()))
             return out
@@ -238,11 +240,11 @@ def _list(
     decompositions: Mapping[Any, Callable[..., Any]],
     keep: tuple[Any, ...],
 ) -> AtenGraph:
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    shadows = Shadows()
     state, aliases = _state(module)
-    listing = _Listing(decompositions)
-    inputs = [fake.from_tensor(tensor.detach()) for tensor in example]
-    weights = {name: fake.from_tensor(tensor.detach()) for name, tensor in state.items()}
+    listing = _Listing(decompositions, shadows)
+    inputs = [shadows.of(tensor) for tensor in example]
+    weights = {name: shadows.of(tensor) for name, tensor in state.items()}
     declared = [listing.declare(tensor, f"arg{position}") for position, tensor in enumerate(inputs)]
     constants = {
         listing.declare(weights[name], f"weight{position}"): (name, tensor)
@@ -254,7 +256,6 @@ def _list(
         stack.enter_context(_kept_whole(keep))
         stack.enter_context(enable_python_dispatcher())
         stack.enter_context(_reparametrize_module(module, {name: weights[first] for name, first in aliases.items()}))
-        stack.enter_context(fake)
         stack.enter_context(listing)
         stack.enter_context(Spelled())
         outputs = tuple(module(*inputs))
@@ -263,7 +264,10 @@ def _list(
     assert listing._first is not None
     graph.erase_node(listing._first)
     constants |= {node: (f"constant{i}", tensor) for i, (node, tensor) in enumerate(listing.constants.items())}
-    graph.eliminate_dead_code()
+    for node in reversed(graph.nodes):
+        # Every operator here is functional: what nobody reads is not needed.
+        if node.op == "call_function" and not node.users:
+            graph.erase_node(node)
     with _use_lazy_graph_module(True):
         traced = _make_graph_module(torch.nn.Module(), graph)
     return AtenGraph(traced, declared, constants)

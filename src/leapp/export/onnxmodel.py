@@ -273,13 +273,12 @@ def _optimize(model: ir.Model, aten: AtenGraph, *, full: bool) -> None:
     if full:
         limits = {"input_size_limit": 8192, "output_size_limit": 512 * 512}
         passes.append(_Fold(shape_inference=True, should_fold=should_fold, **limits))
-    passes += [
-        common.RemoveUnusedNodesPass(),
-        common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
-        common.RemoveUnusedOpsetsPass(),
-        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-        common.LiftSubgraphInitializersToMainGraphPass(),
-    ]
+    passes += [common.RemoveUnusedNodesPass(), common.RemoveUnusedOpsetsPass()]
+    if model.functions:
+        passes.append(common.RemoveUnusedFunctionsPass())  # type: ignore[no-untyped-call]
+    passes.append(common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0))
+    if any(True for _ in model.graph.subgraphs()):
+        passes.append(common.LiftSubgraphInitializersToMainGraphPass())
     if full:
         passes += [common.DeduplicateInitializersPass(), common.CommonSubexpressionEliminationPass()]
     ir.passes.Sequential(*passes)(model)

@@ -53,9 +53,7 @@ def _model(bundle: Bundle, node: str, allow_native: bool) -> bytes | Path:
     data = read_model(bundle, node)
     backend = bundle.contract.nodes[node].model.backend
     if backend == "onnx":
-        # Reading has walked the whole model; a second walk pays only where the word occurs at all.
-        outside = b"location" in data and external_files(data, node)
-        return model_file(bundle, node) if outside else data
+        return model_file(bundle, node) if external_files(data, node) else data
     assert backend is not None
     check_package(data, backend, f"The {backend} model of node {node!r}", allow_native=allow_native)
     return data

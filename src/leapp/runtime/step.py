@@ -8,7 +8,9 @@ Knows neither arrays nor tensors: a face says how values come in and go out.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any, Protocol
 
 from leapp.errors import BundleError
@@ -91,9 +93,15 @@ def _written(
     results = (f"{name(k)}: {door._hand_out(name, k, slot, frame, f'v{slot.register}')}" for k, slot in slots)
     lines.append(f"return {{{', '.join(results)}}}")
     text = ["def step(inputs, values=None):", " acquire()", " try:", *(f"  {line}" for line in lines), " finally: release()"]
-    exec(compile("\n".join(text), "<leapp step>", "exec"), names)
+    exec(_compiled("\n".join(text)), names)
     step: Callable[..., Any] = names["step"]
     return step
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(text: str) -> CodeType:
+    """Nodes with as many ports of the same kinds have the same text."""
+    return compile(text, "<leapp step>", "exec")
 
 
 def _turn(frame: Frame, resizable: bool) -> list[str]:

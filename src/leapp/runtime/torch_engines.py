@@ -214,7 +214,7 @@ def _habits(plan: Plan, call: Callable[..., Any], inputs: Sequence[str], device:
         given = [zeros(), zeros()]
         versions = [value._version for values in given for value in values]
         try:
-            with torch.no_grad(), torch.random.fork_rng():
+            with torch.no_grad(), torch.random.fork_rng(), _unprofiled():
                 made = [_as_tuple(call(*values)) for values in given]
         except RuntimeError:
             return _Habits()  # Zeros are no input for this model; whatever it does, it shall do on copies.
@@ -224,6 +224,22 @@ def _habits(plan: Plan, call: Callable[..., Any], inputs: Sequence[str], device:
     places = [_memory(value) for value in made[1] if value.numel()]
     shares = len(set(places)) < len(places) or not taken.isdisjoint(places)
     return _Habits(writes, shares or not all(value.is_contiguous() for value in made[1]))
+
+
+@contextmanager
+def _unprofiled() -> Iterator[None]:
+    """What runs for the first time is compiled once, without being observed before.
+
+    Observations serve fusers only. Where none is at work, they cost a second compilation, for the same code.
+    """
+    if torch.cuda.is_available() or torch._C._jit_can_fuse_on_cpu():
+        yield
+        return
+    before = torch._C._jit_set_fusion_strategy([])
+    try:
+        yield
+    finally:
+        torch._C._jit_set_fusion_strategy(before)
 
 
 def _memory(tensor: torch.Tensor) -> int:
