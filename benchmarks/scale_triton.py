@@ -1,11 +1,11 @@
 """What a call to a Triton server costs over a step of the local runtime, with 1, 8 and 32 clients at the same time.
 
     make test-triton                                                   # once, to have the venv with the server
-    .venv-triton/bin/python benchmarks/scale_triton.py [--steps N] [--rate HZ]
+    .venv-triton/bin/python benchmarks/scale_triton.py [--steps N] [--rounds N]
 
 The bundle is the one of the tests: two small nodes with state and feedback, so that the figures show the way there and back
-rather than a model. Each client is a thread with a connection and a sequence of its own; without a rate it sends as fast as it
-is answered.
+rather than a model. Each client is a thread with a connection and a sequence of its own that asks again as soon as it is
+answered. All take turns, the local runtime among them, and of every figure the median of the rounds is shown.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from calls import CLIENTS, WARM, Step, take_turns, timed, timed_at_once
 from tests.deploy.bundles import arm, arm_inputs
 from tests.scale.triton.clients import Client
 from tests.scale.triton.server import serving
@@ -30,58 +27,30 @@ from tests.scale.triton.server import serving
 from leapp.deploy import TritonOptions, deploy_triton
 from leapp.runtime import Pipeline
 
-CLIENTS = (1, 8, 32)
-WARM = 20
 
-
-def timed(step: Any, inputs: list[Any], rate: float | None) -> list[float]:
-    """The seconds of each step after the first few."""
-    found, due = [], time.perf_counter()
-    for values in inputs:
-        if rate is not None:
-            due += 1 / rate
-            time.sleep(max(0.0, due - time.perf_counter()))
-        began = time.perf_counter()
-        step(values)
-        found.append(time.perf_counter() - began)
-    return found[WARM:]
-
-
-def served(url: str, clients: int, steps: int, rate: float | None) -> list[float]:
-    gate = threading.Barrier(clients)
-
-    def drive(index: int) -> list[float]:
-        inputs, one = arm_inputs(index, steps + WARM), Client(url, "arm", index + 1)
+def served(url: str, clients: int, steps: int) -> Any:
+    def make(number: int) -> tuple[Step, list[Any]]:
+        inputs, one = arm_inputs(number, steps + WARM), Client(url, "arm", number + 1)
         one.step(inputs[0], start=True)
-        gate.wait()
-        found = timed(one.step, inputs, rate)
-        one.step(inputs[0], end=True)
-        return found
+        return one.step, inputs
 
-    with ThreadPoolExecutor(clients) as pool:
-        return [second for times in pool.map(drive, range(clients)) for second in times]
-
-
-def row(name: str, times: list[float], base: float | None = None) -> float:
-    p50, p99 = np.percentile(times, [50, 99]) * 1e6
-    over = "" if base is None else f"   {p50 - base:9.0f} us over the local p50"
-    print(f"{name:<24} p50 {p50:9.0f} us   p99 {p99:9.0f} us{over}", flush=True)
-    return float(p50)
+    return timed_at_once(make, clients)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=500, help="steps of each client (default: 500)")
-    parser.add_argument("--rate", type=float, help="steps a second of each client (default: as many as it gets)")
+    parser.add_argument("--steps", type=int, default=300, help="steps of each client in a round (default: 300)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each number of clients is measured (default: 3)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         bundle = arm(folder / "arm")
-        base = row("local runtime", timed(Pipeline(bundle), arm_inputs(0, arguments.steps + WARM), arguments.rate))
-        deploy_triton(bundle, folder / "repository", TritonOptions(backend="python"))
+        deploy_triton(bundle, folder / "repository", TritonOptions(backend="python", idle_seconds=10))
         with serving(folder / "repository", folder / "work") as server:
+            ways = {"local runtime": lambda: timed(Pipeline(bundle), arm_inputs(0, 5 * arguments.steps + WARM))}
             for clients in CLIENTS:
-                row(f"triton, {clients} clients", served(server.url, clients, arguments.steps, arguments.rate), base)
+                ways[f"Triton, {clients} client{'s'[: clients - 1]}"] = partial(served, server.url, clients, arguments.steps)
+            take_turns(ways, arguments.rounds)
             server.stop()
 
 
