@@ -53,6 +53,6 @@ class Raw:
 def raw(url: str, *, max_queue: int = 16, **headers: str) -> Iterator[Raw]:
     """A session that ends with the block. It reads up to ``max_queue`` frames ahead of whoever asks for them."""
     address = url.replace("http", "ws") + "/v1/session"
-    options = {"compression": None, "proxy": None, "max_size": None, "max_queue": max_queue}
+    options = {"compression": None, "proxy": None, "max_size": None, "max_queue": max_queue, "close_timeout": 1}
     with connect(address, additional_headers=headers, **options) as socket:
         yield Raw(socket)

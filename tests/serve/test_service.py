@@ -601,13 +601,39 @@ def test_who_does_not_read_answers_gets_no_more_of_them(bundle, serve, step):
         same(other(inputs(1)[0]), local(inputs(1)[0]))
 
 
-def test_who_never_reads_a_large_answer_is_let_go(tmp_path, serve):
-    leapp.start("wide", save_path=str(tmp_path))
-    x = annotate.input_tensors("policy", {"x": torch.ones(1)})
-    annotate.output_tensors("policy", {"y": x * torch.ones(8_000_000)}, export_with="onnx")
+def export_wide(directory, inputs, outputs):
+    """A policy that sums so many numbers, and returns the sum so many times."""
+    leapp.start("wide", save_path=str(directory))
+    x = annotate.input_tensors("policy", {"x": torch.ones(inputs)})
+    annotate.output_tensors("policy", {"y": x.sum() * torch.ones(outputs)}, export_with="onnx")
     leapp.stop()
     leapp.compile_graph(visualize=False)
-    served = serve(Options(str(tmp_path / "wide"), idle=1.0))
+    return directory / "wide"
+
+
+def test_a_server_that_does_not_read_is_a_timeout(tmp_path, serve):
+    served = serve(Options(str(export_wide(tmp_path, 8_000_000, 1))))
+    given = {"policy/x": np.ones(8_000_000, np.float32)}
+    release, woke = threading.Event(), threading.Event()
+
+    def hang():
+        release.wait(60)
+        woke.set()
+
+    with Client(served.url, timeout=60) as remote:
+        assert remote(given)["policy/y"] == 8_000_000
+        served.loop.call_soon_threadsafe(hang)
+        remote.timeout = 0.5
+        with pytest.raises(ServerTimeoutError):
+            remote(given)
+        assert not woke.is_set()
+        release.set()
+        remote.timeout = 60
+        assert remote(given)["policy/y"] == 8_000_000
+
+
+def test_who_never_reads_a_large_answer_is_let_go(tmp_path, serve):
+    served = serve(Options(str(export_wide(tmp_path, 1, 8_000_000)), idle=1.0))
     with raw(served.url, max_queue=1) as silent, Client(served.url, timeout=60) as other:
         silent.put(pack("step", {"step": 0, "begin": "initial"}, **{"in": {"policy/x": np.ones(1, np.float32)}}))
         while sum(served.service.metrics.snapshot()["values"]["leapp_steps_total"].values()) < 1:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -14,6 +16,8 @@ from leapp.errors import InputError, MissingDependencyError, ServerError, Server
 __all__ = ["Closed", "Link", "address", "open_link"]
 
 _MAX_WELCOME = 1 << 30
+_AT_ONCE = 64 * 1024
+"""Bytes that a connection takes without waiting for the other side."""
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
@@ -36,8 +40,8 @@ def address(url: str) -> str:
 class Link:
     """An open connection. Any trouble closes it, so that a late answer is never taken for the next one."""
 
-    def __init__(self, socket: Any, stack: ExitStack) -> None:
-        self._socket, self._stack = socket, stack
+    def __init__(self, websocket: Any, stack: ExitStack) -> None:
+        self._socket, self._stack = websocket, stack
         self._limit = _MAX_WELCOME
         self._ticket = b""
 
@@ -55,8 +59,8 @@ class Link:
         from websockets.exceptions import ConnectionClosed
 
         try:
-            for frame in frames(request, self._ticket) if request is not None else ():
-                self._socket.send(frame)
+            if request is not None:
+                self._send(request, deadline)
             assembly = Assembly(self._limit)
             while True:
                 frame = self._socket.recv(timeout=max(deadline - time.monotonic(), 0.001))
@@ -76,6 +80,22 @@ class Link:
         except BaseException:
             self.close()
             raise
+
+    def _send(self, request: bytes, deadline: float) -> None:
+        watch = threading.Timer(max(deadline - time.monotonic(), 0.0), self._break)
+        watch.daemon = True
+        if len(request) > _AT_ONCE:
+            # Sending has no time-out of its own, and a server that does not read would hold it without end.
+            watch.start()
+        try:
+            for frame in frames(request, self._ticket):
+                self._socket.send(frame)
+        finally:
+            watch.cancel()
+
+    def _break(self) -> None:
+        with suppress(OSError):
+            self._socket.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the connection."""
