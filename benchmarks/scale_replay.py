@@ -13,6 +13,7 @@ what a recording costs, that of all includes the process that collects and Ray's
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -179,6 +180,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         bundle = write_policy(Path(directory) / "policy")
         paths = record(bundle, Path(directory) / "runs", count, steps)
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         began = time.perf_counter()
         ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
         cluster = time.perf_counter() - began
