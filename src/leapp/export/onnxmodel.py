@@ -120,9 +120,14 @@ def _tables(opset: int) -> _Tables:
     decompositions = {target: function for target, function in table.items() if target not in composites}
     decompositions.update({op: _before(ours, decompositions.get(op)) for op, ours in DECOMPOSITIONS.items()})
     # A composite that we rewrite must reach the trace whole as well.
-    whole = (op for op in composites if (op in known and op not in BROKEN_COMPOSITES) or op in DECOMPOSITIONS)
+    whole = (op for op in composites if (op in known and not _is_broken(op)) or op in DECOMPOSITIONS)
     keep = tuple(sorted(whole, key=str))
     return _Tables(registry, decompositions, keep)
+
+
+def _is_broken(composite: Any) -> bool:
+    # The functions of torch.special are second names, and what stands behind them may be written otherwise.
+    return composite in BROKEN_COMPOSITES or composite.name().startswith("aten::special_")
 
 
 def _before(ours: Callable[..., Any], theirs: Callable[..., Any] | None) -> Callable[..., Any]:

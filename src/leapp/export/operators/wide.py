@@ -6,7 +6,6 @@ choices take numbers as tensors and exist for every type. Other types are left a
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .special import erf
 from .table import DECOMPOSITIONS, aten
 
 
@@ -145,7 +145,7 @@ def _hardswish(x: Tensor) -> Any:
 def _gelu(x: Tensor, approximate: str = "none") -> Any:
     if approximate == "tanh":
         return 0.5 * x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)).tanh())
-    return 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))
+    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
 
 
 # Normalisation
@@ -290,32 +290,4 @@ def _atan(x: Tensor) -> Any:
     value = 8 * small * total
     value = torch.where(flipped, math.pi / 2 - value, value)
     return torch.where(x < 0, -value, torch.where(x == 0, x, value))
-
-
-_PIECE, _PIECES, _DEGREE = 0.25, 24, 16
-
-
-@functools.cache
-def _erf_pieces() -> Any:
-    """For each quarter from zero to six the polynomial that is ``erf`` there, from its values at Chebyshev points."""
-    import numpy as np
-
-    points = np.cos((2 * np.arange(_DEGREE + 1) + 1) * np.pi / (2 * (_DEGREE + 1)))
-    middles = (np.arange(_PIECES) + 0.5) * _PIECE
-    values = [[math.erf(middle + point * _PIECE / 2) for point in points] for middle in middles]
-    return np.linalg.solve(np.vander(points, increasing=True), np.array(values).T)
-
-
-@_wide(aten.erf.default)
-def _erf(x: Tensor) -> Any:
-    size = torch.where(x == x, x.abs(), torch.zeros_like(x)).clamp(max=5.999)
-    piece = (size / _PIECE).to(torch.int64)
-    inside = (size - (piece.to(x.dtype) + 0.5) * _PIECE) / (_PIECE / 2)
-    total = torch.zeros_like(x)
-    table = torch.stack([torch.stack([torch.full((), float(v), dtype=x.dtype) for v in row]) for row in _erf_pieces()])
-    for row in reversed(range(_DEGREE + 1)):
-        total = total * inside + table[row][piece]
-    small = x * (2 / math.sqrt(math.pi)) * (1 - x * x / 3 + x * x * x * x / 10)
-    value = torch.where(x < 0, -total, total)
-    return torch.where(x.abs() < 1e-3, small, torch.where(x != x, x, value))
 
