@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from fractions import Fraction
 from pathlib import Path
 
@@ -208,6 +209,18 @@ def long_runs(bundle) -> Path:
     directory = bundle.parent / "long"
     write_recordings(bundle, directory, 24, 300)
     return directory
+
+
+def test_memory_is_that_of_one_recording_whatever_their_number(bundle, tmp_path):
+    write_recordings(bundle, tmp_path / "runs", 8, 300, ("npz", "mcap"))
+    changed = write_policy(tmp_path / "leg", WEIGHT * np.float32(1.001))
+    peaks = []
+    for pattern in ("run0000*", "run000[01]*", "run*"):  # the first loads what is loaded once
+        tracemalloc.start()
+        replay_fleet(changed, [tmp_path / "runs" / pattern], baseline=bundle)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] < 1.2 * peaks[1], peaks
 
 
 def test_a_run_that_was_killed_goes_on(bundle, long_runs, tmp_path, capsys):

@@ -133,8 +133,9 @@ def _cluster(address: str | None, workers: int | None) -> Iterator[None]:
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address is None:
-            # A cluster that starts here tells nobody.
+            # A cluster that starts here tells nobody, and what it says about its own workings is of no use to a user.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
             ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
         else:
             ray.init(address=address, **quiet)
