@@ -19,6 +19,7 @@ from leapp.bundle.staging import Staging
 from leapp.graph.contract import Contract, Node, Pipeline, Port
 
 TYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
+TYPES["bfloat16"] = TensorProto.BFLOAT16
 START = {
     "arm/h": np.array([[0.5, -0.25, 1.0, 0.0]], np.float32),
     "arm/last": np.array([[1.0, -1.0]], np.float32),
@@ -148,3 +149,21 @@ def arm_inputs(seed: int, steps: int, dye: bool = False) -> list[dict[str, Any]]
         for values in made[steps // 2 :]:
             values["arm/obs"][0, 1] = np.nan
     return made
+
+
+def halved(directory: Path) -> Path:
+    """One node in bfloat16 with a state."""
+    make = helper.make_node
+    inputs, outputs = ([port(n, (1, 3), "bfloat16") for n in names] for names in (("x", "h"), ("y", "h_out")))
+    nodes = [
+        make("Cast", ["x"], ["wide_x"], to=TensorProto.FLOAT),
+        make("Cast", ["h"], ["wide_h"], to=TensorProto.FLOAT),
+        make("Mul", ["wide_h", "decay"], ["faded"]),
+        make("Add", ["wide_x", "faded"], ["sum"]),
+        make("Tanh", ["sum"], ["bounded"]),
+        make("Cast", ["sum"], ["h_out"], to=TensorProto.BFLOAT16),
+        make("Cast", ["bounded"], ["y"], to=TensorProto.BFLOAT16),
+    ]
+    model = onnx_model(inputs, outputs, nodes, {"decay": np.array(0.5, np.float32)})
+    wiring = Pipeline(feedback_flow={"p/h_out": ("p/h",)}, inputs={"p": ("x",)}, outputs={"p": ("y",)})
+    return write_bundle(directory, "half", {"p": (inputs, outputs, model)}, wiring, {})

@@ -299,11 +299,31 @@ def test_what_a_server_cannot_run_is_refused_by_name(make: Any, options: dict[st
     assert sorted(path.name for path in tmp_path.iterdir()) == ["g"]
 
 
+def test_clients_may_know_a_port_by_another_dtype(tmp_path: Path) -> None:
+    bundle = typed(tmp_path / "g", torch.bfloat16)
+    seen = {"p/x": "float32", "p/y": "float64"}
+    found = deploy_triton(bundle, tmp_path / "repository", TritonOptions(backend="python", dtypes=seen))
+    assert (found.inputs, found.outputs) == ({"p/x": ("p/x", "FP32", [2])}, {"p/y": ("p/y", "FP64", [2])})
+    (config,) = configs(tmp_path / "repository").values()
+    kinds = type(config.input[0]).DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
+    assert [kinds[entry.data_type].name for entry in (*config.input, *config.output)] == ["TYPE_FP32", "TYPE_FP64"]
+    wrong = {
+        "no port 'p/z'": {"p/z": "float32"},
+        "cannot see 'p/x' as bfloat16; Triton knows": {"p/x": "bfloat16"},
+        "cannot see 'p/y' as int32: it is bfloat16": {"p/y": "int32"},
+        "cannot see 'p/y' as float16: it is bfloat16": {"p/y": "float16"},
+    }
+    for said, dtypes in wrong.items():
+        with pytest.raises(InputError, match=said):
+            deploy_triton(bundle, tmp_path / "other", TritonOptions(backend="python", dtypes={**seen, **dtypes}))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"backend": "python", "max_batch_size": 4}, "max_batch_size"),
         ({"threads": 2}, "backend='python'"),
+        ({"dtypes": {"p/x": "float32"}}, "backend='python'"),
         ({"gpus": (0,)}, "kind='gpu'"),
         ({"idle_seconds": 0.0}, "idle_seconds"),
         ({"instances": 0}, "instances"),

@@ -19,6 +19,7 @@ def deploy(arguments: Namespace) -> Answer:
         for field in fields(TritonOptions)
         if getattr(arguments, field.name, None) is not None
     }
+    given["dtypes"] = dict(given.get("dtypes", ()))
     bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
     with progress("copying"):
         found = deploy_triton(bundle, arguments.output, TritonOptions(**given))

@@ -150,6 +150,15 @@ def _triton(parser: argparse.ArgumentParser) -> None:
     add("--idle-seconds", type=_seconds, metavar="S", help="how long a silent sequence keeps its state (default: 60)")
     add("--threads", type=_count, metavar="N", help="threads of one ONNX session; Python backend only (default: 1)")
     add("--nonfinite", choices=("ignore", "raise"), help="about NaN in inputs; Python backend only (default: ignore)")
+    add("--dtype", action="append", dest="dtypes", type=_pair, metavar="PORT=DTYPE",
+        help="the dtype by which clients know a port; Python backend only (default: the port's own)")  # fmt: skip
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.rpartition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port with a dtype such as policy/obs=float32")
+    return name, value
 
 
 def _numbers(text: str) -> tuple[int, ...]:

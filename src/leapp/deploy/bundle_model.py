@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from leapp.deploy.loop_model import Sequences, error, settings
@@ -24,10 +25,14 @@ class TritonPythonModel:
         """Open the bundle that lies in the directory of this version."""
         found = settings(args)
         bundle = Path(args["model_repository"]) / args["model_version"] / found["bundle"]
-        self._pipeline = Pipeline(bundle, threads=found["threads"], nonfinite=found["nonfinite"], expect_digest=found["digest"])
+        # The server lets only the dtypes of the configuration in; where one is not the port's own, it is converted.
+        self._pipeline = Pipeline(
+            bundle, threads=found["threads"], nonfinite=found["nonfinite"], expect_digest=found["digest"], cast=True
+        )
         self._pipeline.warm_up()
         self._shapes = {key: port.shape for key, port in self._pipeline.input_ports.items()}
         self._outputs: dict[str, str] = found["outputs"]
+        self._dtypes = {key: np.dtype(name) for key, name in found["dtypes"].items()}
         self._sequences: Sequences | None = None
         if self._pipeline.feedback_inputs:
             self._sequences = Sequences(self._fresh, found["idle_seconds"])
@@ -58,5 +63,7 @@ class TritonPythonModel:
     def _step(self, request: Any) -> Any:
         given = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         made = self._pipeline({key: value.reshape(self._shapes.get(key, value.shape)) for key, value in given.items()})
-        tensors = [pb_utils.Tensor(name, made[key].reshape(made[key].shape or (1,))) for key, name in self._outputs.items()]
-        return pb_utils.InferenceResponse(tensors)
+        return pb_utils.InferenceResponse([self._tensor(key, name, made[key]) for key, name in self._outputs.items()])
+
+    def _tensor(self, key: str, name: str, value: Any) -> Any:
+        return pb_utils.Tensor(name, value.astype(self._dtypes[key], copy=False).reshape(value.shape or (1,)))

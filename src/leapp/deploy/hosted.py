@@ -11,7 +11,7 @@ from leapp.bundle import Bundle, RawTensor, Staging, write_initial_values
 from leapp.deploy.layout import copy_model, move_models, write_config
 from leapp.deploy.options import TritonOptions, instance_group, sequence_batching, versions
 from leapp.deploy.pbtxt import entries
-from leapp.deploy.tensors import describe, free_name, output_names, safe_name
+from leapp.deploy.tensors import describe, free_name, output_names, safe_name, seen_ports
 from leapp.graph.contract import Contract
 from leapp.runtime.plan import Plan
 
@@ -46,6 +46,7 @@ def write_hosted(
         digest = staging.digest
     (folder / "model.py").write_text(_MODEL, encoding="utf-8", newline="\n")
     names = output_names(plan)
+    inputs, outputs = seen_ports(plan, options.dtypes)
     found = {
         "bundle": _BUNDLE,
         "digest": digest,
@@ -53,14 +54,15 @@ def write_hosted(
         "nonfinite": options.nonfinite,
         "idle_seconds": options.idle_seconds,
         "outputs": {key: names[key] for key in plan.outputs},
+        "dtypes": {key: outputs[key].dtype for key in plan.outputs},
     }
     config: dict[str, Any] = {
         "name": model,
         "backend": "python",
         "max_batch_size": 0,
         "version_policy": versions(options),
-        "input": [describe(k, k, plan.input_ports[k], None) for k in plan.inputs],
-        "output": [describe(k, names[k], plan.output_ports[k], None) for k in plan.outputs],
+        "input": [describe(k, k, port, None) for k, port in inputs.items()],
+        "output": [describe(k, names[k], port, None) for k, port in outputs.items()],
         "instance_group": instance_group(options, engine=False),
         "parameters": entries({"leapp": {"string_value": json.dumps(found, ensure_ascii=False)}}),
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from leapp.deploy.pbtxt import Word
@@ -28,6 +29,8 @@ class TritonOptions:
         idle_seconds: A sequence that sends nothing for so long is forgotten.
         threads: Threads of one ONNX session; the Python backend only.
         nonfinite: What to do about NaN and infinity in inputs, ``ignore`` or ``raise``; the Python backend only.
+        dtypes: The dtype by which clients know a port, where it is not the port's own; the Python backend only, which
+            converts. What comes in is rounded to the port's dtype, what goes out keeps its value.
 
     Raises:
         InputError: An option does not fit the others.
@@ -48,6 +51,7 @@ class TritonOptions:
     idle_seconds: float = 60.0
     threads: int = 1
     nonfinite: Literal["ignore", "raise"] = "ignore"
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("version", "instances", "sequences", "threads"):
@@ -63,8 +67,8 @@ class TritonOptions:
             raise InputError("The Python backend steps one sequence at a time: leave max_batch_size at 0.")
         if self.backend == "python" and self.kind == "gpu":
             raise InputError("Instances of the Python backend run on the CPU: leave kind at 'auto'.")
-        if self.backend == "native" and (self.threads != 1 or self.nonfinite != "ignore"):
-            raise InputError("threads and nonfinite are options of backend='python'; the server's engines have their own.")
+        if self.backend == "native" and (self.threads != 1 or self.nonfinite != "ignore" or self.dtypes):
+            raise InputError("threads, nonfinite and dtypes are options of backend='python'; the server's engines have none.")
 
 
 def versions(options: TritonOptions) -> dict[str, Any]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from leapp.deploy.pbtxt import Word
-from leapp.errors import BundleError
-from leapp.graph.contract import Port
-from leapp.runtime.plan import Plan
+import msgspec
+import numpy as np
 
-__all__ = ["describe", "free_name", "output_names", "safe_name"]
+from leapp.deploy.pbtxt import Word
+from leapp.errors import BundleError, InputError
+from leapp.graph.contract import Port
+from leapp.runtime.arrays import numpy_dtype
+from leapp.runtime.plan import Plan
+from leapp.runtime.values import castable
+
+__all__ = ["describe", "free_name", "output_names", "safe_name", "seen_ports"]
 
 _TYPES = {
     "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64", "int8": "INT8",
@@ -34,8 +39,10 @@ def describe(where: str, name: str, port: Port, backend: str | None, *, batched:
         BundleError: The server has no such data type or shape.
     """
     if port.dtype not in _TYPES or (backend == "jit" and port.dtype in _TORCH_LACKS):
-        advice = "" if backend is None else " --backend python keeps values inside the pipeline away from the server."
-        raise BundleError(f"{where!r} is {port.dtype}, which Triton cannot pass on. Convert it to another dtype.{advice}")
+        advice = "keeps values inside the pipeline away from the server, and can convert the others with --dtype."
+        raise BundleError(
+            f"{where!r} is {port.dtype}, which Triton cannot pass on. Convert it to another dtype. --backend python {advice}"
+        )
     if 0 in port.shape:
         raise BundleError(f"{where!r} has the shape {list(port.shape)}; Triton takes no empty tensors. Leave the port out.")
     shape = port.shape[1:] if batched else port.shape
@@ -45,6 +52,33 @@ def describe(where: str, name: str, port: Port, backend: str | None, *, batched:
         raise BundleError(f"{where!r} is a single number without axes, which Triton cannot give to TorchScript. Use ONNX.")
     # The server knows no tensors without axes; engines that do take a tensor of one element for one.
     return {"name": name, "data_type": Word(f"TYPE_{_TYPES[port.dtype]}"), "dims": list(shape or (1,))}
+
+
+def seen_ports(plan: Plan, dtypes: Mapping[str, str]) -> tuple[dict[str, Port], dict[str, Port]]:
+    """The inputs and outputs of the graph as clients see them.
+
+    Args:
+        plan: The pipeline.
+        dtypes: The dtype of a port, where clients are to see another than its own.
+
+    Raises:
+        InputError: There is no such port, or its values cannot be converted.
+    """
+    inputs = {k: plan.input_ports[k] for k in plan.inputs}
+    outputs = {k: plan.output_ports[k] for k in plan.outputs}
+    for where, dtype in dtypes.items():
+        if where not in inputs and where not in outputs:
+            raise InputError(f"There is no port {where!r} that clients see; there are {[*inputs, *outputs]}.")
+        if dtype not in _TYPES:
+            raise InputError(f"Clients cannot see {where!r} as {dtype}; Triton knows {', '.join(_TYPES)}.")
+        for ports in (inputs, outputs):
+            if where not in ports:
+                continue
+            seen, own = np.dtype(dtype), numpy_dtype(ports[where].dtype)
+            if not (castable(seen, own) if ports is inputs else np.can_cast(own, seen, "safe")):
+                raise InputError(f"Clients cannot see {where!r} as {dtype}: it is {own}, which becomes no {dtype}.")
+            ports[where] = msgspec.structs.replace(ports[where], dtype=dtype)
+    return inputs, outputs
 
 
 def output_names(plan: Plan) -> dict[str, str]:

@@ -19,7 +19,7 @@ from leapp.deploy.division import divide
 from leapp.deploy.hosted import write_hosted
 from leapp.deploy.native import write_native
 from leapp.deploy.options import TritonOptions
-from leapp.deploy.tensors import describe, output_names, safe_name
+from leapp.deploy.tensors import describe, output_names, safe_name, seen_ports
 from leapp.errors import BundleError, LeappError
 from leapp.graph.contract import Contract, Port
 from leapp.runtime.plan import Plan, make_plan
@@ -95,13 +95,13 @@ def deploy_triton(
         contract, models = write(bundle, plan, _values(bundle, plan), model, staging.path, options)
         _check_free(target, models)
         staging.commit(bundle.graph, _marked(contract, bundle.digest))
-    names = output_names(plan)
+    names, (inputs, outputs) = output_names(plan), seen_ports(plan, options.dtypes)
     return Deployment(
         path=Path(repository),
         model=model,
         models=models,
-        inputs={k: _shown(k, k, plan.input_ports[k], options) for k in plan.inputs},
-        outputs={k: _shown(k, names[k], plan.output_ports[k], options) for k in plan.outputs},
+        inputs={k: _shown(k, k, port, options) for k, port in inputs.items()},
+        outputs={k: _shown(k, names[k], port, options) for k, port in outputs.items()},
         stateful=divide(plan).stateful,
         digest=bundle.digest,
     )

@@ -15,7 +15,7 @@ from leapp.errors import InputError, InputTypeError
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, form, numpy_dtype
 
-__all__ = ["from_raw", "is_tensor", "misfit", "rows_of", "spread", "to_array"]
+__all__ = ["castable", "from_raw", "is_tensor", "misfit", "rows_of", "spread", "to_array"]
 
 
 def from_raw(raw: RawTensor) -> Array:
@@ -81,7 +81,7 @@ def to_array(key: str, port: Port, value: Any, cast: bool) -> Array:
     got = form(array.dtype, array.shape)
     if array.shape != port.shape:
         raise misfit(key, port, got)
-    possible = _castable(array.dtype, dtype)
+    possible = castable(array.dtype, dtype)
     if not possible or not (cast or literal):
         raise misfit(key, port, got, "Convert it, or pass cast=True." if possible else "")
     with np.errstate(over="ignore"):
@@ -91,7 +91,8 @@ def to_array(key: str, port: Port, value: Any, cast: bool) -> Array:
     return fitted
 
 
-def _castable(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+def castable(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether values of one dtype may become those of another when a caller asks for it."""
     if wanted.type.__module__ == "ml_dtypes":
         return given.kind in "fiub"
     if given.kind in "iu" and wanted.kind in "iu":

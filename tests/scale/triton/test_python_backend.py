@@ -14,7 +14,8 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from leapp.cli import main
-from tests.deploy.bundles import arm, arm_inputs
+from leapp.runtime import Pipeline
+from tests.deploy.bundles import arm, arm_inputs, halved
 from tests.scale.triton.clients import Client, differing, local
 from tests.scale.triton.server import Server, serving
 
@@ -100,6 +101,22 @@ def test_only_the_outputs_asked_for_come_back_and_the_state_goes_on(bundle: Path
     assert all(list(values) == ["arm/y"] for values in made)
     expected = [{"arm/y": values["arm/y"]} for values in local(bundle, inputs)]
     assert differing(expected, made) == []
+
+
+def test_clients_may_know_a_port_by_another_dtype(tmp_path: Path) -> None:
+    """Clients know nothing of bfloat16: they send and receive float32, and what comes back is the very same value."""
+    bundle = halved(tmp_path / "half")
+    options = ["--backend", "python", "--dtype", "p/x=float32", "--dtype", "p/y=float32"]
+    assert main(["deploy", "triton", str(bundle), "-o", str(tmp_path / "repository"), *options]) == 0
+    inputs = [{"p/x": value} for value in np.random.default_rng(3).normal(size=(20, 1, 3)).astype(np.float32)]
+    pipeline = Pipeline(bundle, cast=True)
+    with serving(tmp_path / "repository", tmp_path / "work") as server:
+        client = Client(server.url, "half", 1)
+        for step, values in enumerate(inputs):
+            (found,) = client.step(values, start=step == 0, end=step == len(inputs) - 1).values()
+            assert found.dtype == np.float32
+            assert np.array_equal(found, pipeline(values)["p/y"].astype(np.float32))
+        assert server.stop() == 0
 
 
 def test_nan_is_refused_by_name_on_request_and_the_server_stops_cleanly(bundle: Path, tmp_path: Path) -> None:
