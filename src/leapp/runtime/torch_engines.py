@@ -118,7 +118,8 @@ def _open_script(name: str, model: bytes | Path, device: torch.device) -> Any:
             module: Any = torch.jit.load(_readable(model), map_location=device)  # type: ignore[no-untyped-call]
         except Exception as error:  # torch does not say what a damaged file makes it raise
             raise BundleError(f"The TorchScript model of node {name!r} cannot be opened: {error}") from error
-        if hasattr(module, "training"):
+        # A straight graph reads nothing of its module: there is nothing to freeze.
+        if hasattr(module, "training") and not _is_straight(module._c._get_method("forward").graph):
             try:
                 # Numerics stay as saved: no folding of batch norms into convolutions.
                 module = torch.jit.freeze(module.eval(), optimize_numerics=False)
