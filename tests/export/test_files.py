@@ -5,17 +5,22 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
 from torch import nn
 
-from leapp.errors import ExportError
-from leapp.export import ExportJob, check_params, export_node, resolve_backend
+import leapp
+from leapp.errors import BundleError, ExportError
+from leapp.export import ExportJob, check_params, export_node, onnxmodel, resolve_backend
 from leapp.export.onnxfile import write_model
+from leapp.runtime import Pipeline
 
 from .cases import NETS, PORTS, Case, Shared, f
 from .running import run, run_onnx, write
@@ -110,6 +115,38 @@ def test_weights_beyond_the_limit_go_into_a_second_file(tmp_path: Path) -> None:
     inputs = case.inputs(6)
     with torch.no_grad():
         torch.testing.assert_close(run_onnx(tmp_path / "big.onnx", inputs), job.module(*inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_a_bundle_with_weights_in_second_files_is_proven_sealed_and_cleared_away(tmp_path: Path, monkeypatch) -> None:
+    """The whole way of a model beyond the limit, with a limit that a small one exceeds."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.Tanh(), torch.nn.Linear(32, 3)).eval()
+
+    def export() -> Path:
+        leapp.start("g", save_path=str(tmp_path))
+        with torch.no_grad():
+            x = leapp.annotate.input_tensors("policy", {"x": torch.randn(2, 4)})
+            leapp.annotate.output_tensors("policy", {"y": net(x)}, export_with="onnx")
+        leapp.stop()
+        assert leapp.compile_graph(validate="thorough", fuse=True) == {"policy": True}
+        return tmp_path / "g"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(onnxmodel, "write_model", partial(write_model, limit=100))
+        bundle = export()
+    data = bundle / "policy.onnx.data"
+    assert data.stat().st_size > 4 * 32 * 4 and "policy.onnx.data" in (bundle / "g.yaml").read_text()
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        want = net(x).numpy()
+    np.testing.assert_allclose(Pipeline(bundle)({"policy/x": x.numpy()})["policy/y"], want, rtol=1e-4, atol=1e-5)
+    session = onnxruntime.InferenceSession(bundle / "g.onnx")
+    np.testing.assert_allclose(session.run(None, {"policy/x": x.numpy()})[0], want, rtol=1e-4, atol=1e-5)
+    damaged = bytearray(data.read_bytes())
+    damaged[-5] ^= 1
+    data.write_bytes(damaged)
+    with pytest.raises(BundleError, match=r"policy\.onnx\.data"):
+        Pipeline(bundle)
+    assert not (export() / "policy.onnx.data").exists()
 
 
 _DIGEST = """
