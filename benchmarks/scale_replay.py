@@ -95,64 +95,69 @@ _SAME = 0.005
 
 
 class Watch:
-    """Told of every recording; takes the clocks when a quarter is done and at the end."""
+    """Told of every recording; takes the clocks when a quarter is done and at the end.
 
-    def __init__(self, count: int) -> None:
-        self._began, self._count, self._moments = time.perf_counter(), count, []
-        self._marks: list[tuple[float, float, float]] = []
+    Args:
+        count: How many recordings there are.
+        on_ray: Whether workers on Ray do the work, or this process.
+    """
+
+    def __init__(self, count: int, on_ray: bool) -> None:
+        self._began, self._count, self._on_ray = time.perf_counter(), count, on_ray
+        self._moments: list[float] = []
+        self._mark: tuple[float, dict[int, float], dict[int, float]] | None = None
         self._first = 0
+        self.run: Run | None = None
 
     def __call__(self) -> None:
         now, done = time.perf_counter(), len(self._moments)
         # Results come a task at a time, so several have the same moment; the count begins after all of these.
-        if self._marks and now < self._marks[0][0] + _SAME:
+        if self._mark is not None and now < self._mark[0] + _SAME:
             self._first = done + 1
-        elif not self._marks and done >= self._count // 4 and now > self._moments[-1] + _SAME:
-            self._marks.append((now, *processor_seconds()))
+        elif self._mark is None and done >= self._count // 4 and now > self._moments[-1] + _SAME:
+            self._mark = now, *self._processors()
             self._first = done + 1
         self._moments.append(now)
+        if len(self._moments) == self._count:
+            self.run = self._finish()
 
-    @property
-    def complete(self) -> bool:
-        """Whether all recordings are done."""
-        return len(self._moments) == self._count
+    def _finish(self) -> Run:
+        assert self._mark is not None
+        done, used = self._count - self._first, []
+        for before, after in zip(self._mark[1:], self._processors(), strict=True):
+            used.append(sum(seconds - before.get(process, 0.0) for process, seconds in after.items()))
+        rate = done / (self._moments[-1] - self._mark[0])
+        return Run(self._moments[0] - self._began, rate, used[0] / done, used[1] / done)
 
-    def finish(self) -> Run:
-        """The figures, when the last recording is done."""
-        self._marks.append((self._moments[-1], *processor_seconds()))
-        (wall, worker, whole), done = (b - a for a, b in zip(*self._marks, strict=True)), self._count - self._first
-        return Run(self._moments[0] - self._began, done / wall, worker / done, whole / done)
+    def _processors(self) -> tuple[dict[int, float], dict[int, float]]:
+        """The processor seconds of whoever works, and of all that takes part, by process."""
+        alone = {os.getpid(): time.process_time()}
+        return on_ray() if self._on_ray else (alone, alone)
 
 
 def plain(bundle: Path, paths: list[Path]) -> Run:
     """What one would write by hand."""
-    watch, pipeline = Watch(len(paths)), Pipeline(bundle)
+    watch, pipeline = Watch(len(paths), on_ray=False), Pipeline(bundle)
     for path in paths:
         assert pipeline.replay(path).difference is None
         watch()
-    return watch.finish()
+    assert watch.run is not None
+    return watch.run
 
 
 def fleet(bundle: Path, paths: list[Path], workers: int | None) -> Run:
     """The same by leapp, in this process or on Ray."""
-    watch = Watch(len(paths))
+    watch = Watch(len(paths), on_ray=workers is not None)
     options = {} if workers is None else {"engine": "ray", "workers": workers}
-    found: list[Run] = []
-
-    def done() -> None:
-        watch()
-        # Workers live as long as the replay does, and their processor time with them.
-        if watch.complete:
-            found.append(watch.finish())
-
-    report = replay_fleet(bundle, paths, progress=done, **options)
+    report = replay_fleet(bundle, paths, progress=watch, **options)
     assert report.same
     assert report.recordings == len(paths)
-    return found[0]
+    assert watch.run is not None
+    return watch.run
 
 
-def processor_seconds() -> tuple[float, float]:
-    """The processor time of the workers on Ray, or of this process if there are none, and that of all that Ray started too."""
+def on_ray() -> tuple[dict[int, float], dict[int, float]]:
+    """The processor seconds of the workers, and of this process and all that Ray started, by process."""
     parents, seconds, workers, tick = {}, {}, set(), os.sysconf("SC_CLK_TCK")
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -161,15 +166,15 @@ def processor_seconds() -> tuple[float, float]:
             head, _, rest = (entry / "stat").read_text().rpartition(")")
         except OSError:
             continue
-        fields = rest.split()
-        parents[entry.name], seconds[entry.name] = fields[1], (int(fields[11]) + int(fields[12])) / tick
+        process, fields = int(entry.name), rest.split()
+        parents[process], seconds[process] = int(fields[1]), (int(fields[11]) + int(fields[12])) / tick
         if "(ray::MapWorker" in head:
-            workers.add(entry.name)
-    mine, found = {str(os.getpid())}, 0
+            workers.add(process)
+    mine, found = {os.getpid()}, 0
     while len(mine) > found:
         found = len(mine)
         mine |= {one for one, parent in parents.items() if parent in mine}
-    return sum(seconds[one] for one in workers & mine or {str(os.getpid())}), sum(seconds[one] for one in mine)
+    return {one: seconds[one] for one in workers & mine}, {one: seconds[one] for one in mine}
 
 
 def main() -> None:
@@ -184,7 +189,7 @@ def main() -> None:
         began = time.perf_counter()
         ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
         cluster = time.perf_counter() - began
-        fleet(bundle, paths[:8], 2)  # The first use of Ray Data starts processes of its own.
+        replay_fleet(bundle, paths[:8], engine="ray", workers=2)  # The first use of Ray Data starts processes of its own.
         found: list[dict[str, Run]] = []
         for _ in range(rounds):
             runs = {"plain loop": plain(bundle, paths), "local engine": fleet(bundle, paths, None)}
