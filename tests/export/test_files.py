@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 from functools import partial
@@ -20,6 +21,7 @@ import leapp
 from leapp.errors import BundleError, ExportError
 from leapp.export import ExportJob, check_params, export_node, onnxmodel, resolve_backend
 from leapp.export.onnxfile import write_model
+from leapp.export.torchscript import PARAMETER_NAMES
 from leapp.runtime import Pipeline
 
 from .cases import NETS, PORTS, Case, Shared, f
@@ -74,6 +76,20 @@ def test_onnx_keeps_parameter_names_and_stores_a_shared_weight_once(tmp_path: Pa
     weights = {tensor.name: tensor.dims for tensor in onnx.load(result.path).graph.initializer}
     assert [name for name, dims in weights.items() if list(dims) == [16, 16]] == ["run.layer.weight"]
     assert "run.layer.bias" in weights
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_torchscript_names_its_constants_as_the_module_did(name: str, tmp_path: Path) -> None:
+    case = BY_NAME[name]
+    job, result = write(case, "jit", tmp_path)
+    extra = {PARAMETER_NAMES: ""}
+    model = torch.jit.load(result.path, _extra_files=extra)
+    names, constants = json.loads(extra[PARAMETER_NAMES]), model.code_with_constants[1]
+    state = job.module.state_dict()
+    for constant, weight in names.items():
+        assert torch.equal(getattr(constants, constant), state[weight]), (constant, weight)
+    for parameter in job.module.parameters():  # equal ones are stored once, under the name of the first
+        assert any(torch.equal(parameter, state[weight]) for weight in names.values())
 
 
 def test_onnx_file_says_nothing_about_this_machine(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class Baked:
 def spreads(constant: Constant, rows: int) -> bool:
     """Whether a constant may be one row that was repeated for the traced batch."""
     value = constant.value
-    if not value.dim() or value.shape[0] != rows or isinstance(constant.origin(), torch.nn.Parameter):
+    if not value.dim() or value.shape[0] != rows or constant.parameter:
         return False
     return bool((_bits(value) == _bits(value[:1])).all())
 

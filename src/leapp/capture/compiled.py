@@ -20,9 +20,12 @@ from leapp.capture.namespaces import Namespace
 from leapp.capture.plain import arrays_in
 from leapp.capture.traced import listening
 
-__all__ = ["compiled_callables", "reading", "running", "runtime_methods"]
+__all__ = ["SEEN_OTHERWISE", "compiled_callables", "reading", "running", "runtime_methods"]
 
-_SEEN_OTHERWISE = frozenset({"numpy", "torch", "functorch", "leapp", *sys.stdlib_module_names})
+SEEN_OTHERWISE = frozenset(
+    {"numpy", "torch", "functorch", "torchgen", "leapp", "msgspec", "yaml", "typing_extensions", *sys.stdlib_module_names}
+)
+"""Packages that have other ways to be seen, and those that leapp and torch bring along, which know no arrays."""
 # Names of types that C extensions, Cython, pybind11 and nanobind give their functions and methods.
 _FUNCTIONS = frozenset({"builtin_function_or_method", "cython_function_or_method", "fused_cython_function", "nb_func"})
 _FORTRAN = "fortran"  # what f2py calls the class of its functions
@@ -81,7 +84,7 @@ def compiled_callables(modules: Iterable[ModuleType]) -> dict[Any, dict[str, Any
     found: dict[Any, dict[str, Any]] = {}
     for module in modules:
         name = vars(module).get("__name__")
-        if isinstance(name, str) and not _is_seen(name):
+        if isinstance(name, str):
             known = _looked_at.get(name)
             if known is None or known.module is not module or not known.stand():
                 known = _looked_at[name] = _Callables(name, module)
@@ -163,7 +166,7 @@ def _of_instance(value: Any) -> str | None:
 
 
 def _is_seen(module: str) -> bool:
-    return _top(module) in _SEEN_OTHERWISE
+    return _top(module) in SEEN_OTHERWISE
 
 
 def _top(module: str) -> str:

@@ -74,6 +74,7 @@ def _word(address: int) -> ctypes.c_void_p:
     return ctypes.c_void_p.from_address(address)
 
 
+@functools.cache
 def supported() -> bool:
     """Whether this interpreter lays its objects out as this module expects."""
     return (

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -111,31 +111,26 @@ class Recorder:
         on.guest = False
         if not on.function:
             on.function = True
-            with _function_modes() as stack:
-                stack.insert(0, self._function)
+            _FUNCTIONS.insert(self._function)
         if on.dispatch != bool(self.tapes or on.other):
             on.dispatch = not on.dispatch
-            with _dispatch_modes() as stack:
-                stack.insert(0, self._dispatch) if on.dispatch else _discard(stack, self._dispatch)
+            _DISPATCHES.insert(self._dispatch) if on.dispatch else _DISPATCHES.discard(self._dispatch)
 
     def remove(self) -> None:
         """Take the modes off this thread, wherever they stand."""
         on = self._on
         if on.function:
-            with _function_modes() as stack:
-                _discard(stack, self._function)
+            _FUNCTIONS.discard(self._function)
         if on.dispatch:
-            with _dispatch_modes() as stack:
-                _discard(stack, self._dispatch)
+            _DISPATCHES.discard(self._dispatch)
         on.function = on.dispatch = False
 
     @staticmethod
     def sweep() -> None:
         """Take off the modes that a session left on this thread because another thread ended it."""
         now = Recorder.current
-        for modes in (_function_modes, _dispatch_modes):
-            with modes() as stack:
-                stack[:] = [m for m in stack if not isinstance(m, _FunctionMode | _DispatchMode) or m.recorder is now]
+        for modes in (_FUNCTIONS, _DISPATCHES):
+            modes.keep(lambda m: not isinstance(m, _FunctionMode | _DispatchMode) or m.recorder is now)
 
     @staticmethod
     def meet() -> None:
@@ -733,31 +728,34 @@ def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Non
         )
 
 
-@contextmanager
-def _function_modes() -> Iterator[list[Any]]:
-    stack: list[Any] = []
-    while torch._C._len_torch_function_stack():
-        stack.insert(0, _pop_mode())  # type: ignore[no-untyped-call]
-    try:
-        yield stack
-    finally:
-        for mode in stack:
-            _push_mode(mode)  # type: ignore[no-untyped-call]
+class _Modes(NamedTuple):
+    """A stack of modes that the thread has entered; torch offers its top only."""
+
+    length: Callable[[], int]
+    pop: Callable[[], Any]
+    push: Callable[[Any], None]
+
+    def insert(self, mode: Any) -> None:
+        """Put a mode below all others."""
+        above = [self.pop() for _ in range(self.length())]
+        self.push(mode)
+        self._put_back(above)
+
+    def discard(self, mode: Any) -> None:
+        """Take a mode out, if it is there."""
+        above = []
+        while self.length() and (top := self.pop()) is not mode:
+            above.append(top)
+        self._put_back(above)
+
+    def keep(self, wanted: Callable[[Any], bool]) -> None:
+        """Take out the modes that are not wanted."""
+        self._put_back([mode for mode in [self.pop() for _ in range(self.length())] if wanted(mode)])
+
+    def _put_back(self, modes: list[Any]) -> None:
+        for mode in reversed(modes):
+            self.push(mode)
 
 
-@contextmanager
-def _dispatch_modes() -> Iterator[list[Any]]:
-    stack: list[Any] = []
-    while torch._C._len_torch_dispatch_stack():
-        stack.insert(0, _python_dispatch._pop_mode())
-    try:
-        yield stack
-    finally:
-        for mode in stack:
-            _python_dispatch._push_mode(mode)
-
-
-def _discard(stack: list[Any], mode: Any) -> None:
-    if mode in stack:
-        stack.remove(mode)
-
+_FUNCTIONS = _Modes(torch._C._len_torch_function_stack, _pop_mode, _push_mode)
+_DISPATCHES = _Modes(torch._C._len_torch_dispatch_stack, _python_dispatch._pop_mode, _python_dispatch._push_mode)

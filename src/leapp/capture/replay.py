@@ -85,7 +85,7 @@ class Replay(torch.nn.Module):
             value = constant.value.detach()
             if slot in program.spread:
                 value = value[:1].clone()
-            if isinstance(constant.origin(), torch.nn.Parameter):
+            if constant.parameter:
                 holder.register_parameter(leaf, torch.nn.Parameter(value, requires_grad=False))
             else:
                 holder.register_buffer(leaf, value)

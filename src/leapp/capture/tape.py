@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -77,6 +77,11 @@ class Constant:
     """The array whose memory it lies over, if that is older than the node."""
     undeclared: str | None = None
     """What other node the value was computed from, if it was."""
+    parameter: bool = field(init=False)
+    """Whether it is a parameter of a module."""
+
+    def __post_init__(self) -> None:
+        self.parameter = isinstance(self.origin(), torch.nn.Parameter)
 
 
 @dataclass(slots=True, eq=False)
@@ -391,4 +396,5 @@ def snapshot(t: Tensor) -> Tensor:
         with torch.inference_mode(False):
             return snapshot(t)
     with torch._C.DisableTorchFunction():
-        return t.detach().clone(memory_format=torch.contiguous_format) if t.layout == torch.strided else t.detach().clone()
+        t = t.detach() if t.requires_grad else t
+        return t.clone(memory_format=torch.contiguous_format) if t.layout == torch.strided else t.clone()

@@ -1,11 +1,13 @@
 """Writes a node as TorchScript.
 
-The recorded computation is traced into one function graph. Weights are constants that share the caller's memory, and
-neither source locations nor class counters of this process reach the file: the same node gives the same bytes.
+The recorded computation is traced into one function graph. Weights are constants that share the caller's memory; a file
+beside the code names them, since a module for each level of their names would make the model slower to open. Neither source
+locations nor class counters of this process reach the file: the same node gives the same bytes.
 """
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
 import warnings
@@ -26,7 +28,10 @@ from .spelling import Spelled
 if TYPE_CHECKING:
     from .aten import AtenGraph
 
-__all__ = ["argument_names", "export_torchscript", "trace_function"]
+__all__ = ["PARAMETER_NAMES", "argument_names", "export_torchscript", "trace_function"]
+
+PARAMETER_NAMES = "parameters.json"
+"""Where a file says how the module called the constants in it."""
 
 _TAKEN = frozenset(
     {*keyword.kwlist, *keyword.softkwlist, "self", "print", "torch", "CONSTANTS", "uninitialized", "annotate"}
@@ -55,8 +60,25 @@ def export_torchscript(job: ExportJob, directory: Path) -> ExportResult:
         function = _trace_functional(job, error)
     if job.params.get("check_trace"):
         _compare_with_eager(job, function)
-    save_archive(path, job.module.state_dict().values(), function.save_to_buffer, function.save)
+    names = {PARAMETER_NAMES: json.dumps(_constant_names(function.graph, job.module))}
+    save_archive(
+        path, job.module.state_dict().values(), lambda: function.save_to_buffer(_extra_files=names),
+        lambda file: function.save(file, _extra_files=names),
+    )  # fmt: skip
     return ExportResult(path=path, backend="jit")
+
+
+def _constant_names(graph: Any, module: torch.nn.Module) -> dict[str, str]:
+    """The names of the weights by what the file calls them: torch numbers the constants of a function as its code uses them."""
+    known = {_place(tensor): name for name, tensor in reversed(list(_named_state(module)))}
+    used = {value.unique(): value for node in [*graph.nodes(), graph.return_node()] for value in node.inputs()}
+    constants = [v for v in used.values() if v.node().kind() == "prim::Constant" and v.type().kind() == "TensorType"]
+    tensors = [value.node().t("value") for value in constants]
+    return {f"c{i}": known[place] for i, tensor in enumerate(tensors) if (place := _place(tensor)) in known}
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def argument_names(ports: Iterable[str]) -> list[str]:

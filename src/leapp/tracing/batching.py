@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from leapp.capture.batch import Baked, Entry, Forms
-from leapp.capture.replay import Replay
 from leapp.capture.source import where
 from leapp.errors import AnnotationError, TraceError
 from leapp.tracing.node import InputPort, NodeTrace, OutputPort
@@ -194,14 +193,13 @@ class _Resolution:
         return [Baked(port.where, f"no input that the outputs depend on has an axis of size {self.rows}, the batch")]
 
     def _rebuild(self) -> None:
-        program, replay = self.program, self.node.replay
-        assert replay is not None
+        program = self.program
         first = next(p for p in self.node.inputs.values() if p.axis is not None)
         assert first.slot is not None
         assert first.axis is not None
         program.batch = (first.slot, first.axis)
         program.spread = frozenset(self.forms.spread & program.constants.keys())
-        self.node.replay = Replay(program, replay.names)
+        self.node.take(program, self.node.names)
 
 
 def resized(node: NodeTrace, name: str, rows: int) -> torch.Tensor:

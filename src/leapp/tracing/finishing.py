@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from leapp.capture.recorder import Recorder
-from leapp.capture.replay import Replay, cut
+from leapp.capture.replay import cut
 from leapp.capture.source import Where
 from leapp.errors import AnnotationError, TraceError
 from leapp.semantics import TensorSemantics
@@ -155,8 +155,7 @@ class Finisher:
         if node.backend is not None:
             self._prune(node, program.reads() & set(tape.inputs))
         program.inputs = [p.slot for p in node.inputs.values() if p.slot is not None]
-        node.program = program
-        node.replay = Replay(node.program, constant_names(node.program, self._modules.values()))
+        node.take(program, constant_names(program, self._modules.values()))
 
     def _prune(self, node: NodeTrace, live: set[int]) -> None:
         tape = node.require_traced()

@@ -27,6 +27,9 @@ class _Console(logging.Formatter):
         return f"{colour}{text}\033[0m" if colour else text
 
 
+_PLAIN, _COLOURED = logging.Formatter("[%(levelname)s]: %(message)s"), _Console()
+
+
 class _Stderr(logging.Handler):
     """Writes to what is ``sys.stderr`` at the moment: a progress display takes its place to keep its own lines together."""
 
@@ -56,13 +59,14 @@ class Log:
         close()
         self.path = path
         self._file = _File(path, mode="w", encoding="utf-8")
-        self._file.setFormatter(logging.Formatter("[%(levelname)s]: %(message)s"))
+        self._file.setFormatter(_PLAIN)
         self._console = _Stderr()
-        self._console.setFormatter(_Console())
+        self._console.setFormatter(_COLOURED)
         self.verbose(verbose)
         for handler in (self._file, self._console):
             logger.addHandler(handler)
-        logger.setLevel(logging.DEBUG)
+        if logger.level != logging.DEBUG:  # setting it makes every logger of the process forget what it knows
+            logger.setLevel(logging.DEBUG)
         # The root logger would print each line a second time.
         logger.propagate = False
 

@@ -147,7 +147,22 @@ class NodeTrace:
         self.backend: str | None = None
         self.backend_params: dict[str, Any] = {}
         self.program: Program | None = None
-        self.replay: Replay | None = None
+        self.names: dict[int, str] = {}
+        """Names for the constants of the program, by slot."""
+        self._replay: Replay | None = None
+
+    def take(self, program: Program, names: dict[int, str]) -> None:
+        """The node is this program."""
+        self.program, self.names, self._replay = program, names, None
+
+    @property
+    def replay(self) -> Replay | None:
+        """The program as a module, made when it is asked for."""
+        if self._replay is None and self.program is not None:
+            from leapp.capture.replay import Replay
+
+            self._replay = Replay(self.program, self.names)
+        return self._replay
 
     def input(self, name: str, where: Where) -> InputPort:
         """The declared input of that name, or an error that lists what there is."""
@@ -161,11 +176,11 @@ class NodeTrace:
 
     def check(self, port: InputPort | OutputPort, t: torch.Tensor, what: str, where: Where) -> None:
         """Refuse a value whose shape or dtype differs from the first pass."""
-        dtype, shape = dtype_name(t), tuple(t.shape)
-        if shape != port.shape or dtype != port.dtype:
+        dtype = _spelled(t.dtype)
+        if t.shape != port.shape or dtype != port.dtype:
             raise AnnotationError(
                 f"node '{self.name}', {what} '{port.name}' (at {where}) was declared as {port.dtype} {list(port.shape)} "
-                f"(at {port.where}) and is {dtype} {list(shape)} now. Ports keep their shape and dtype."
+                f"(at {port.where}) and is {dtype} {list(t.shape)} now. Ports keep their shape and dtype."
             )
 
     def missing(self, given: dict[str, Any], ports: dict[str, Any], what: str, where: Where) -> None:

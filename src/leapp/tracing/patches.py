@@ -15,7 +15,7 @@ from typing import Any
 
 from leapp.capture.calls import tensors
 from leapp.capture.chance import watched
-from leapp.capture.compiled import compiled_callables, runtime_methods
+from leapp.capture.compiled import SEEN_OTHERWISE, compiled_callables, runtime_methods
 from leapp.capture.crossings import crossings, readers_of_lists
 from leapp.capture.hooks import Hooks, supported
 from leapp.capture.noticing import PLAIN_METHODS, make_number, tell_memory
@@ -28,10 +28,8 @@ from leapp.errors import AnnotationError, AnnotationTypeError, TraceError
 
 __all__ = ["FunctionPatch", "Patches", "check_patches"]
 
-# What these import from one another is theirs.
-_DEFINING = frozenset({"numpy", "torch", "leapp", *sys.stdlib_module_names})
 _defining: set[str] = set()
-"""The loaded modules of these, as far as they have been seen: there are hundreds."""
+"""The loaded modules whose imports are their own affair, as far as they have been seen: there are hundreds."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def _hooks() -> Hooks | None:
 def _foreign(modules: Iterable[str]) -> list[ModuleType]:
     """Those that may have imported what is replaced by name."""
     unknown = set(modules) - _defining
-    _defining.update(name for name in unknown if name.partition(".")[0] in _DEFINING)
+    _defining.update(name for name in unknown if name.partition(".")[0] in SEEN_OTHERWISE)
     return [m for name in unknown - _defining if isinstance(m := sys.modules.get(name), ModuleType)]
 
 

@@ -23,7 +23,7 @@ def entries(payload: Any) -> list[Entry]:
     """The named entries of a payload, checked for form."""
     if isinstance(payload, TensorSemantics):
         payload = [payload]
-    if isinstance(payload, Mapping):
+    if type(payload) is dict or isinstance(payload, Mapping):
         for name, value in payload.items():
             if isinstance(value, TensorSemantics):
                 raise AnnotationTypeError(
@@ -66,6 +66,8 @@ def leaf_names(items: Sequence[Entry]) -> list[str]:
     Raises:
         AnnotationError: If two of them are the same once nested names are joined.
     """
+    if all(is_leaf(value) for _, value, _ in items):
+        return [name for name, _, _ in items]
     names: list[str] = []
 
     def visit(name: str, leaf: Any) -> Any:
@@ -86,10 +88,17 @@ def unpack(values: Sequence[Any]) -> Any:
 
 def is_leaf(value: Any) -> bool:
     """Whether a value is a tensor or array, without importing the library it would come from."""
+    if type(value) in _leaves:
+        return True
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    return (torch is not None and isinstance(value, torch.Tensor)) or (
-        numpy is not None and isinstance(value, numpy.ndarray)
-    )
+    found = (torch is not None and isinstance(value, torch.Tensor)) or (numpy is not None and isinstance(value, numpy.ndarray))
+    if found and type(value).__module__ in ("torch", "numpy"):
+        _leaves.add(type(value))
+    return found
+
+
+_leaves: set[type] = set()
+"""The classes of tensors and arrays themselves, as far as they have been met."""
 
 
 def map_leaves(name: str, value: Any, visit: Callable[[str, Any], Any], other: Callable[[str, Any], None]) -> Any:

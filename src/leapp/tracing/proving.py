@@ -413,7 +413,7 @@ def _frozen(node: NodeTrace, report: Report) -> str:
     assert node.program is not None
     # Tensors made for one pass come before those that live on: they are made anew from something that may change.
     constants = sorted(node.program.constants.values(), key=lambda c: c.origin() is not None)
-    read = {f"{c.where}: {c.where.text}": None for c in constants if not isinstance(c.origin(), torch.nn.Parameter)}
+    read = {f"{c.where}: {c.where.text}": None for c in constants if not c.parameter}
     return "\n    ".join([f"{text} Plain tensors this node reads:", *_few(list(read))]) if read else text
 
 

@@ -9,7 +9,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -108,9 +108,8 @@ class Session:
 
     def end(self) -> None:
         """Stop listening; open nodes stay unfinished."""
-        with self.recorder.silence():
-            for node in self.nodes.values():
-                self._look_after(node)
+        for node in self.nodes.values():
+            self._look_after(node)
         Recorder.current = None
         self.recorder.remove()
         self._watch_modules(False)
@@ -138,12 +137,14 @@ class Session:
 
     def _look_after(self, node: NodeTrace) -> None:
         """What is done to state between passes is in no model: note what was done to it since the last one."""
-        for name, t in node.left.items():
-            found = self.recorder.source(t)
-            if found is not None and found.glue:
-                node.changed_later.setdefault(name, found.glue[-1])
-            elif any(b.port == name and b.module is not None and getattr(b.module, b.name, t) is not t for b in node.buffers):
-                node.changed_later.setdefault(name, ("an assignment", node.outputs[name].where))
+        with self.recorder.silence():
+            for name, t in node.left.items():
+                found = self.recorder.source(t)
+                held = (b for b in node.buffers if b.port == name and b.module is not None)
+                if found is not None and found.glue:
+                    node.changed_later.setdefault(name, found.glue[-1])
+                elif any(getattr(b.module, b.name, t) is not t for b in held):
+                    node.changed_later.setdefault(name, ("an assignment", node.outputs[name].where))
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -229,15 +230,26 @@ class Session:
             items = entries(payload)
             leaf_names(items)
         node = self._open(node_name)
-        return unpack([self._declare_entry(node, name, value, semantics, batch) for name, value, semantics in items])
+        return unpack(self._declare_plain(node, items, "input", batch) or self._declare_entries(node, items, batch))
 
-    def _declare_entry(
-        self, node: NodeTrace, name: str, value: Any, semantics: TensorSemantics | None, batch: int | str | None
-    ) -> Any:
-        def visit(port: str, leaf: Any) -> Any:
-            return self._declare_leaf(node, port, leaf, "input", semantics, batch)
+    def _declare_plain(
+        self, node: NodeTrace, items: Sequence[Entry], role: Role, batch: int | str | None
+    ) -> list[Any] | None:
+        """Declare a payload of tensors, as most are; ``None`` if it holds anything else."""
+        if any(type(value) is not Tensor for _, value, _ in items):
+            return None
+        at = where()
+        with self.recorder.silence():
+            return [self._declare(node, name, t, role, semantics, batch, at) for name, t, semantics in items]
 
-        return map_leaves(name, value, visit, self._not_a_tensor(node, "input"))
+    def _declare_entries(self, node: NodeTrace, items: Sequence[Entry], batch: int | str | None) -> list[Any]:
+        def declare(name: str, value: Any, semantics: TensorSemantics | None) -> Any:
+            def visit(port: str, leaf: Any) -> Any:
+                return self._declare_leaf(node, port, leaf, "input", semantics, batch)
+
+            return map_leaves(name, value, visit, self._not_a_tensor(node, "input"))
+
+        return [declare(*item) for item in items]
 
     def _declare_leaf(
         self,
@@ -286,9 +298,10 @@ class Session:
         role: Role,
         semantics: TensorSemantics | None = None,
         batch: int | str | None = "auto",
+        at: Where | None = None,
     ) -> Tensor:
         """Declare one input port and return the tensor to go on with."""
-        at = where()
+        at = at or where()
         wrapper = type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__  # it has no memory of its own
         if wrapper or t.is_nested or t.layout != torch.strided or t.is_meta:
             form = type(t).__name__ if wrapper else "nested" if t.is_nested else "meta" if t.is_meta else "sparse"
@@ -385,7 +398,8 @@ class Session:
         items = self._states(node_name, "state_tensors()", payload)
         self._node(node_name, "state_tensors()")
         node = self._open(node_name)
-        return unpack([self._declare_leaf(node, n, v, "state", s, batch) for n, v, s in items])
+        declared = self._declare_plain(node, items, "state", batch)
+        return unpack(declared or [self._declare_leaf(node, n, v, "state", s, batch) for n, v, s in items])
 
     @_one_thread_at_a_time
     def update_state(self, node_name: str, payload: Any) -> Any:
@@ -619,7 +633,7 @@ class Session:
         """
         random = node.tape is not None and bool(node.tape.random)
         often = node.passes < _CHECKED or node.passes % 10 == 0
-        return len(node.samples) == self.samples_kept and node.replay is not None and not random and often
+        return len(node.samples) == self.samples_kept and node.program is not None and not random and often
 
     def abandon(self, node: NodeTrace) -> None:
         """The user's code raised: the pass did not happen."""
