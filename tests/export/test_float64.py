@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -252,3 +253,22 @@ def test_erfinv_undoes_erf(dtype: torch.dtype, tmp_path: Path) -> None:
     inside = x.abs() < 1
     rounding = 4 * torch.finfo(dtype).eps
     torch.testing.assert_close(got.double().erf()[inside], x.double()[inside], rtol=rounding, atol=rounding)
+
+
+def test_the_type_of_a_result_is_not_that_of_an_equal_call(tmp_path: Path) -> None:
+    """Forms are computed once in a process: calls that differ in what decides the type are different calls."""
+    x = torch.tensor([1, 2, 3])
+    before = torch.get_default_dtype()
+    try:
+        for number, (default, factor) in enumerate(itertools.product((torch.float32, torch.float64), (1, 1.0, True))):
+            torch.set_default_dtype(default)
+
+            def scaled(x: torch.Tensor, factor: float = factor) -> torch.Tensor:
+                return (x * factor) / 2 + (x * factor)[1:].sum()
+
+            where = tmp_path / str(number)
+            where.mkdir()
+            got = run_onnx(exported(scaled, (x,), where), (x + 5,))[0]
+            torch.testing.assert_close(got, scaled(x + 5), check_dtype=True)
+    finally:
+        torch.set_default_dtype(before)

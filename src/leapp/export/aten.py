@@ -5,7 +5,7 @@ operator of torch on each call. One trace, below autograd, with only the operato
 is what a backend needs. Knows nothing of ONNX.
 
 A node that writes to no tensor and whose shapes are fixed needs a list of its operators and nothing more; ``_Listing``
-makes it at a fifth of the cost of torch's tracer, which does the others.
+makes it at a fraction of the cost of torch's tracer, which does the others.
 """
 
 from __future__ import annotations
