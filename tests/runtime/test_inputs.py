@@ -18,7 +18,7 @@ REFUSED = {
     "missing": ({}, InputError, "Missing input 'p/x'"),
     "no mapping": (None, InputTypeError, "mapping"),
     "a list": ([GOOD], InputTypeError, "mapping"),
-    "unknown port": ({"p/x": GOOD, "p/z": GOOD}, UnknownPortError, r"node 'p' has no input 'z'; it has \['x', 'h"),
+    "unknown port": ({"p/x": GOOD, "p/z": GOOD}, UnknownPortError, r"node 'p' has no input 'z'; it has \['x', 'h'\]"),
     "unknown node": ({"p/x": GOOD, "q/x": GOOD}, UnknownPortError, "no node 'q'"),
     "no slash": ({"x": GOOD}, InputError, "'node/port'"),
     "a number as key": ({1: GOOD}, InputTypeError, "'node/port'"),

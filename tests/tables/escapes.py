@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import decimal
+import fractions
+import io
 import json
 import math
 import random
@@ -306,3 +309,41 @@ def other_thread_writes(x: T) -> T:
     worker.start()
     worker.join()
     return y + x
+
+
+# Numbers of NumPy where only a plain number will do
+
+F64 = (normal(3, 4, dtype=torch.float64),)
+row("number_for_alpha", lambda x: torch.add(x, x * 2, alpha=x.numpy()[0, 0]), *F64, reports=("add",))
+row("number_for_fill_value", lambda x: x + torch.full((4,), x.numpy()[0, 0]), *F64, reports=("full",))
+row("number_for_slope", lambda x: F.leaky_relu(x, abs(x.numpy()[0, 0])), *F64, reports=("leaky",))
+row("number_for_old_constructor", lambda x: x * torch.DoubleTensor([x.numpy()[0, 0]]), *F64, reports=("float",))
+row("number_for_decimal", lambda x: x * float(decimal.Decimal(x.numpy()[0, 0])), *F64, reports=("Decimal",))
+row("number_for_timedelta", lambda x: x * datetime.timedelta(seconds=x.numpy()[0, 0]).total_seconds(), *F64, reports=("timedelta",))
+row("number_times_timedelta", lambda x: x * (datetime.timedelta(seconds=2) * x.numpy()[0, 0]).total_seconds(), *F64, reports=("multiply",))
+row("number_for_calendar", lambda x: x * datetime.datetime.fromtimestamp(abs(x.numpy()[0, 0]) * 1e6).second, *F64, reports=("fromtimestamp",))
+row("number_for_time", lambda x: x * time.gmtime(abs(x.numpy()[0, 0]) * 1e5).tm_min, *F64, reports=("gmtime",))
+row("number_for_fraction", lambda x: x * float(fractions.Fraction(x.numpy()[0, 0])), *F64, reports=("ratio",))
+row("number_for_struct", lambda x: x * struct.unpack("d", struct.pack("d", x.numpy()[0, 0]))[0], *F64, reports=("float",))
+row("number_for_ctypes", lambda x: x * ctypes.c_double(x.numpy()[0, 0]).value, *F64, reports=("float",))
+row("number_for_floor", lambda x: x * math.floor(x.numpy()[0, 0] * 5), N34, reports=("float", "floor"))
+row("number_for_seed", lambda x: x * np.random.default_rng(x.numpy()[0]).random(), ints(0, 9, 3), reports=("random",))
+row("number_for_fraction_whole", lambda x: x + int(fractions.Fraction(x.numpy()[0]) * 2), ints(0, 9, 3), reports=("numerator", "ratio"))
+
+# Memory and files that are older than what is in them
+
+row("view_made_before", lambda s, x: (s[0].copy_(x), x * s[1][0, 0])[1], N34, setup=lambda: (b := torch.zeros(3, 4), memoryview(b.numpy())), reports=("memoryview",))
+row("view_made_before_and_listed", lambda s, x: (s[0].copy_(x), x * s[1].tolist()[1][1])[1], N34, setup=lambda: (b := torch.zeros(3, 4), memoryview(b.numpy())), reports=("memoryview",))
+row("view_made_before_and_unpacked", lambda s, x: (s[0].copy_(x), x * struct.unpack_from("f", s[1])[0])[1], N34, setup=lambda: (b := torch.zeros(3, 4), memoryview(b.numpy())), reports=("memoryview",))
+row("view_made_inside", lambda x: ((b := np.zeros((3, 4), np.float32)), (m := memoryview(b)), b.__setitem__(slice(None), x.numpy()), x * m[0, 0])[-1], N34, reports=("memoryview",))
+row("dlpack_made_before", lambda s, x: (s[0].copy_(x), x * float(s[1][0, 0]))[1], N34, setup=lambda: (b := torch.zeros(3, 4), np.from_dlpack(b)), reports=("float",))
+row("dlpack_made_inside", lambda x: ((b := torch.zeros(3, 4)), (m := np.from_dlpack(b)), b.copy_(x), x * float(m[0, 0]))[-1], N34, reports=("float",))
+row("dlpack_as_tensor", lambda s, x: (s[0].copy_(x), x * s[1][0, 0])[1], N34, setup=lambda: (b := torch.zeros(3, 4), torch.from_dlpack(b)), reports=("memory",))
+
+
+@pattern("torch.save")
+def checkpoint_in_memory(x: T) -> T:
+    file = io.BytesIO()
+    torch.save({"x": x * 2}, file)
+    file.seek(0)
+    return x + torch.load(file)["x"]

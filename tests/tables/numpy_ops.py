@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections import deque
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -684,3 +686,91 @@ def flat_assigned(x: A) -> A:
     y.flat[::5] = 0
     y.flat = y.flat[:] * 2
     return y
+
+
+# One number of an array, where torch or Python code takes a number
+
+NUMBER, TENSOR = normal(4, dtype=f64), torch.tensor([-1.0, 0.5, 2.0])
+for _name, _fn in {
+    "clamp_max": lambda a: TENSOR.clamp(max=a[0]),
+    "clamp_both": lambda a: torch.clamp(TENSOR, a[0] - 1, a[0] + 1),
+    "clamp_in_place": lambda a: TENSOR.clone().clamp_(min=a[0]),
+    "add": lambda a: torch.add(TENSOR, a[0]),
+    "mul_in_place": lambda a: TENSOR.clone().mul_(a[0]),
+    "where": lambda a: torch.where(TENSOR > 1, TENSOR, a[0]),
+    "greater": lambda a: (TENSOR > a[0]).float() + a[0] * TENSOR,
+    "lerp": lambda a: torch.lerp(TENSOR, TENSOR * 2, a[0]),
+    "masked_fill": lambda a: TENSOR.masked_fill(TENSOR > 1, a[0]),
+    "fill": lambda a: torch.zeros(3).fill_(a[0]),
+    "item_set": lambda a: (t := TENSOR.clone(), t.__setitem__(1, a[0]))[0],
+    "power": lambda a: abs(a[0]) ** TENSOR + TENSOR.abs() ** a[1],
+    "fmod": lambda a: torch.fmod(TENSOR, abs(a[0]) + 0.1),
+    "linspace": lambda a: torch.linspace(0, a[0], 3),
+    "beside_whole_numbers": lambda a: torch.arange(3) * a[0],
+    "beside_no_axes": lambda a: torch.tensor(2.0) * a[0],
+}.items():
+    row(f"number_for_torch_{_name}", _fn, NUMBER)
+row("number_for_torch_float32", lambda a: TENSOR.clamp(max=a[0]) * a[1], N4)
+
+
+@idiom(NUMBER)
+def number_is_no_array(a: A) -> A:
+    number = a[0]
+    kinds = [isinstance(number, k) for k in (np.ndarray, float, np.floating, np.number)]
+    return a * (kinds.index(True) + 10 * hasattr(number, "__len__") + 100 * np.isscalar(number) + np.ndim(number)) + number
+
+
+@idiom(NUMBER)
+def number_methods(a: A) -> A:
+    first, second = a[0].astype(np.float32), a[1].clip(-1, 1)
+    return np.array([first.copy(), second.round(1), a[2].sum(), a[3].reshape(1)[0], isinstance(first, np.generic) + second])
+
+
+@idiom(NUMBER)
+def number_operators(a: A) -> A:
+    x, y, z, w = a
+    whole, remainder = divmod(x, 0.3)
+    return np.array([x + y, 2 - x, x * -y, x / 3, 3 // (y + 9), x % 0.7, abs(z) ** w, -w, +w, abs(y), whole, remainder, (x > y) * z])
+
+
+@idiom(NUMBER)
+def number_complex(a: A) -> A:
+    z = a[0] + 1j * a[1]
+    return np.array([np.abs(z), (z * z).real, np.angle(z), np.exp(1j * a[2]).imag])
+
+
+@idiom(normal(6))
+def queue_of_numbers(x: A) -> A:
+    history: deque[Any] = deque(maxlen=3)
+    history.extend(x)
+    return np.array(history) * sum(history)
+
+
+@idiom(normal(6))
+def queue_of_arrays(x: A) -> A:
+    parts = deque(np.split(x, 3))
+    parts.rotate(1)
+    return np.stack([np.concatenate(parts), np.hstack(parts), np.array(parts).ravel()]) * np.mean(parts)
+
+
+@idiom(normal(3, 3))
+def tuple_with_names(x: A) -> A:
+    state = State(*x)
+    state = state._replace(v=state.v + 0.02 * state.a)
+    return np.concatenate(state) + np.vstack(state).ravel() + np.array(state).reshape(-1)
+
+
+class State(NamedTuple):
+    """Of a point that moves."""
+
+    p: Any
+    v: Any
+    a: Any
+
+
+row("clip_by_keyword", lambda x: np.clip(x, a_min=-0.5, a_max=0.5) + np.clip(x, a_min=None, a_max=1.0) + np.clip(x[0], a_min=0, a_max=None), N34)
+row("clip_partial", lambda x: np.array(list(map(partial(np.clip, a_min=-1, a_max=1), x))), N4)
+row("polyval_whole_numbers", lambda x: np.polyval([1, 2, 3], x), N4)
+row("reshape_by_columns", lambda x: [x.reshape(4, 3, order="F"), np.reshape(x, (2, 6), order="F") * 2, x.flatten("F"), x.ravel(order="F")], N34)
+
+row("number_at_a_port", lambda a: a.sum() * a[1], NUMBER)

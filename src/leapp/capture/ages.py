@@ -8,6 +8,7 @@ plain ops: what it was made from, and whether it was changed in a way that keeps
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,10 @@ class Ages:
         if not self.is_fresh(t):
             self._received.add(self._memory(t))
 
+    def read_in(self, results: Iterable[Tensor]) -> None:
+        """Tensors were read from a file: their memory is new."""
+        self._made_of.update((self._memory(t), _NONE) for t in results)
+
     def plain_call(self, kind: Kind, target: Tensor | None, leaves: list[Tensor], results: list[Tensor]) -> None:
         """A call without traced values has run; ``target`` is what it wrote to."""
         if target is not None:
@@ -100,6 +105,8 @@ class Ages:
                 self._made_of[cdata] = into
 
     def _plain_write(self, kind: Kind, target: Tensor, others: list[Tensor]) -> None:
+        if kind.name.partition(".")[0] == "set_":
+            return  # the tensor lies over other memory now, which is as it was
         cdata = self._memory(target)
         into = frozenset[int]().union(*map(self.origins, others)) if others else _NONE
         whole = target.numel() * target.element_size() == _size(target) and kind.name != "__setitem__"

@@ -6,20 +6,21 @@ This is what the classes of traced arrays, the hooks on plain ones and the cross
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
-from leapp.capture.calls import ATOMS
+from leapp.capture.calls import ATOMS, Kind
 from leapp.capture.extents import numbers
 from leapp.capture.hooks import ORIGINAL
 from leapp.capture.indexing import basic, is_basic, leading_mask, locate, runs_backwards
 from leapp.capture.numpy_table import BLIND, CHECKS, DATA_SHAPED, IN_PLACE, SEQUENCES, TEXTS, THROUGH, Unmapped, lookup
-from leapp.capture.plain import Array, arrays_in, bare_view, digits, unwrapped, without_out
+from leapp.capture.plain import Array, arrays_in, bare_view, digits, same_bits, unwrapped, without_out
 from leapp.capture.rewrites import assemble
+from leapp.capture.scalars import TracedScalar
 from leapp.capture.source import asked_by_capture, where
 from leapp.capture.tape import Call, refer
 from leapp.capture.ufuncs import Ufuncs
@@ -44,6 +45,8 @@ class Arrays(Ufuncs):
         operands = [array, *arrays_in(index)]
         if not self.concerned(operands):
             return ORIGINAL["__getitem__"](plain, bare)
+        if isinstance(index, str):
+            return self.wrap(ORIGINAL["__getitem__"](plain, index))
         if not is_basic(index):
             return self._chosen(array, index, ORIGINAL["__getitem__"](plain, bare), operands)
         result = ORIGINAL["__getitem__"](plain, bare)
@@ -99,6 +102,9 @@ class Arrays(Ufuncs):
 
         if not self.concerned([array, *operands]):
             ORIGINAL["__setitem__"](plain, bare, number)
+            return
+        if isinstance(index, str):
+            self.setitem(ORIGINAL["__getitem__"](plain, index), ..., value)
             return
         if is_basic(index) and runs_backwards(index):
             self.setitem(self.getitem(array, index), ..., value)
@@ -243,18 +249,50 @@ class Arrays(Ufuncs):
     def number(self, scalar: Any, beside: Tensor) -> Any:
         """A traced number as torch takes a Python number: it does not change the dtype of the tensor beside it."""
         t = self.tensor(scalar)
-        if t is None or not t.dtype.is_floating_point or beside.dtype.is_floating_point or beside.dtype.is_complex:
+        if t is None or not t.dtype.is_floating_point or beside.dtype.is_complex:
             return t
-        return t.to(torch.get_default_dtype())
+        return t.to(beside.dtype if beside.dtype.is_floating_point else torch.get_default_dtype())
 
-    def replaced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def replaced(
+        self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a torch call with tensors for arrays."""
         if not kwargs and all(type(a) in _NO_ARRAYS for a in args):
             return args, kwargs
+        scalars = list(_scalars_in((args, kwargs)))
+        if scalars:
+            return self._numbered(func, kind, (args, kwargs), scalars)
         if any(isinstance(a, np.ndarray) for a in arrays_in((args, kwargs))):
             with suppress(Unmapped):
                 return self._torch_arguments(args), self._torch_arguments(kwargs)
         return args, kwargs
+
+    def numbers_in(self, value: Any) -> Any:
+        """The arguments of a torch call that concerns no node, with NumPy's own numbers for those that were traced."""
+        if not self.seen:
+            return value
+        found = {id(a): unwrapped(a) for a in _scalars_in(value)}
+        return _exchanged(value, found.get) if found else value
+
+    def _numbered(self, func: Any, kind: Kind, given: tuple[Any, Any], scalars: list[Any]) -> tuple[Any, Any]:
+        """The arguments of a torch call with numbers of NumPy among them, which torch takes as it takes Python's.
+
+        Tensors stand for them where that gives the same; elsewhere they leave the graph.
+        """
+        numbers: dict[int, Any] = {id(s): unwrapped(s) for s in scalars}
+        if self.concerned(scalars):
+            behind = {id(s): self.tensor(s.array) for s in scalars}
+            with self.recorder.silence():
+                wanted = None if kind.random or None in behind.values() else _tried(func, given, numbers)
+            for dtype in (_dtype_beside(given, wanted), None) if wanted else ():
+                tensors = {i: self._recorded_call(Tensor.to, t, dtype) if dtype else t for i, t in behind.items()}
+                with self.recorder.silence():
+                    same = _same_results(wanted, _tried(func, given, tensors))
+                if same:
+                    return self._torch_arguments(_exchanged(given, tensors.get))  # type: ignore[no-any-return]
+            for s in scalars:
+                self.escape(self.traced(s), f"{kind.name}, which takes a number", [s], digits(numbers[id(s)].item()), _number)
+        return self._torch_arguments(_exchanged(given, numbers.get))  # type: ignore[no-any-return]
 
     def recognised(self, t: Tensor) -> Tensor:
         """The tensor behind the array whose memory ``t`` lies over: torch's old constructors tell nobody of the array."""
@@ -269,7 +307,7 @@ class Arrays(Ufuncs):
             )  # fmt: skip
 
     def _torch_arguments(self, value: Any) -> Any:
-        if isinstance(value, np.ndarray):
+        if isinstance(value, (np.ndarray, TracedScalar)):
             return self.tensors_for(value)
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
             return tuple(self._torch_arguments(v) for v in value)
@@ -280,11 +318,12 @@ class Arrays(Ufuncs):
     def construct(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """``torch.tensor`` and its kin, of traced arrays alone or in lists; ``None`` if there are none."""
         data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        alone = data.array if isinstance(data, TracedScalar) else data
         found = [a for a in arrays_in(data) if isinstance(a, np.ndarray)]
         if not found or not self.concerned(found):
             return None
         result: Tensor = function(*unwrapped(args), **unwrapped(kwargs))
-        whole = self.tensor(data) if isinstance(data, np.ndarray) else None
+        whole = self.tensor(alone) if isinstance(alone, np.ndarray) else None
         tape = self.traced_by(found)
         if whole is not None and result.dtype == whole.dtype and result.data_ptr() == whole.data_ptr():
             alias: Tensor = self._recorded_call(torch.Tensor.detach, whole)
@@ -300,6 +339,58 @@ class Arrays(Ufuncs):
         function = _copied if isinstance(data, Tensor) else assemble
         tape.calls.append(Call(function, given, {}, (tape.bind(result).slot,), reads, (), where()))
         return result
+
+
+def _scalars_in(value: Any) -> Iterator[TracedScalar]:
+    if isinstance(value, TracedScalar):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for v in value.values() if isinstance(value, dict) else value:
+            yield from _scalars_in(v)
+
+
+def _exchanged(value: Any, by_identity: Callable[[int], Any]) -> Any:
+    """A nested argument with other values for those that are known by their identity."""
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(_exchanged(v, by_identity) for v in value)
+    if isinstance(value, list):
+        return [_exchanged(v, by_identity) for v in value]
+    if isinstance(value, dict):
+        return {k: _exchanged(v, by_identity) for k, v in value.items()}
+    found = by_identity(id(value))
+    return value if found is None else found
+
+
+def _tried(func: Any, given: tuple[Any, Any], standing: dict[int, Any]) -> list[Tensor] | None:
+    """The tensors that a call gives, or leaves behind in its arguments, with others ``standing`` for some of them.
+
+    It runs on copies. Torch would read a number out of a tensor where it needs one, but not if it has a gradient.
+    """
+    copies = {id(t): t.detach().clone() for t in arrays_in(given) if isinstance(t, Tensor)}
+    others = {
+        i: v.detach().clone().requires_grad_(v.dtype.is_floating_point) if isinstance(v, Tensor) else v
+        for i, v in standing.items()
+    }
+    try:
+        with torch.enable_grad():
+            args, kwargs = _exchanged(given, (copies | others).get)
+            result = func(*args, **kwargs)
+    except Exception:  # then the call itself will say so
+        return None
+    found = [t for t in arrays_in([result]) if isinstance(t, Tensor)]
+    return [*found, *copies.values()] if found or result is None else None
+
+
+def _dtype_beside(given: Any, results: list[Tensor]) -> torch.dtype | None:
+    """The dtype that a number beside tensors takes on."""
+    found = [t.dtype for t in [*results, *arrays_in(given)] if isinstance(t, Tensor)]
+    return next((d for d in found if d.is_floating_point), None)
+
+
+def _same_results(a: list[Tensor] | None, b: list[Tensor] | None) -> bool:
+    return a is not None and b is not None and len(a) == len(b) and all(
+        x.dtype == y.dtype and x.shape == y.shape and same_bits(x, y) for x, y in zip(a, b, strict=True)
+    )  # fmt: skip
 
 
 def _copied(t: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:

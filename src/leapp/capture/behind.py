@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,9 +30,10 @@ from leapp.capture.plain import (
     silent_numpy,
     torch_dtype,
 )
+from leapp.capture.scalars import TracedScalar, scalar
 from leapp.capture.source import Where, where
 from leapp.capture.tape import Escape, Tape, snapshot
-from leapp.capture.traced import TracedNpArray, TracedScalar, set_current
+from leapp.capture.traced import TracedNpArray, set_current
 
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
@@ -59,6 +61,17 @@ def flipped(t: Tensor, dims: tuple[int, ...]) -> Tensor:
     """``t`` the other way round along ``dims``. Torch has few ops for the larger unsigned types."""
     signed = _SIGNED.get(t.dtype)
     return torch.flip(t, dims) if signed is None else torch.flip(t.view(signed), dims).view(t.dtype)
+
+
+def _as_bytes(array: Array) -> Array:
+    """An array of records as the bytes it consists of; any other as it is."""
+    records = array.dtype.names is not None and array.flags.c_contiguous and not array.dtype.hasobject
+    return array.reshape(-1).view(np.uint8) if records else array
+
+
+def _is_shared(t: Tensor, storage: torch.UntypedStorage, holders: int) -> bool:
+    """Whether anybody holds a tensor or its memory besides so many tensors, and the object at hand."""
+    return t._use_count() > 1 or torch._C._storage_Use_Count(storage._cdata) > holders + 1  # type: ignore[attr-defined]
 
 
 class Behinds:
@@ -121,7 +134,7 @@ class Behinds:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch has no read-only tensors; nothing here writes to one
-                whole = from_numpy(bare_view(root))
+                whole = from_numpy(_as_bytes(bare_view(root)))
         except (TypeError, ValueError):
             return None
         self._hold(root, whole)
@@ -138,10 +151,11 @@ class Behinds:
         """The tensors over memory that holds traced values and that arrays lie over."""
         return [*self._held, *(t for _, _, t in self._exposed)]
 
-    def exposed(self, t: Tensor) -> None:
+    def exposed(self, t: Tensor, holders: int = 1) -> None:
         """Traced values get into the memory of ``t``; arrays over it are followed from here on, whenever they were made.
 
-        Torch lets no storage grow that an array lies over, so whether there may be one can be asked.
+        Torch lets no storage grow that an array lies over, so whether there may be one can be asked. Of an array made by way
+        of DLPack it only counts that there is one more who holds the tensor than the ``holders`` that are known.
         """
         with self.recorder.silence():
             try:
@@ -149,8 +163,9 @@ class Behinds:
                 start, size = storage.data_ptr(), storage.nbytes()
             except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
                 return
-            if t.is_cpu and size and not storage.resizable():
-                self._first_use()
+            if t.is_cpu and size and (not storage.resizable() or _is_shared(t, storage, holders)):
+                if not storage.resizable():
+                    self._first_use()
                 self._exposed.append((start, start + size, torch.empty(0, dtype=torch.uint8).set_(storage)))
                 # What was asked about before stands over tensors of its own.
                 for i, (_, other, _, _) in list(self._behind.items()):
@@ -193,6 +208,8 @@ class Behinds:
 
     def tensors_for(self, value: Any) -> Any:
         """A nested argument with a tensor for each array."""
+        if isinstance(value, TracedScalar):
+            value = value.array
         if isinstance(value, np.ndarray):
             found = self.tensor(value)
             if found is None:
@@ -205,9 +222,9 @@ class Behinds:
             return found
         if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
             return np.dtype(value).name
-        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        if isinstance(value, tuple):
             return tuple(self.tensors_for(v) for v in value)
-        if isinstance(value, list):
+        if isinstance(value, (list, deque)):
             return [self.tensors_for(v) for v in value]
         if isinstance(value, dict):
             return {k: self.tensors_for(v) for k, v in value.items()}
@@ -246,10 +263,10 @@ class Behinds:
 
     # -- classes ---------------------------------------------------------------------------------------------------------
 
-    def wrap(self, plain: Array, t: Tensor | None = None, flips: tuple[int, ...] = (), scalar: bool = False) -> Array:
+    def wrap(self, plain: Array, t: Tensor | None = None, flips: tuple[int, ...] = ()) -> Array:
         """An array object that is seen by the session, over the memory of ``plain``."""
         self.seen = True
-        made: Array = ORIGINAL["view"](plain, TracedScalar if scalar else TracedNpArray)
+        made: Array = ORIGINAL["view"](plain, TracedNpArray)
         if t is not None:
             self.attach(made, t, flips)
         return made
@@ -306,13 +323,13 @@ class Behinds:
         if alias is t:
             return array
         if not isinstance(array, np.ndarray):
-            return self.wrap(silent_numpy(alias), alias, scalar=True)
+            return scalar(self.wrap(silent_numpy(alias), alias))
         plain = bare_view(array)
         with self.recorder.silence():
             elsewhere = address(plain) != t.data_ptr()
         if elsewhere:
             plain = silent_numpy(alias)
-        return self.wrap(plain, alias, scalar=type(array) is TracedScalar)
+        return self.wrap(plain, alias)
 
     def watched(self, array: Array) -> Array:
         """A published array: what happens to it is of interest, even if it is a plain one."""
@@ -368,7 +385,9 @@ class Behinds:
 
     def _tensors(self, operands: Iterable[Any]) -> Iterator[Tensor]:
         for operand in operands:
-            if isinstance(operand, Tensor):
+            if isinstance(operand, TracedScalar):
+                yield from self._tensors([operand.array])
+            elif isinstance(operand, Tensor):
                 yield operand
             elif isinstance(operand, np.ndarray):
                 found = self.behind(operand)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import inspect
 import os
 import random
 import sys
@@ -19,15 +20,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from leapp.capture.compiled import insisting
 from leapp.capture.recorder import Recorder
 from leapp.capture.replaced import made_once
 from leapp.capture.source import is_library, where
 from leapp.capture.tape import Escape
 
-__all__ = ["watched"]
+__all__ = ["CLOCKS", "watched"]
 
 _SETTING = frozenset({"seed", "setstate", "getstate", "get_state", "set_state", "spawn", "bit_generator"})
-_CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
+CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 
 
 @made_once
@@ -38,7 +40,7 @@ def watched() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _functions() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    for name in _CLOCKS:
+    for name in CLOCKS:
         yield time, name, _noted(f"time.{name}", getattr(time, name), clock=True)
     for name in random.__all__:
         if isinstance(getattr(random, name), MethodType | BuiltinFunctionType) and name not in _SETTING:
@@ -46,7 +48,7 @@ def _functions() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     for name in np.random.__all__:
         function = getattr(np.random, name)
         if name not in _SETTING and not isinstance(function, type) and callable(function):
-            yield np.random, name, _noted(f"np.random.{name}", function)
+            yield np.random, name, _noted(f"np.random.{name}", insisting(function, f"np.random.{name}"))
     memory = torch.utils.dlpack
     yield memory, "to_dlpack", _noted("to_dlpack", getattr(memory, "to_dlpack"))  # noqa: B009
 
@@ -72,7 +74,7 @@ def _noted_of_class(kind: type, name: str) -> Any:
 
 
 def _noted(kind: str, function: Callable[..., Any], clock: bool = False) -> Callable[..., Any]:
-    @functools.wraps(function)
+    @functools.wraps(inspect.unwrap(function))
     def call(*args: Any, **kwargs: Any) -> Any:
         value = function(*args, **kwargs)
         recorder = Recorder.current

@@ -18,9 +18,12 @@ from typing import Any
 from leapp.capture.hooks import supported
 from leapp.capture.namespaces import Namespace
 from leapp.capture.plain import arrays_in
+from leapp.capture.standins import StandIn
 from leapp.capture.traced import listening
 
-__all__ = ["SEEN_OTHERWISE", "compiled_callables", "reading", "running", "runtime_methods"]
+__all__ = [
+    "SEEN_OTHERWISE", "compiled_callables", "insisting", "insisting_classes", "reading", "running", "runtime_methods",
+]  # fmt: skip
 
 SEEN_OTHERWISE = frozenset(
     {"numpy", "torch", "functorch", "torchgen", "leapp", "msgspec", "yaml", "typing_extensions", *sys.stdlib_module_names}
@@ -30,7 +33,8 @@ SEEN_OTHERWISE = frozenset(
 _FUNCTIONS = frozenset({"builtin_function_or_method", "cython_function_or_method", "fused_cython_function", "nb_func"})
 _FORTRAN = "fortran"  # what f2py calls the class of its functions
 _RUNTIME = ("leapp.runtime", "leapp.client")
-_HEAP, _MUTABLE = 1 << 9, 1 << 9 | 1 << 8  # of a class's flags: made at run time; the second is set where nothing may change
+# Of a class's flags: nothing may be changed in it, it was made at run time, and both.
+_FIXED, _HEAP, _MUTABLE = 1 << 8, 1 << 9, 1 << 9 | 1 << 8
 _METHODS = _FUNCTIONS | {"method_descriptor", "instancemethod", "nb_method"}
 
 
@@ -45,6 +49,41 @@ def reading(original: Callable[..., Any], name: str, package: str = "") -> Calla
         return arrays.read_out(name, original, args, kwargs, package)
 
     return read
+
+
+def insisting(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """``original``, which insists on numbers of certain types, as a reader of traced numbers."""
+
+    @functools.wraps(original, updated=())
+    def insist(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except TypeError:
+            arrays = listening()
+            if arrays is None or not arrays.concerned(arrays_in((args, kwargs))):
+                raise
+        return arrays.read_out(name, original, args, kwargs)
+
+    return insist
+
+
+def insisting_classes(modules: Iterable[ModuleType]) -> Iterator[tuple[type, dict[str, Any]]]:
+    """The classes of ``modules`` that insist on types of numbers, and methods to put into them."""
+    for kind in {v for m in modules for v in vars(m).values() if isinstance(v, type) and v.__flags__ & _FIXED}:
+        methods: dict[str, Any] = {}
+        for name, value in vars(kind).items():
+            if type(value).__name__ == "classmethod_descriptor":
+                methods[name] = classmethod(insisting(_unbound(value), f"{kind.__name__}.{name}"))
+            elif type(value).__name__ == "method_descriptor" and not name.startswith("_"):
+                methods[name] = insisting(value, f"{kind.__name__}.{name}")
+        yield kind, methods
+
+
+def _unbound(method: Any) -> Callable[..., Any]:
+    def call(cls: type, *args: Any, **kwargs: Any) -> Any:
+        return method.__get__(None, cls)(*args, **kwargs)
+
+    return functools.wraps(method, updated=())(call)
 
 
 def runtime_methods(followed: set[type]) -> list[tuple[type, dict[str, Any]]]:
@@ -105,13 +144,14 @@ class _Callables:
                 classes[id(value)] = value
             elif type(value).__name__ in _FUNCTIONS:
                 if not _is_seen(getattr(value, "__module__", None) or _of_instance(value) or name):
-                    functions[attribute] = reading(value, f"{name}.{attribute}", _top(name))
+                    made = reading(value, f"{name}.{attribute}", _top(name))
+                    functions[attribute] = StandIn(made, value, name, attribute)
             elif callable(value):
                 classes[id(type(value))] = type(value)
         self._own = [vars(kind) for kind in classes.values()]
         self._sizes = tuple(map(len, self._own))
-        self.found: dict[Any, dict[str, Any]] = {kind: made for kind in classes.values() if (made := _methods(kind))}
-        self._methods = [(vars(kind), {n: vars(kind).get(n) for n in made}) for kind, made in self.found.items()]
+        self.found: dict[Any, dict[str, Any]] = {kind: found for kind in classes.values() if (found := _methods(kind))}
+        self._methods = [(vars(kind), {n: vars(kind).get(n) for n in found}) for kind, found in self.found.items()]
         if functions:
             self.found[module] = functions
 

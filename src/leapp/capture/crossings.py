@@ -5,12 +5,17 @@ Whoever installs the replacements must put the originals back.
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import functools
 import json
+import pkgutil
 import statistics
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -18,14 +23,17 @@ import torch
 
 from leapp.capture.arrays import Arrays
 from leapp.capture.calls import ATOMS
-from leapp.capture.compiled import reading, running
+from leapp.capture.chance import CLOCKS
+from leapp.capture.compiled import insisting, insisting_classes, reading, running
+from leapp.capture.hooks import set_attributes, set_constructor, supported
 from leapp.capture.noticing import notice
 from leapp.capture.numpy_table import SEQUENCES
 from leapp.capture.plain import arrays_in, bare_view
 from leapp.capture.replaced import made_once
+from leapp.capture.standins import twin
 from leapp.capture.traced import TracedNpArray, current, listening
 
-__all__ = ["crossings", "readers_of_lists"]
+__all__ = ["constructors", "crossings", "readers_of_lists"]
 
 _MAKERS = "array asarray asanyarray ascontiguousarray asfortranarray".split()
 
@@ -35,14 +43,13 @@ def crossings() -> Iterator[tuple[Any, str, Any]]:
     """Where, under which name, and what to put there."""
     for name in _MAKERS:
         yield np, name, _maker(getattr(np, name))
-    yield np, "full", _full(np.full)
-    yield np, "nditer", reading(np.nditer, "np.nditer")
-    yield np, "broadcast", reading(np.broadcast, "np.broadcast")
+    yield np, "full", _full(twin(np.full))
+    yield np, "nested_iters", reading(np.nested_iters, "np.nested_iters")
     for name, value in vars(np.rec).items():
         if isinstance(value, FunctionType):
-            yield np.rec, name, reading(value, f"np.rec.{name}")
+            yield np.rec, name, reading(twin(value), f"np.rec.{name}")
     yield np.vectorize, "__call__", reading(np.vectorize.__call__, "np.vectorize")
-    yield np.lib.stride_tricks, "as_strided", _as_strided(np.lib.stride_tricks.as_strided)
+    yield np.lib.stride_tricks, "as_strided", _as_strided(twin(np.lib.stride_tricks.as_strided))
     yield from _readers_of_numbers()
     yield torch, "from_numpy", _from_numpy(torch.from_numpy)
     yield torch.Tensor, "__array_wrap__", _array_wrap(torch.Tensor.__array_wrap__)
@@ -55,7 +62,29 @@ def _readers_of_numbers() -> Iterator[tuple[Any, str, Any]]:
         for name in module.__all__:
             function = vars(module).get(name)
             if isinstance(function, FunctionType):
-                yield module, name, running(function, f"{module.__name__}.{name}")
+                yield module, name, running(twin(function), f"{module.__name__}.{name}")
+    for name, function in vars(time).items():
+        if isinstance(function, BuiltinFunctionType) and name not in CLOCKS:
+            yield time, name, insisting(function, f"time.{name}")
+
+
+def constructors() -> list[Callable[[], None]]:
+    """Follow what classes written in C read when an instance is made, and give what undoes it."""
+    if not supported():
+        return []
+    undo = [
+        set_constructor(np.nditer, "__init__", lambda init: reading(init, "np.nditer")),
+        set_constructor(np.broadcast, "__new__", lambda new: reading(new, "np.broadcast")),
+    ]
+    for kind, methods in _insisting_classes():
+        undo.append(set_attributes(kind, methods))
+        undo.append(set_constructor(kind, "__new__", functools.partial(insisting, name=kind.__name__)))
+    return undo
+
+
+@functools.cache
+def _insisting_classes() -> list[tuple[type, dict[str, Any]]]:
+    return list(insisting_classes((datetime, decimal)))
 
 
 def _maker(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,7 +97,7 @@ def _maker(original: Callable[..., Any]) -> Callable[..., Any]:
         if args and type(args[0]) is np.ndarray:
             notice(args[0])
         elif arrays is not None:
-            args = (_arrays_of(args[0]), *args[1:])
+            args = (_arrays_of(_listed(args[0])), *args[1:])
         if arrays is not None and type(args[0]) is not np.ndarray and arrays_in(args[0]):
             caller = sys._getframe(1)
             if not names.isdisjoint(caller.f_code.co_names):
@@ -84,11 +113,11 @@ def _maker(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _full(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def full(shape: Any, fill_value: Any, dtype: Any = None, **options: Any) -> Any:
+    def full(shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", **options: Any) -> Any:
         arrays = listening()
         if arrays is None or not arrays.concerned(arrays_in(fill_value)):
-            return original(shape, fill_value, dtype, **options)
-        filled = np.empty(shape, fill_value.dtype if dtype is None else dtype, **options)
+            return original(shape, fill_value, dtype, order, **options)
+        filled = np.empty(shape, fill_value.dtype if dtype is None else dtype, order, **options)
         filled[...] = fill_value
         return filled
 
@@ -155,9 +184,9 @@ def readers_of_lists() -> Iterator[tuple[Any, str, Any]]:
             if name.startswith("_") or (module is np and name in _MAKERS):
                 continue
             if isinstance(value, np.ufunc):
-                yield module, name, _Ufunc(value)
+                yield module, name, _Ufunc(value, name)
             elif hasattr(value, "_implementation") and value is not np.block:
-                yield module, name, _gathering(value)
+                yield module, name, _gathering(twin(value))
 
 
 def _array_of(value: Any, name: str = "") -> Any:
@@ -175,6 +204,11 @@ def _array_of(value: Any, name: str = "") -> Any:
     return value if asked_for_more and not isinstance(found, TracedNpArray) else found
 
 
+def _listed(value: Any) -> Any:
+    """What NumPy takes for a sequence, as a list: a queue, a tuple with names."""
+    return list(value) if isinstance(value, (deque, tuple)) and type(value) is not tuple else value
+
+
 def _arrays_of(value: Any) -> Any:
     """A nested list with the arrays that objects in it say they are."""
     if type(value) not in (list, tuple):
@@ -190,7 +224,7 @@ def _gathering(original: Any) -> Callable[..., Any]:
     @functools.wraps(original)
     def gathering(*args: Any, **kwargs: Any) -> Any:
         if not asks_for_shape:
-            args = tuple(_array_of(a, original.__name__) for a in args)
+            args = tuple(_array_of(_listed(a), original.__name__) for a in args)
         notice(*args, *kwargs.values())
         arrays = listening()
         if arrays is not None and any(type(a) in (list, tuple) for a in args):
@@ -209,16 +243,13 @@ def _gathered(arrays: Arrays, value: Any, sequences: bool = False) -> Any:
     return arrays.make(np.array, value)
 
 
-def _of_numpy(name: str) -> Any:
-    """For pickle: what NumPy has by that name."""
-    return getattr(np, name)
-
-
 class _Ufunc:
     """A ufunc whose list arguments are gathered first."""
 
-    def __init__(self, original: np.ufunc) -> None:
+    def __init__(self, original: np.ufunc, name: str) -> None:
         self._original = self.__wrapped__ = original
+        self.__place__ = f"numpy:{name}"
+        self.__module__, self.__doc__ = "numpy", original.__doc__
         for name in ("reduce", "accumulate", "outer", "at", "reduceat"):
             setattr(self, name, self._method(getattr(original, name)))
 
@@ -234,7 +265,7 @@ class _Ufunc:
         return call
 
     def _ready(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        args = tuple(_array_of(a, self._original.__name__) for a in args)
+        args = tuple(_array_of(_listed(a), self._original.__name__) for a in args)
         notice(*args, *kwargs.values())
         arrays = listening()
         if arrays is not None and any(type(a) in (list, tuple) for a in args):
@@ -247,8 +278,14 @@ class _Ufunc:
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["_original"], name)
 
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._original or (type(other) is _Ufunc and other._original is self._original)
+
+    def __hash__(self) -> int:
+        return hash(self._original)
+
     def __reduce__(self) -> Any:
-        return _of_numpy, (self._original.__name__,)
+        return pkgutil.resolve_name, (self.__place__,)
 
     def __copy__(self) -> _Ufunc:
         return self

@@ -15,21 +15,25 @@ import sys
 import sysconfig
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from types import MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from leapp.capture.standins import StandIn
+
 __all__ = [
-    "NUMBER_TYPES", "OPERATORS", "ORIGINAL", "Hooks", "change_class", "make_type", "new_number", "set_attributes",
-    "supported", "watch_buffer",
+    "NUMBER_TYPES", "OPERATORS", "ORIGINAL", "Hooks", "change_class", "make_type", "new_number", "no_sequence",
+    "set_attributes", "set_constructor", "supported", "watch_buffer",
 ]  # fmt: skip
 
 # Of CPython's PyObject, PyTypeObject and PyMappingMethods: the same in every release since 3.8, without free threading.
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _OB_TYPE, _TP_BASICSIZE, _TP_AS_NUMBER, _TP_AS_SEQUENCE, _TP_AS_MAPPING = (n * _WORD for n in (1, 4, 12, 13, 14))
 _TP_REPR, _TP_CALL, _TP_STR = (n * _WORD for n in (11, 16, 17))
-_TP_AS_BUFFER, _TP_RICHCOMPARE, _TP_ITER, _TP_NEW = (n * _WORD for n in (20, 25, 27, 39))
-_SUBSCRIPT, _ASS_SUBSCRIPT, _CONTAINS = 1 * _WORD, 2 * _WORD, 7 * _WORD
+_TP_AS_BUFFER, _TP_RICHCOMPARE, _TP_ITER, _TP_INIT, _TP_NEW = (n * _WORD for n in (20, 25, 27, 37, 39))
+_TP_DEALLOC, _BOOL = 6 * _WORD, 9 * _WORD
+_SUBSCRIPT, _ASS_SUBSCRIPT, _ITEM, _CONTAINS = (n * _WORD for n in (1, 2, 3, 7))
 _NUMBER_SLOTS = [n * _WORD for n in range(36) if n != 17]  # one is reserved
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
 _DEFAULT_FLAGS = 1 << 18 | 1 << 10  # a type others may derive from; without garbage collection, like ndarray
@@ -65,9 +69,14 @@ class _Dispatching:
     def __new__(cls) -> _Dispatching:
         return super().__new__(cls)
 
+    def __init__(self) -> None: ...
+
     for _name in (*OPERATORS, "__getitem__", "__setitem__", "__call__", "__repr__", "__str__"):
         vars()[_name] = lambda self, *args: None
     del _name
+
+
+_METHODS = frozenset(OPERATORS) | {"__getitem__", "__setitem__", "__repr__", "__str__"}
 
 
 def _word(address: int) -> ctypes.c_void_p:
@@ -87,7 +96,46 @@ def supported() -> bool:
 
 # A type's own __new__ refuses to work while its slot is replaced, so the function in the slot is called itself.
 _New = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
+_Init = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
+_CONSTRUCTORS: dict[str, tuple[int, Any]] = {"__new__": (_TP_NEW, _New), "__init__": (_TP_INIT, _Init)}
 _NEW = {t: _New(_word(id(t) + _TP_NEW).value or 0) for t in NUMBER_TYPES} if supported() else {}
+
+
+def set_constructor(
+    kind: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[], None]:
+    """Replace ``__new__`` or ``__init__`` of a class written in C by what ``make`` makes of it; give what undoes it."""
+    offset, prototype = _CONSTRUCTORS[name]
+    slot = _word(id(kind) + offset)
+    before = slot.value
+    original = prototype(before or 0)
+
+    def construct(first: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(first, args, id(kwargs) if kwargs else None)
+        return made if name == "__new__" else None
+
+    made = make(construct)
+    undo = set_attributes(kind, {name: _standing_in(kind, name, made)})
+    slot.value = _word(id(_Dispatching) + offset).value
+
+    def put_back() -> None:
+        slot.value = before
+        undo()
+
+    return put_back
+
+
+class _Method(StandIn):
+    """Stands in for a method."""
+
+    def __get__(self, instance: Any, kind: Any = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+
+def _standing_in(kind: type, name: str, made: Callable[..., Any]) -> Any:
+    """``made`` as the ``__new__`` or ``__init__`` of a class."""
+    place = vars(kind)[name], kind.__module__, f"{kind.__name__}.{name}"
+    return staticmethod(StandIn(made, *place)) if name == "__new__" else _Method(made, *place)
 
 
 def new_number(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -111,6 +159,12 @@ def make_type(name: str, bases: tuple[type, ...]) -> Any:
     return kind
 
 
+def no_sequence(kind: type) -> None:
+    """Let C code see that instances of ``kind``, a class made in Python, are no sequences even if they have subscripts."""
+    if supported():
+        _word((_word(id(kind) + _TP_AS_SEQUENCE).value or 0) + _ITEM).value = None
+
+
 _GetBuffer = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_int)
 
 
@@ -130,10 +184,31 @@ def _telling(address: int, tell: Callable[[Any], None]) -> Any:
         tell(instance)
         try:
             return int(original(instance, view, flags))
-        except Exception:  # a callback cannot pass an error on; its caller knows that there was one
-            return -1
+        except Exception as error:
+            return _Failure(error)
 
     return _GetBuffer(get_buffer)
+
+
+class _Failure(int):
+    """What a callback of ctypes returns to fail with an error of its own.
+
+    Ctypes lets no error out of a callback, but the last thing it does is to let go of the result. Here that means to ask for
+    the truth of it, which raises the error where C code expects it.
+    """
+
+    def __new__(cls, error: Exception) -> _Failure:
+        made = super().__new__(cls, -1)
+        vars(made)["error"] = error.with_traceback(None)
+        return made
+
+    def __bool__(self) -> bool:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # it is about to be freed, and has nobody else who could do that
+        raise vars(self).pop("error")
+
+
+if supported():
+    _word(id(_Failure) + _TP_DEALLOC).value = _word((_word(id(_Dispatching) + _TP_AS_NUMBER).value or 0) + _BOOL).value
 
 
 def change_class(array: np.ndarray[Any, Any], to: type) -> None:
@@ -200,20 +275,45 @@ def _inherited(source: int, places: list[int]) -> Iterator[_Redirected]:
             yield _Redirected(_word(place), original, _word(source).value)
 
 
+_VIEW_METHODS = {n: m for n, m in vars(memoryview).items() if n in "__getitem__ __iter__ __eq__ tolist tobytes hex".split()}
+_VIEW_SLOTS = ((_TP_AS_MAPPING, _SUBSCRIPT), (None, _TP_ITER), (None, _TP_RICHCOMPARE))
+
+
+def _watch_views(tell: Callable[[Any], None]) -> Iterator[Callable[[], None]]:
+    """Call ``tell`` with each ``memoryview`` that is read, until undone."""
+
+    def telling(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            tell(self)
+            return original(self, *args, **kwargs)
+
+        return method
+
+    yield set_attributes(memoryview, {n: telling(original) for n, original in _VIEW_METHODS.items()})
+    yield watch_buffer(memoryview, tell)
+    for table, slot in _VIEW_SLOTS:
+        start, python = (id(k) if table is None else _word(id(k) + table).value or 0 for k in (memoryview, _Dispatching))
+        word = _word(start + slot)
+        if word.value:
+            yield functools.partial(setattr, word, "value", word.value)
+            word.value = _word(python + slot).value
+
+
 class Hooks:
     """Methods of ``np.ndarray``, and the constructors of NumPy's numbers, replaced while a session follows arrays.
 
     Args:
         methods: The methods by name.
         make: Called as ``make(type, *args, **kwargs)`` in place of the number types.
-        tell: Called with an array whose memory is asked for.
+        tell: Called with an array whose memory is asked for, and with a view of memory that is read.
     """
 
     def __init__(
         self, methods: Mapping[str, Callable[..., Any]], make: Callable[..., Any], tell: Callable[[Any], None]
     ) -> None:
         self._tell = tell
-        numbers = [(number, {"__new__": staticmethod(make)}) for number in NUMBER_TYPES]
+        numbers = [(number, {"__new__": _standing_in(number, "__new__", make)}) for number in NUMBER_TYPES]
         self._new = [(kind, _own(kind), attributes) for kind, attributes in [(np.ndarray, methods), *numbers]]
         self._old = [{name: own.get(name) for name in new} for _, own, new in self._new]
         self._undo: list[Callable[[], None]] = []
@@ -227,6 +327,7 @@ class Hooks:
             _modified(kind)
         self._undo.append(self._put_attributes_back)
         self._undo.append(watch_buffer(np.ndarray, self._tell))
+        self._undo += _watch_views(self._tell)
         slots = _redirected(tuple(_kinds(np.ndarray)))
         for slot in slots:
             slot.word.value = slot.python
@@ -234,6 +335,9 @@ class Hooks:
         def put_back() -> None:
             for slot in slots:
                 slot.word.value = slot.original
+            for kind in list(_kinds(np.ndarray))[1:]:
+                for name in _METHODS.intersection(vars(kind)):
+                    setattr(kind, name, vars(kind)[name])  # its slot goes by this
 
         self._undo.append(put_back)
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from leapp.capture.numpy_table import Unmapped
+from leapp.capture.scalars import TracedScalar
 
 __all__ = ["basic", "is_basic", "leading_mask", "locate", "runs_backwards"]
 
@@ -23,7 +24,7 @@ def is_basic(index: Any) -> bool:
     """Whether an index has only whole numbers, slices, ``None`` and ``...``: its result is a view, or one element."""
     return all(
         p is None or p is Ellipsis or isinstance(p, slice)
-        or (isinstance(p, (int, np.integer)) and not isinstance(p, (bool, np.ndarray)))
+        or (isinstance(p, (int, np.integer)) and not isinstance(p, (bool, np.ndarray, TracedScalar)))
         for p in _parts(index)
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ at the next thing done with it: the array is then followed, and the call goes to
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -16,6 +17,8 @@ import torch
 
 from leapp.capture.hooks import NUMBER_TYPES, OPERATORS, ORIGINAL, new_number
 from leapp.capture.indexing import is_basic
+from leapp.capture.plain import arrays_in
+from leapp.capture.scalars import TracedScalar
 from leapp.capture.source import where
 from leapp.capture.traced import ArrayMethods, TracedNpArray, listening
 from leapp.errors import TraceError
@@ -57,8 +60,10 @@ def _tell_of(value: Any) -> None:
 
 
 def tell_memory(array: Any) -> None:
-    """The memory of an array is asked for."""
-    if type(array) is np.ndarray:
+    """The memory of an array is asked for, or read through a ``memoryview`` that may be older than what is in it."""
+    if type(array) is memoryview and isinstance(array.obj, np.ndarray):
+        _tell(array.obj, "memoryview")
+    elif type(array) is np.ndarray:
         _tell(array, "memoryview")
 
 
@@ -80,9 +85,9 @@ def _seen(value: Any) -> bool:
     """Whether an argument could hold a traced value."""
     if isinstance(value, np.ndarray):
         return type(value) is not np.ndarray
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list, deque)):
         return any(_seen(v) for v in value)
-    return isinstance(value, torch.Tensor)
+    return isinstance(value, (torch.Tensor, TracedScalar))
 
 
 def _part(array: Any, index: Any) -> Any:
@@ -171,7 +176,7 @@ def make_number(kind: Any, *args: Any, **kwargs: Any) -> Any:
         arrays = listening()
         if kind not in NUMBER_TYPES:
             return new_number(kind, (args[0].item(), *args[1:]), kwargs)  # a class of the user's own has no dtype
-        if arrays is not None and arrays.concerned([args[0]] if isinstance(args[0], np.ndarray) else args[0]):
+        if arrays is not None and arrays.concerned(arrays_in(args[0])):
             made = np.array(args[0]).astype(np.dtype(kind))
             return made if made.ndim else made[()]
     return new_number(kind, args, kwargs)

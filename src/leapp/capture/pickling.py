@@ -14,7 +14,7 @@ import torch
 from leapp.capture.provenance import Published
 from leapp.capture.recorder import Recorder
 from leapp.capture.source import where
-from leapp.capture.tape import Call
+from leapp.capture.tape import Call, Escape
 
 __all__ = ["rebuild", "reduce"]
 
@@ -25,13 +25,16 @@ def reduce(t: torch.Tensor) -> Any:
     """What ``copyreg`` hands to pickle while a session is open."""
     reduced = t.__reduce_ex__(4)  # type: ignore[no-untyped-call]
     recorder = Recorder.current
-    if recorder is None or not isinstance(reduced, tuple) or _saves_checkpoint():
+    if recorder is None or not isinstance(reduced, tuple):
         return reduced
+    saved = _saves_checkpoint()
     with recorder.silence():
         tape = recorder.owner([t]) if recorder.tapes else None
         ref = tape.find(t) if tape is not None else None
         source = recorder.source(t)
-        if ref is None and source is None:
+        if saved and tape is not None and ref is not None:
+            tape.escapes.append(Escape("torch.save", where(), t.detach().clone(), (torch.clone, (ref,), {}), (ref.slot,)))
+        if saved or (ref is None and source is None):
             return reduced
         token = len(recorder.pickled)
         recorder.pickled[token] = (tape, tape.remember(ref)) if tape is not None and ref is not None else source

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,8 @@ import torch
 
 from leapp.capture.extents import Followed
 from leapp.capture.hooks import ORIGINAL
-from leapp.capture.traced import TracedNpArray, TracedScalar
+from leapp.capture.scalars import TracedScalar, number_of
+from leapp.capture.traced import TracedNpArray
 
 __all__ = [
     "Array", "address", "agree", "arrays_in", "as_tensor", "bare_view", "bounds", "digits", "from_numpy", "frozen", "given",
@@ -64,21 +66,18 @@ def torch_dtype(dtype: Any) -> torch.dtype | None:
 def unwrapped(value: Any, tensors: bool = False) -> Any:
     """A nested argument with plain arrays and NumPy numbers for traced ones; ``tensors`` stay, or become arrays."""
     if isinstance(value, np.ndarray):
-        kind = type(value)
-        if kind is np.ndarray:
-            return value
-        if kind is TracedNpArray or kind is TracedScalar:
-            plain = bare_view(value)
-            return plain if kind is TracedNpArray else ORIGINAL["__getitem__"](plain, ())
-        return value
+        return bare_view(value) if type(value) is TracedNpArray else value
+    if isinstance(value, TracedScalar):
+        return number_of(value)
     if isinstance(value, Tensor):
         if tensors:
             return value
         with _silence():
             return value.numpy()
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(unwrapped(v, tensors) for v in value)
-    if isinstance(value, list):
+    if isinstance(value, tuple):
+        items = [unwrapped(v, tensors) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, (list, deque)):
         return [unwrapped(v, tensors) for v in value]
     if isinstance(value, dict):
         return {k: unwrapped(v, tensors) for k, v in value.items()}
@@ -123,7 +122,9 @@ def arrays_in(value: Any) -> list[Any]:
     """Every array and tensor in a nested argument."""
     if isinstance(value, (np.ndarray, Tensor)):
         return [value]
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, TracedScalar):
+        return [value.array]
+    if isinstance(value, (list, tuple, deque)):
         return [a for v in value for a in arrays_in(v)]
     if isinstance(value, dict):
         return [a for v in value.values() for a in arrays_in(v)]
@@ -153,8 +154,8 @@ def same_storage(a: Tensor, b: Tensor) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number of Python or NumPy. A traced number is an array."""
-    return isinstance(value, (bool, int, float, complex, np.generic)) and not isinstance(value, np.ndarray)
+    """Whether a value is a number of Python or NumPy. A traced number is none."""
+    return isinstance(value, (bool, int, float, complex, np.generic)) and not isinstance(value, TracedScalar)
 
 
 def given(result: Any, outs: tuple[Any, ...]) -> Any:
@@ -195,6 +196,7 @@ def without_out(
 
 def frozen(value: Any) -> Any:
     """A frozen value for the report: no larger than it needs to be, and no longer connected."""
+    value = value.array if isinstance(value, TracedScalar) else value
     if isinstance(value, np.ndarray):
         plain = bare_view(value)
         return plain.item() if plain.ndim == 0 and plain.dtype != object else plain.copy()

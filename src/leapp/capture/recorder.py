@@ -214,7 +214,7 @@ class Recorder:
                 alias = alias.as_subclass(type(t))
                 vars(alias).update(vars(t))
             tape.declare(alias, axis)
-            self.arrays.exposed(t)
+            self.arrays.exposed(t, holders=2)
             self.given[id(t)] = (weakref.ref(t), tape.node)
             self.autograd = self.autograd or (alias.requires_grad and torch.is_grad_enabled())
         return alias
@@ -261,7 +261,7 @@ class Recorder:
                 if made is not None:
                     return made
             else:
-                args, kwargs = self.arrays.replaced(args, kwargs)
+                args, kwargs = self.arrays.replaced(func, kind, args, kwargs)
         leaves: list[Tensor] = []
         for a in args:
             if type(a) in ATOMS:
@@ -443,15 +443,15 @@ class Recorder:
         if mine is None:
             return
         for other in [*(ref.tensor() for ref in list(tape.known.values())), *self.arrays.held()]:
-            theirs = None if other is None else lent_memory(other)
+            theirs = None if other is None else lent_memory(other, lent=False)
             if theirs is None or theirs[0] == mine[0] or theirs[1] >= mine[2] or mine[1] >= theirs[2]:
                 continue
             memory = tape.memories.get(theirs[0])
             if memory is not None and memory.traced and memory.root is not None:
                 raise TraceError(
                     f"node '{tape.node}': at {where()} a tensor of shape {list(t.shape)} shares memory with traced values by "
-                    "way of an array, and what was written there is not seen through it. Make it from the array again where "
-                    "it is used, as in torch.from_numpy(array)."
+                    "way of an array or of DLPack, and what was written there is not seen through it. Make it again where it "
+                    "is used, as in torch.from_numpy(array)."
                 )
 
     def _adopt_after(self, tape: Tape, t: Tensor, ref: Ref) -> None:
@@ -646,9 +646,9 @@ class _FunctionMode(TorchFunctionMode):
         if not recorder.tapes:
             made = recorder.arrays.seen and func in CONSTRUCTORS
             if kind.metadata or not (made or kind.random or kind.writes or recorder.published.concerns(args, kwargs)):
-                return func(*args, **kwargs)
+                return func(*recorder.arrays.numbers_in(args), **recorder.arrays.numbers_in(kwargs))
         elif kind.metadata and not (recorder.dynamic or kind.tracks_grad):
-            return func(*args, **kwargs)
+            return func(*recorder.arrays.numbers_in(args), **kwargs) if len(args) > 1 else func(*args, **kwargs)
         elif (
             kind.autograd
             or recorder.autograd
@@ -676,6 +676,7 @@ class _FunctionMode(TorchFunctionMode):
         for number in numbers((args, kwargs)) if self.recorder.batched else ():
             number.owner.bake(f"{kind.name} is recorded as its single operations, which take the batch size as a plain number")
             return func(*bare(args), **bare(kwargs))
+        args, kwargs = self.recorder.arrays.replaced(func, kind, args, kwargs)
         return func(*args, **kwargs)
 
 

@@ -48,11 +48,14 @@ def geometry(t: torch.Tensor) -> Geometry:
     return Geometry(t.dtype, tuple(t.shape), t.stride(), int(t.storage_offset()))
 
 
-def lent_memory(t: torch.Tensor) -> tuple[int, int, int] | None:
-    """A storage and its first and one-past-last address, if its memory is also an array's: such a storage may not grow."""
+def lent_memory(t: torch.Tensor, lent: bool = True) -> tuple[int, int, int] | None:
+    """A storage and its first and one-past-last address, if its memory is also an array's: such a storage may not grow.
+
+    With ``lent=False``, of any storage.
+    """
     try:
         storage = t.untyped_storage()
-        if not t.is_cpu or storage.resizable() or not storage.nbytes():
+        if not t.is_cpu or (lent and storage.resizable()) or not storage.nbytes():
             return None
     except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
         return None

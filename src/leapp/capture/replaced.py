@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from operator import is_
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from leapp.capture.hooks import set_attributes
+from leapp.capture.standins import StandIn, pickle_by_name, recode
 
 __all__ = ["Replacements", "Undo", "made_once", "set_names"]
 
@@ -25,16 +26,19 @@ class Replacements:
         self._owners: dict[int, tuple[Any, dict[str, Any], dict[str, Any]]] = {}
         self.by_identity: dict[int, Any] = {}
         """The replacements of functions of modules, by the identity of what they replace and by their own."""
-        self.types: list[tuple[Any, str, Any, Any]] = []
-        """The classes among them: owner, name, class, replacement."""
+        self._recoded: list[tuple[Any, Callable[..., Any]]] = []
+        self._stand_ins: list[Any] = []
         for owner, name, made in found:
             _, new, old = self._owners.setdefault(id(owner), (owner, {}, {}))
-            original = vars(owner).get(name)
-            new[name], old[name] = made, original
-            if isinstance(owner, ModuleType):
-                self.by_identity[id(original)] = self.by_identity[id(made)] = made
-                if isinstance(original, type):
-                    self.types.append((owner, name, original, made))
+            original = old[name] = vars(owner).get(name)
+            if not isinstance(owner, ModuleType):
+                new[name] = made
+            elif type(original) is FunctionType:
+                self._recoded.append((original, made))
+            else:
+                made = made if hasattr(made, "__place__") else StandIn(made, original, owner.__name__, name)
+                self._stand_ins.append(made)
+                new[name] = self.by_identity[id(original)] = self.by_identity[id(made)] = made
 
     def stand(self) -> bool:
         """Whether the originals are where they were."""
@@ -42,7 +46,9 @@ class Replacements:
 
     def install(self) -> list[Undo]:
         """Put them in place, and give what puts the originals back."""
-        return [set_names(owner, new) for owner, new, _ in self._owners.values()]
+        undo = [set_names(owner, new) for owner, new, _ in self._owners.values()]
+        undo += [recode(original, made) for original, made in self._recoded]
+        return [*undo, pickle_by_name(self._stand_ins)]
 
 
 def made_once(build: Callable[[], Iterable[tuple[Any, str, Any]]]) -> Callable[[], Replacements]:

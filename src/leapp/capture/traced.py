@@ -5,7 +5,6 @@ An array of these classes that nothing is recorded about behaves as NumPy's own,
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from leapp.capture.hooks import ORIGINAL, make_type, supported, watch_buffer
 if TYPE_CHECKING:
     from leapp.capture.arrays import Arrays
 
-__all__ = ["ArrayMethods", "TracedNpArray", "TracedScalar", "current", "listening", "set_current"]
+__all__ = ["ArrayMethods", "TracedNpArray", "current", "listening", "set_current"]
 
 _current: Arrays | None = None
 
@@ -105,6 +104,11 @@ def _text(array: Any, kind: str, text: str) -> str:
     if arrays is not None:
         arrays.escape(arrays.traced(array), kind, [array], text)
     return text
+
+
+def _turned(t: torch.Tensor, order: str) -> torch.Tensor:
+    """``t`` such that row by row it gives its elements in an order of NumPy's."""
+    return t.permute(*range(t.dim())[::-1]) if order == "F" else t
 
 
 def _sequence(args: tuple[Any, ...]) -> Any:
@@ -233,9 +237,9 @@ class ArrayMethods:
 
     def flatten(self: Any, order: Any = "C") -> Any:
         """A one-dimensional copy."""
-        if order != "C":
+        if order not in ("C", "F"):
             return _leaving("flatten")(self, order)
-        return _both(self, "flatten", (order,), {}, lambda t: t.reshape(-1).clone())
+        return _both(self, "flatten", (order,), {}, lambda t: _turned(t, order).reshape(-1).clone())
 
     def astype(self: Any, dtype: Any, order: Any = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True) -> Any:
         """A copy in another dtype."""
@@ -365,45 +369,3 @@ TracedNpArray: Any = make_type("leapp.capture.traced.TracedNpArray", (ArrayMetho
 """A NumPy array whose calls a session sees."""
 if supported():
     watch_buffer(TracedNpArray, _tell)
-
-
-def _beside_tensor(name: str, reflected: bool) -> Callable[..., Any]:
-    """An operator with a tensor on the other side: torch takes NumPy's numbers as numbers, so the tensor's dtype wins."""
-    inherited = ORIGINAL[f"__r{name}__" if reflected else f"__{name}__"]
-    forward = getattr(operator, {"and": "and_", "or": "or_"}.get(name, name))
-
-    def method(self: Any, other: Any) -> Any:
-        if not isinstance(other, torch.Tensor):
-            return inherited(self, other)
-        arrays = listening()
-        number = arrays.number(self, other) if arrays is not None else _bare(self)
-        return forward(other, number) if reflected else forward(number, other)
-
-    return method
-
-
-_OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split()
-
-
-class TracedScalar(TracedNpArray):  # type: ignore[misc]
-    """A NumPy number that is traced: an array without axes that passes for the number."""
-
-    __slots__ = ()
-
-    for _name in _OPERATORS:
-        vars()[f"__r{_name}__"] = _beside_tensor(_name, reflected=True)
-        vars()[f"__{_name}__"] = _beside_tensor(_name, reflected=False)
-        vars()[f"__i{_name}__"] = lambda self, other: NotImplemented
-    for _name in ("__hash__", "__round__", "is_integer", "as_integer_ratio", "__floor__", "__ceil__", "__trunc__", "hex"):
-        vars()[_name] = _leaving(_name)
-    del _name
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return self.dtype.type
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        raise TypeError(f"'numpy.{self.dtype.name}' object does not support item assignment")
-
-    def __len__(self) -> int:
-        raise TypeError(f"object of type 'numpy.{self.dtype.name}' has no len()")

@@ -5,6 +5,7 @@ The two are compared. Where they differ, or no expression is known, the call is 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ from leapp.capture.plain import (
     unwrapped,
 )
 from leapp.capture.regions import geometry
+from leapp.capture.scalars import TracedScalar, scalar
 from leapp.capture.tape import Tape
 
 __all__ = ["TwoRuns", "unwrap"]
@@ -119,12 +121,13 @@ class TwoRuns(Behinds):
             return _NO_MATCH if tape is not None else result
         if check != "shape" and not self._agree(result, t, check == "magnitude"):
             return _NO_MATCH
-        scalar = isinstance(result, np.generic)
-        plain: Array = np.array(result) if scalar else result
+        number = isinstance(result, np.generic)
+        plain: Array = np.array(result) if number else result
         if any(s < 0 for s in plain.strides) or owner_of(plain) is not plain:
             plain = plain.copy(order="K")
         t = self._rebind(tape, t, plain, first)
-        return self.wrap(plain, t, scalar=scalar)
+        made = self.wrap(plain, t)
+        return scalar(made) if number else made
 
     def _constant(self, result: Any, found: Any, tape: Tape | None) -> bool:
         """Whether one of several results does not depend on traced values."""
@@ -184,6 +187,8 @@ class TwoRuns(Behinds):
         result = self.quietly(numpy)
         after = plain.copy()
         found = self.behind(target)
+        if found is None:
+            self.escape(self.traced_by(operands), name, operands, after)
         if found is None or not self.concerned([target, *operands]):
             return result
         self.watched(target)
@@ -272,7 +277,8 @@ class TwoRuns(Behinds):
             if dtype is None:
                 raise Unmapped
             found = self.assemble(data, dtype)
-            return (found.clone() if isinstance(data, (np.ndarray, Tensor)) else found).reshape(result.shape)
+            whole = isinstance(data, (np.ndarray, Tensor, TracedScalar))
+            return (found.clone() if whole else found).reshape(result.shape)
 
         return self.perform(original.__name__, operands, lambda: result, expression)
 
@@ -280,7 +286,8 @@ class TwoRuns(Behinds):
         """A nested list as one tensor."""
         if isinstance(data, Tensor):
             return data.to(dtype)
-        if isinstance(data, (list, tuple)) and arrays_in(data):
+        data = data.array if isinstance(data, TracedScalar) else data
+        if isinstance(data, (list, tuple, deque)) and arrays_in(data):
             return torch.stack([self.assemble(d, dtype) for d in data])
         if isinstance(data, np.ndarray):
             found = self.tensor(data)
@@ -291,8 +298,9 @@ class TwoRuns(Behinds):
 
     def value_for(self, value: Any) -> Any:
         """A value as torch takes it: tensors for arrays, Python numbers for NumPy's."""
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, (list, tuple, deque)):
             value = self.make(np.array, value) if arrays_in(value) else np.array(value)
+        value = value.array if isinstance(value, TracedScalar) else value
         if isinstance(value, np.ndarray):
             return self.tensor(value)
         return value.item() if isinstance(value, np.generic) else value
@@ -305,6 +313,7 @@ class TwoRuns(Behinds):
 
 def unwrap(found: Any, arrays: Behinds) -> Tensor | None:
     """The tensor in the result of an expression."""
+    found = found.array if isinstance(found, TracedScalar) else found
     if isinstance(found, np.ndarray):
         return arrays.tensor(found)
     found = getattr(found, "tensor", found)

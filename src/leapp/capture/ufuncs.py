@@ -12,6 +12,7 @@ from leapp.capture.extents import Followed
 from leapp.capture.indexing import locate
 from leapp.capture.numpy_table import NUMBERS, NUMPY_UFUNCS, SCIPY_UFUNCS, UFUNCS, Unmapped, accumulated, reduced
 from leapp.capture.plain import arrays_in, as_tensor, from_numpy, given, is_number, torch_dtype, unwrapped
+from leapp.capture.scalars import TracedScalar, number_of
 from leapp.capture.source import where
 from leapp.capture.two_runs import TwoRuns
 
@@ -54,6 +55,20 @@ class Ufuncs(TwoRuns):
         result = self.perform(name, operands, numpy, expression)
         return self.to_tensor(result, wrapping=True) if tensors else result
 
+    def operation(self, ufunc: np.ufunc, number: TracedScalar, name: str, args: tuple[Any, ...]) -> Any:
+        """An operator of a traced number. NumPy has code of its own for it, whose last digit need not be that of the ufunc."""
+        args = tuple(self.make(np.array, v) if isinstance(v, (list, tuple)) and arrays_in(v) else v for v in args)
+        result = self.quietly(lambda: getattr(number_of(number), name)(*unwrapped(args)))
+        operands = arrays_in((number, *args))
+        if result is NotImplemented or not self.concerned(operands):
+            return result
+        inputs = (*args, number) if name.startswith("__r") else (number, *args)
+
+        def expression() -> Any:
+            return self._ufunc_expression(ufunc, "__call__", inputs, {}, ())
+
+        return self.perform(ufunc.__name__, operands, lambda: result, expression)
+
     def _ufunc_expression(
         self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any], outs: tuple[Any, ...]
     ) -> Any:
@@ -91,7 +106,7 @@ class Ufuncs(TwoRuns):
 
     def expand(self, a: Any, dims: int) -> Any:
         """``a`` with so many axes of length one behind its own."""
-        return a[(Ellipsis,) + (None,) * dims]
+        return (a.array if isinstance(a, TracedScalar) else a)[(Ellipsis,) + (None,) * dims]
 
     def _elementwise(
         self, ufunc: np.ufunc, function: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]
@@ -112,7 +127,7 @@ class Ufuncs(TwoRuns):
                 number = np.asarray(value).astype(dtype).item()
                 operands.append(number if ufunc.__name__ in NUMBERS else torch.tensor(number, dtype=wanted))
                 continue
-            t = self.tensors_for(value if isinstance(value, (np.ndarray, Tensor)) else np.asarray(value))
+            t = self.tensors_for(value if isinstance(value, (np.ndarray, Tensor, TracedScalar)) else np.asarray(value))
             operands.append(t if t.dtype == wanted else t.to(wanted))
         if not any(isinstance(v, Tensor) for v in operands):
             raise Unmapped
@@ -139,6 +154,7 @@ class Ufuncs(TwoRuns):
 
     def to_tensor(self, value: Any, wrapping: bool = False) -> Any:
         """A tensor over the memory of a traced array, as ``torch.from_numpy`` or ``Tensor.__array_wrap__`` gives it."""
+        value = value.array if isinstance(value, TracedScalar) else value
         if isinstance(value, np.ndarray) and type(value) is not np.ndarray:
             found = self.behind(value)
             if found is not None and not found.flips:

@@ -69,9 +69,14 @@ class Plan:
         known = self.contract.nodes.get(node)
         if known is None:
             raise UnknownPortError(f"Input {where!r}: there is no node {node!r}; there are {list(self.order)}.")
-        raise UnknownPortError(
-            f"Input {where!r}: node {node!r} has no input {port!r}; it has {[p.name for p in known.inputs]}."
-        )
+        there = [self._callers_name(node, p.name) for p in known.inputs]
+        raise UnknownPortError(f"Input {where!r}: node {node!r} has no input {port!r}; it has {there}.")
+
+    def _callers_name(self, node: str, port: str) -> str:
+        """The name by which a caller knows an input: the one that it was declared with."""
+        name = port.removesuffix("_in")
+        renamed = port != name and self.feedback.get(key(node, port)) == key(node, f"{name}_out")
+        return name if renamed else port
 
     def input_keys(self, node: str) -> tuple[str, ...]:
         """The keys of a node's inputs, in the order its model takes them."""

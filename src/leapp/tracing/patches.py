@@ -16,7 +16,7 @@ from typing import Any
 from leapp.capture.calls import tensors
 from leapp.capture.chance import watched
 from leapp.capture.compiled import SEEN_OTHERWISE, compiled_callables, runtime_methods
-from leapp.capture.crossings import crossings, readers_of_lists
+from leapp.capture.crossings import constructors, crossings, readers_of_lists
 from leapp.capture.hooks import Hooks, supported
 from leapp.capture.noticing import PLAIN_METHODS, make_number, tell_memory
 from leapp.capture.pickling import reduce
@@ -24,6 +24,7 @@ from leapp.capture.plain import arrays_in
 from leapp.capture.recorder import PLAIN, Recorder
 from leapp.capture.replaced import Replacements, Undo, set_names
 from leapp.capture.source import where
+from leapp.capture.standins import StandIn, pickle_by_name, recode, twin
 from leapp.errors import AnnotationError, AnnotationTypeError, TraceError
 
 __all__ = ["FunctionPatch", "Patches", "check_patches"]
@@ -104,7 +105,8 @@ def _apart(recorder: Recorder, name: str, original: Callable[..., Any]) -> Calla
 def _forget_reducer() -> None:
     import torch
 
-    copyreg.dispatch_table.pop(torch.Tensor, None)
+    if copyreg.dispatch_table.get(torch.Tensor) is reduce:
+        del copyreg.dispatch_table[torch.Tensor]
 
 
 @functools.cache
@@ -138,8 +140,6 @@ class Patches:
         """The classes of leapp that run bundles."""
         self._importing = 0
         self._removed = False
-        self._types: list[tuple[Any, str, Any, Any]] = []
-        """Replaced classes, which compiled modules insist on when they are imported: owner, name, class, replacement."""
 
     def install(self) -> None:
         """Put everything in place; nothing stays if one of them fails."""
@@ -171,7 +171,6 @@ class Patches:
     def remove(self) -> None:
         """Put the originals back."""
         self._removed = True
-        self._types.clear()
         while self._undo:
             self._undo.pop()()
         self._restore_new_modules()
@@ -194,7 +193,6 @@ class Patches:
         """Replace functions where they are defined."""
         undo += found.install()
         self._replaced |= found.by_identity
-        self._types += found.types
 
     def _replace_by_name(self, modules: Iterable[ModuleType], undo: list[Undo]) -> None:
         """Replace functions where somebody has imported them by name."""
@@ -248,6 +246,7 @@ class Patches:
 
         arrays.watch = watch
         self._undo.append(lambda: watch(False))
+        self._undo += constructors()
 
     def _follow_imports(self) -> None:
         """Treat modules that are imported during the session as those that were there before."""
@@ -256,9 +255,6 @@ class Patches:
 
         @functools.wraps(original)
         def find_and_load(*args: Any) -> Any:
-            if not self._importing:
-                for owner, name, kind, _ in self._types:
-                    setattr(owner, name, kind)
             self._importing += 1
             try:
                 return original(*args)
@@ -267,8 +263,6 @@ class Patches:
                 if not self._importing and self._removed:
                     self._restore_new_modules()  # the session ended meanwhile
                 elif not self._importing:
-                    for owner, name, _, replacement in self._types:
-                        setattr(owner, name, replacement)
                     self._treat_new_modules()
 
         self._replace(loader, "_find_and_load", find_and_load)
@@ -294,8 +288,12 @@ class Patches:
 
     def _follow_compiled_code(self, modules: Iterable[ModuleType]) -> None:
         """Note which compiled functions read traced arrays."""
+        stand_ins: list[Any] = []
         for owner, made in compiled_callables(modules).items():
             self._undo.append(set_names(owner, made))
+            if isinstance(owner, ModuleType):
+                stand_ins += made.values()
+        self._undo.append(pickle_by_name(stand_ins))
 
     def _follow_threads(self) -> None:
         """Listen to threads that are started, and to work that is handed to a pool."""
@@ -330,10 +328,11 @@ class Patches:
         exporters = ((torch.jit, "trace"), (torch.export, "export"), (sys.modules.get("torch.onnx"), "export"))
         for owner, name in (*exporters, (torch.func, "linearize")):
             if owner is not None:
-                self._replace(owner, name, _apart(recorder, f"{owner.__name__}.{name}()", getattr(owner, name)))
+                export = getattr(owner, name)
+                self._undo.append(recode(export, _apart(recorder, f"{owner.__name__}.{name}()", twin(export))))
 
         forward_ad = torch.autograd.forward_ad
-        make_dual = forward_ad.make_dual
+        make_dual = twin(forward_ad.make_dual)
 
         @functools.wraps(make_dual)
         def refuse(*args: Any, **kwargs: Any) -> Any:
@@ -342,9 +341,9 @@ class Patches:
                     f"node '{recorder.tapes[-1].node}': the forward-mode derivative at {where()} belongs to a level that no "
                     "model has. Use torch.func.jvp() or torch.func.jacfwd()."
                 )
-            return make_dual(*args, **kwargs)  # type: ignore[no-untyped-call]
+            return make_dual(*args, **kwargs)
 
-        self._replace(forward_ad, "make_dual", refuse)
+        self._undo.append(recode(forward_ad.make_dual, refuse))
 
     def _follow_pickling(self) -> None:
         import torch
@@ -352,6 +351,16 @@ class Patches:
         if torch.Tensor not in copyreg.dispatch_table:
             copyreg.pickle(torch.Tensor, reduce)
             self._undo.append(_forget_reducer)
+        original = twin(torch.load)
+
+        @functools.wraps(original)
+        def load(*args: Any, **kwargs: Any) -> Any:
+            found = original(*args, **kwargs)
+            if self._recorder.tapes and self._recorder.installed:
+                self._recorder.ages.read_in(tensors(found))
+            return found
+
+        self._undo.append(recode(torch.load, load))
 
     def _keep_fast_paths(self) -> None:
         """Attention layers ask for torch functions before they use their fused kernels; our own mode must not count."""
@@ -364,7 +373,8 @@ class Patches:
                 return bool(original(args))
             return any(type(a) not in PLAIN for a in args if isinstance(a, torch.Tensor))
 
-        self._replace(torch.overrides, "has_torch_function", has_torch_function)
+        name = "has_torch_function"
+        self._replace(torch.overrides, name, StandIn(has_torch_function, original, "torch.overrides", name))
 
     def _run_compiled_code_eagerly(self) -> None:
         # torch.compile loads dynamo; without it no compiled function can exist, and loading it costs seconds.

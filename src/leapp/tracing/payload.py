@@ -87,18 +87,20 @@ def unpack(values: Sequence[Any]) -> Any:
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether a value is a tensor or array, without importing the library it would come from."""
+    """Whether a value is a tensor, array or number of NumPy, without importing the library it would come from."""
     if type(value) in _leaves:
         return True
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    found = (torch is not None and isinstance(value, torch.Tensor)) or (numpy is not None and isinstance(value, numpy.ndarray))
+    found = (torch is not None and isinstance(value, torch.Tensor)) or (
+        numpy is not None and isinstance(value, (numpy.ndarray, numpy.number, numpy.bool_))
+    )
     if found and type(value).__module__ in ("torch", "numpy"):
         _leaves.add(type(value))
     return found
 
 
 _leaves: set[type] = set()
-"""The classes of tensors and arrays themselves, as far as they have been met."""
+"""The classes of tensors, arrays and numbers themselves, as far as they have been met."""
 
 
 def map_leaves(name: str, value: Any, visit: Callable[[str, Any], Any], other: Callable[[str, Any], None]) -> Any:

@@ -281,7 +281,7 @@ class Session:
     def _tensor(self, leaf: Any, node: NodeTrace, port: str) -> Tensor:
         if isinstance(leaf, Tensor):
             return leaf
-        t = self.recorder.arrays.port(leaf) if isinstance(leaf, np.ndarray) else None
+        t = self.recorder.arrays.port(leaf) if isinstance(leaf, (np.ndarray, np.generic)) else None
         if t is not None:
             return t
         what = f"{type(leaf).__name__} of {leaf.dtype}" if isinstance(leaf, np.ndarray) else type(leaf).__name__

@@ -29,6 +29,16 @@ def _moved(a: Tensor, move: Callable[[Any], Any]) -> Tensor:
     return a.reshape(-1)[places]
 
 
+@expression("clip")
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    low, high = (_given(pair) for pair in ((a_min, min), (a_max, max)))
+    return tnp.clip(a, low, high)  # type: ignore[attr-defined]
+
+
+def _given(values: tuple[Any, ...]) -> Any:
+    return next((v for v in values if v is not None and v is not np._NoValue), None)
+
+
 @expression("delete")
 def _delete(arr: Any, obj: Any, axis: int | None = None) -> Tensor:
     return _moved(tensor(arr), lambda n: np.delete(n, _plain(obj), axis))
@@ -95,17 +105,24 @@ def _pad(array: Any, pad_width: Any, mode: str = "constant", **options: Any) -> 
 
 @expression("reshape")
 def _reshape(a: Any, shape: Any = None, order: str = "C", *, newshape: Any = None, copy: bool | None = None) -> Tensor:
+    shape = newshape if shape is None else shape
+    shape = [shape] if isinstance(shape, int) else list(shape)
+    if order == "F":
+        return _reversed(_reversed(tensor(a)).reshape(shape[::-1]))
     if order != "C":
         raise Unmapped
-    shape = newshape if shape is None else shape
-    return tensor(a).reshape([shape] if isinstance(shape, int) else list(shape))
+    return tensor(a).reshape(shape)
+
+
+def _reversed(a: Tensor) -> Tensor:
+    return a.permute(*range(a.dim())[::-1])
 
 
 @expression("ravel")
 def _ravel(a: Any, order: str = "C") -> Tensor:
-    if order != "C":
+    if order not in ("C", "F"):
         raise Unmapped
-    return tensor(a).reshape(-1)
+    return (_reversed(tensor(a)) if order == "F" else tensor(a)).reshape(-1)
 
 
 @expression("permute_dims")

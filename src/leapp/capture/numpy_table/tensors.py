@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ def floating(x: Tensor) -> Tensor:
 def promoted(*values: Any) -> list[Tensor]:
     """Values as tensors of one dtype."""
     found = [tensor(v) for v in values]
-    dtype = functools.reduce(torch.promote_types, (t.dtype for t in found))
+    dtype = dtype_of(np.result_type(*(str(t.dtype).removeprefix("torch.") for t in found)))
     return [t.to(dtype) for t in found]
 
 

@@ -1,0 +1,195 @@
+"""NumPy numbers that are traced.
+
+Such a number is an object of a class of its own, with an array without axes in it that the session follows. It has what NumPy's
+number of that type has and nothing else, and passes for one with ``isinstance``; what reads its value asks one of its methods.
+A subclass of the number type would be read by C code without being asked.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from leapp.capture.hooks import ORIGINAL, no_sequence
+from leapp.capture.traced import ArrayMethods, TracedNpArray, listening
+
+__all__ = ["TracedScalar", "number_of", "scalar"]
+
+
+class TracedScalar:
+    """A number of NumPy whose calls a session sees."""
+
+    __slots__ = ("__weakref__", "array")
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        kind = number_type(self)
+        return _taken_by_torch(kind) if torch._C._len_torch_function_stack() and listening() is not None else kind
+
+    @property
+    def node(self) -> _Reading:
+        """What torch asks a number of its own for, where it reads one without asking the modes."""
+        if not torch._C._len_torch_function_stack():
+            raise AttributeError(f"'numpy.{number_type(self).__name__}' object has no attribute 'node'")
+        return _Reading(self)
+
+    __array_ufunc__ = ArrayMethods.__array_ufunc__
+    __array_function__ = ArrayMethods.__array_function__
+    __array_priority__ = np.float64.__array_priority__
+
+
+def number_type(number: TracedScalar) -> Any:
+    """The type that a traced number passes for."""
+    return ORIGINAL["dtype"].__get__(number.array).type
+
+
+def number_of(number: TracedScalar) -> Any:
+    """NumPy's own number of the same value."""
+    return ORIGINAL["__getitem__"](ORIGINAL["view"](number.array, np.ndarray), ())
+
+
+def scalar(array: Any) -> Any:
+    """The traced number in a traced array without axes."""
+    return _class_for(ORIGINAL["dtype"].__get__(array).type)(array)
+
+
+def _as_number(result: Any) -> Any:
+    return scalar(result) if type(result) is TracedNpArray and not result.ndim else result
+
+
+class _Reading:
+    """Gives the value of a traced number away, which tells the tape."""
+
+    def __init__(self, number: TracedScalar) -> None:
+        self._number: Any = number
+
+    def is_float(self) -> bool:
+        """Whether the number is one with a fraction."""
+        return issubclass(number_type(self._number), np.floating)
+
+    def is_int(self) -> bool:
+        """Whether the number is a whole one."""
+        return not self.is_float()
+
+    def guard_float(self, file: str, line: int) -> float:
+        """The number as torch reads it."""
+        return float(self._number)
+
+    def guard_int(self, file: str, line: int) -> int:
+        """The number as torch reads it."""
+        return int(self._number)
+
+
+_SYMBOLS = {"f": torch.SymFloat, "i": torch.SymInt, "u": torch.SymInt}
+
+
+@functools.cache
+def _taken_by_torch(kind: Any) -> type:
+    """A number type of NumPy that torch takes for a number of its own.
+
+    Torch reads its arguments before it asks the modes. It knows numbers by their types, but those of its own by ``isinstance``.
+    """
+    symbol = _SYMBOLS.get(np.dtype(kind).kind)
+    return type(kind.__name__, (kind, symbol), {"__module__": kind.__module__}) if symbol else kind
+
+
+# -- what a number has ---------------------------------------------------------------------------------------------------
+
+_UFUNCS: dict[str, np.ufunc] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide, "floordiv": np.floor_divide,
+    "mod": np.remainder, "divmod": np.divmod, "pow": np.power, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "lshift": np.left_shift, "rshift": np.right_shift, "neg": np.negative, "pos": np.positive,
+    "abs": np.absolute, "invert": np.invert, "lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal,
+    "gt": np.greater, "ge": np.greater_equal,
+}  # fmt: skip
+_OPERATORS = {f"__{p}{n}__": ufunc for n, ufunc in _UFUNCS.items() for p in ("", "r")}
+_LIKE_ARRAYS = frozenset({"__getitem__", "__copy__", "__deepcopy__", "__array__"})
+_METADATA = frozenset("shape ndim size itemsize nbytes strides dtype flags base device".split())
+_OF_OBJECTS = frozenset({*dir(object), "__class_getitem__", "__array_wrap__", "__array_priority__"})
+_TEXTS = ("__repr__", "__str__", "__format__", "__hash__", "__reduce__", "__reduce_ex__")
+
+
+@functools.cache
+def _class_for(kind: Any) -> type:
+    """The class of traced numbers that pass for ``kind``."""
+    names = {*dir(kind), *_TEXTS} - (_OF_OBJECTS - _OPERATORS.keys() - {*_TEXTS})
+    made = type(kind.__name__, (TracedScalar,), {"__slots__": (), **{n: _member(kind, n) for n in names}})
+    no_sequence(made)
+    return made
+
+
+def _member(kind: Any, name: str) -> Any:
+    found = getattr(kind, name)
+    if name in _OPERATORS:
+        return _operator(name, _OPERATORS[name])
+    if name in _LIKE_ARRAYS:
+        return _method(name)
+    if name in _METADATA:
+        return property(lambda self: getattr(number_of(self), name))
+    if not callable(found):
+        return property(lambda self: _as_number(getattr(self.array, name)) if name in ORIGINAL else _left(self, name, found))
+    if name.startswith("__") or name not in ORIGINAL or (name in vars(ArrayMethods) and _gives_number(name)):
+        return _leaving(name, found)
+    return _method(name)
+
+
+def _gives_number(name: str) -> bool:
+    """Whether a method of arrays gives their values away."""
+    return name in ("item", "tolist", "tobytes", "tofile", "dump", "dumps", "byteswap")
+
+
+def _leaving(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that gives the number away."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        arrays = listening()
+        if arrays is None:
+            return function(number_of(self), *args, **kwargs)
+        return arrays.through(function, name, self, args, kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _left(number: TracedScalar, name: str, found: Any) -> Any:
+    return _leaving(name, found.__get__)(number)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """A method that arrays have too."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if listening() is None:
+            return getattr(number_of(self), name)(*args, **kwargs)
+        return _as_number(getattr(self.array, name)(*args, **kwargs))
+
+    method.__name__ = name
+    return method
+
+
+def _operator(name: str, ufunc: np.ufunc) -> Callable[..., Any]:
+    """An operator. Beside a tensor it is torch's turn, which takes NumPy's numbers as numbers."""
+    reflected = name.startswith("__r")
+    plain = name.strip("_").removeprefix("r" if reflected else "")
+    forward = getattr(operator, {"and": "and_", "or": "or_"}.get(plain, plain), None)
+
+    def method(self: Any, *args: Any) -> Any:
+        if args and isinstance(args[0], torch.Tensor) and forward is not None:
+            arrays = listening()
+            number = arrays.number(self.array, args[0]) if arrays is not None else number_of(self)
+            return forward(args[0], number) if reflected else forward(number, args[0])
+        arrays = listening()
+        if arrays is None:
+            return getattr(number_of(self), name)(*(number_of(a) if isinstance(a, TracedScalar) else a for a in args))
+        return arrays.operation(ufunc, self, name, args)
+
+    method.__name__ = name
+    return method

@@ -1,0 +1,128 @@
+"""Standing in for the functions of other modules without anybody noticing.
+
+A function written in Python gets other code for a while and stays the object it is. Any other function has a stand-in under its
+name that is equal to it, passes for one of its type, and is pickled as what the name means. Nothing here knows sessions.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import inspect
+import pkgutil
+import warnings
+from collections.abc import Callable, Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+__all__ = ["StandIn", "pickle_by_name", "recode", "twin"]
+
+_TARGET = "what is called"
+
+
+def twin(function: Any) -> Any:
+    """A copy of a function written in Python, to be called while that has other code; any other function as it is."""
+    if type(function) is not FunctionType:
+        return function
+    made = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    functools.update_wrapper(made, function)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def recode(function: Any, made: Callable[..., Any]) -> Callable[[], None]:
+    """Let calls of ``function`` go to ``made``, which must not call it but its twin; give what undoes it."""
+    before, code = function.__code__, _leading_to(function, made)
+    function.__code__ = code
+
+    def undo() -> None:
+        if function.__code__ is code:
+            function.__code__ = before
+
+    return undo
+
+
+def _leading_to(function: FunctionType, made: Callable[..., Any]) -> CodeType:
+    """Code with the parameters of ``function`` that calls ``made``."""
+    signature = inspect.signature(function, follow_wrapped=False)
+    names = {p.name: inspect.Parameter(p.name, p.kind) for p in signature.parameters.values()}
+    stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    given = [
+        f"{n}={n}" if p.kind is p.KEYWORD_ONLY else stars.get(p.kind, "") + n
+        for n, p in names.items()
+    ]  # fmt: skip
+    source = f"def call{inspect.Signature(list(names.values()))}: return {_TARGET!r}({', '.join(given)})"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a text is called, which it is not
+        module = compile(source, __file__, "exec", dont_inherit=True)
+    code: CodeType = next(c for c in module.co_consts if isinstance(c, CodeType))
+    consts = tuple(made if c == _TARGET else c for c in code.co_consts)
+    return code.replace(co_consts=consts, co_freevars=function.__code__.co_freevars, co_name=function.__code__.co_name)
+
+
+class StandIn(functools.partial):  # type: ignore[type-arg]
+    """Stands in for a function. Calling it costs no frame of its own."""
+
+    def __new__(cls, made: Callable[..., Any], original: Any, module: str, name: str) -> StandIn:
+        """Make ``made`` pass for ``original``, which is ``name`` in ``module``."""
+        self = super().__new__(cls, made)
+        functools.update_wrapper(self, original, updated=())
+        vars(self).update(__place__=f"{module}:{name}", **{k: v for k, v in vars(made).items() if k != "__wrapped__"})
+        return self
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(vars(self)["__wrapped__"])
+
+    def __eq__(self, other: object) -> bool:
+        mine = vars(self)["__wrapped__"]
+        return other is self or bool(mine == (vars(other)["__wrapped__"] if isinstance(other, StandIn) else other))
+
+    def __hash__(self) -> int:
+        return hash(vars(self)["__wrapped__"])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["__wrapped__"], name)
+
+    def __repr__(self) -> str:
+        return repr(vars(self)["__wrapped__"])
+
+    def __copy__(self) -> StandIn:
+        return self
+
+    def __deepcopy__(self, _: Any) -> StandIn:
+        return self
+
+    def __reduce__(self) -> Any:
+        return _reduce({id(self.__wrapped__): self.__place__}, None, self.__wrapped__)
+
+
+def pickle_by_name(stand_ins: Sequence[Any]) -> Callable[[], None]:
+    """Let those whom others stand in for be pickled by their names, as ever; give what undoes it."""
+    places = {id(s.__wrapped__): s.__place__ for s in stand_ins}
+    table = copyreg.dispatch_table
+    added = {
+        kind: functools.partial(_reduce, places, table.get(kind))
+        for kind in {type(s.__wrapped__) for s in stand_ins}
+        if kind is not FunctionType
+    }
+    before = {kind: table.get(kind) for kind in added}
+    table.update(added)
+
+    def undo() -> None:
+        for kind in [k for k, made in added.items() if table.get(k) is made]:
+            old = before[kind]
+            if old is None:
+                del table[kind]
+            else:
+                table[kind] = old
+
+    return undo
+
+
+def _reduce(places: dict[int, str], before: Callable[[Any], Any] | None, function: Any) -> Any:
+    reduced = before(function) if before is not None else function.__reduce_ex__(4)
+    place = places.get(id(function)) if isinstance(reduced, str) else None  # pickle would look for the very object there
+    return reduced if place is None else (pkgutil.resolve_name, (place,))
