@@ -770,6 +770,9 @@ class State(NamedTuple):
 
 row("clip_by_keyword", lambda x: np.clip(x, a_min=-0.5, a_max=0.5) + np.clip(x, a_min=None, a_max=1.0) + np.clip(x[0], a_min=0, a_max=None), N34)
 row("clip_partial", lambda x: np.array(list(map(partial(np.clip, a_min=-1, a_max=1), x))), N4)
+row("average_whole_weights", lambda x: [np.average(x, weights=[3, 1, 2], axis=0), np.average(x[0], weights=[1, 2, 3, 4]), np.average(x, 1)], N34)
+row("corrcoef_of_two", lambda x, y: [np.corrcoef(x[0], y[0]), np.cov(x, y), np.corrcoef(x, y, rowvar=False)], N34, N34)
+row("numbers_in_a_row", lambda x: np.r_[x[0], x[1:3], 0, x[3] * 2], N4)
 row("polyval_whole_numbers", lambda x: np.polyval([1, 2, 3], x), N4)
 row("reshape_by_columns", lambda x: [x.reshape(4, 3, order="F"), np.reshape(x, (2, 6), order="F") * 2, x.flatten("F"), x.ravel(order="F")], N34)
 

@@ -41,6 +41,10 @@ class TracedScalar:
             raise AttributeError(f"'numpy.{number_type(self).__name__}' object has no attribute 'node'")
         return _Reading(self)
 
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        """The array that NumPy goes on with where it takes numbers for arrays without axes."""
+        return self.array.astype(dtype or self.array.dtype, copy=bool(copy))
+
     __array_ufunc__ = ArrayMethods.__array_ufunc__
     __array_function__ = ArrayMethods.__array_function__
     __array_priority__ = np.float64.__array_priority__
@@ -111,9 +115,12 @@ _UFUNCS: dict[str, np.ufunc] = {
     "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
 _OPERATORS = {f"__{p}{n}__": ufunc for n, ufunc in _UFUNCS.items() for p in ("", "r")}
-_LIKE_ARRAYS = frozenset({"__getitem__", "__copy__", "__deepcopy__", "__array__"})
+_LIKE_ARRAYS = frozenset({"__getitem__", "__copy__", "__deepcopy__"})
 _METADATA = frozenset("shape ndim size itemsize nbytes strides dtype flags base device".split())
-_OF_OBJECTS = frozenset({*dir(object), "__class_getitem__", "__array_wrap__", "__array_priority__"})
+# NumPy would ask for the memory before it asks for the array.
+_OF_OBJECTS = frozenset(
+    {*dir(object), *dir(TracedScalar), "__class_getitem__", "__array_wrap__", "__array_struct__", "__array_interface__"}
+)
 _TEXTS = ("__repr__", "__str__", "__format__", "__hash__", "__reduce__", "__reduce_ex__")
 
 

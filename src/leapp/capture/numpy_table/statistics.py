@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from leapp.capture.numpy_table.table import Expression, Unmapped, expression
-from leapp.capture.numpy_table.tensors import axes_of, floating, tensor
+from leapp.capture.numpy_table.tensors import axes_of, floating, promoted, tensor
 
 Tensor = torch.Tensor
 
@@ -99,14 +99,27 @@ def _cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: None = None,
     aweights: None = None, *, dtype: Any = None,
 ) -> Any:  # fmt: skip
-    m = tensor(m)
-    if y is not None or fweights is not None or aweights is not None or dtype is not None or m.dim() > 2:
+    given = [tensor(v) for v in (m, y) if v is not None]
+    if fweights is not None or aweights is not None or dtype is not None or any(v.dim() > 2 for v in given):
         raise Unmapped
-    m = m.to(torch.promote_types(m.dtype, torch.float64))
-    rows = m.reshape(1, -1) if m.dim() < 2 else m if rowvar else m.mT
+    given = [v.to(torch.promote_types(v.dtype, torch.float64)) for v in given]
+    rows = torch.cat([v.reshape(1, -1) if v.dim() < 2 else v if rowvar else v.mT for v in given])
     rows = rows - torch.mean(rows, 1, keepdim=True)
     found = torch.matmul(rows, torch.conj_physical(rows).mT) / (rows.shape[1] - (int(not bias) if ddof is None else ddof))
     return found.squeeze()
+
+
+@expression("average")
+def _average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False) -> Any:
+    a, w = floating(tensor(a)), None if weights is None else tensor(weights)
+    if returned or (w is not None and w.shape != a.shape and (axis is None or w.dim() != 1)):
+        raise Unmapped
+    if w is None:
+        return torch.mean(a) if axis is None else torch.mean(a, axis)
+    if w.shape != a.shape:
+        w = w.reshape([-1 if d == axis % a.dim() else 1 for d in range(a.dim())]).expand_as(a)
+    a, w = promoted(a, w)
+    return (a * w).sum() / w.sum() if axis is None else (a * w).sum(axis) / w.sum(axis)
 
 
 @expression("corrcoef")
