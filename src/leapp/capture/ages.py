@@ -61,15 +61,15 @@ class Ages:
         if first == cdata:
             self._made_of.pop(cdata, None)
 
-    def lender(self, t: Tensor) -> weakref.ref[Any] | None:
-        """The array whose memory ``t`` lies over, if it is older than the open nodes."""
-        found = self._lent.get(_storage(t))
-        return None if found is None else found[1]
+    def origins_and_lender(self, t: Tensor) -> tuple[frozenset[int], weakref.ref[Any] | None]:
+        """The old memories that went into what ``t`` holds, and the array over whose memory it lies, if that is one."""
+        cdata = _storage(t)
+        memory, lender = self._lent.get(cdata, (cdata, None))
+        return self._made_of.get(memory, frozenset({memory})), lender
 
     def origins(self, t: Tensor) -> frozenset[int]:
         """The old memories that went into what ``t`` holds."""
-        cdata = self._memory(t)
-        return self._made_of.get(cdata, frozenset({cdata}))
+        return self.origins_and_lender(t)[0]
 
     def is_fresh(self, t: Tensor) -> bool:
         """Whether nothing of what ``t`` holds is older than the open nodes."""

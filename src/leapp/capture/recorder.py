@@ -293,11 +293,12 @@ class Recorder:
         return self.record(tape, func, kind, args, kwargs, leaves)
 
     def plain(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``called`` for most calls, cheaper: a new tensor from numbers and from tensors that the one open node knows."""
+        """``called`` for most calls, cheaper: a new tensor from numbers, and from tensors of which the open node knows one."""
         tape = self.tapes[0]
         known = tape.known
         recorded: list[Any] = []
         found: list[Ref] = []
+        unknown: list[int] = []
         try:
             for a in args:
                 if type(a) in ATOMS:  # the two common cases once more: calling _looked_up() would cost as much again
@@ -305,13 +306,20 @@ class Recorder:
                 elif (ref := known.get(id(a))) is not None and ref.tensor() is a:
                     recorded.append(ref)
                     found.append(ref)
+                elif type(a) in PLAIN:
+                    unknown.append(len(recorded))
+                    recorded.append(a)
                 else:
                     recorded.append(_looked_up(a, known, found))
             named = {k: _looked_up(v, known, found) for k, v in kwargs.items()} if kwargs else kwargs
         except _UnknownError:
             return self.called(func, kind, args, kwargs, whole=True)
-        if not found or (len(found) > 1 and kind.may_mask):
+        others = len(found) + len(unknown) > 1
+        if not found or (others and kind.may_mask) or (unknown and (kind.hidden_writes or self.arrays.seen)):
             return self.called(func, kind, args, kwargs, whole=True)
+        for i in unknown:
+            recorded[i] = ref = tape.find(recorded[i]) or self.constant(tape, recorded[i])
+            found.append(ref)
         held = _versions(found) if kind.hidden_writes else ()
         out = func(*args, **kwargs)
         targets = [t for t, version in held if t._version != version] if held else ()
@@ -332,7 +340,7 @@ class Recorder:
         for t in targets:
             if not _is_known(known, t) and not tape.owns(t):
                 self.published.written(t, kind.name)
-                tape.adopt(t, self.ages.origins(t), self.ages.lender(t))
+                tape.adopt(t, *self.ages.origins_and_lender(t))
                 self.arrays.exposed(t)
                 self.ages.written(t)
         refs: dict[int, Ref] = {}
@@ -428,7 +436,7 @@ class Recorder:
         ref = tape.constant(t)
         constant = tape.constants[ref.slot]
         born = self.random.get(id(t))
-        constant.origins, constant.lender = self.ages.origins(t), self.ages.lender(t)
+        constant.origins, constant.lender = self.ages.origins_and_lender(t)
         constant.random = born is not None and born() is t and not isinstance(t, torch.nn.Parameter)
         if source is not None:
             constant.undeclared = f"{source.node}/{source.port}"
