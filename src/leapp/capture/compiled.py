@@ -98,7 +98,8 @@ def runtime_methods(followed: set[type]) -> list[tuple[type, dict[str, Any]]]:
 @functools.cache
 def _readers(module: ModuleType) -> list[tuple[type, dict[str, Any]]]:
     kinds = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
-    return [(kind, {n: running(v, f"{kind.__name__}.{n}") for n, v in vars(kind).items() if _runs(n, v)}) for kind in kinds]
+    found = [(kind, {n: running(v, f"{kind.__name__}.{n}") for n, v in vars(kind).items() if _runs(n, v)}) for kind in kinds]
+    return [(kind, methods) for kind, methods in found if methods]
 
 
 def _runs(name: str, value: Any) -> bool:

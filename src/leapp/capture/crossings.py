@@ -25,7 +25,7 @@ from leapp.capture.arrays import Arrays
 from leapp.capture.calls import ATOMS
 from leapp.capture.chance import CLOCKS
 from leapp.capture.compiled import insisting, insisting_classes, reading, running
-from leapp.capture.hooks import set_attributes, set_constructor, supported
+from leapp.capture.hooks import Constructor, set_attributes, supported
 from leapp.capture.noticing import notice
 from leapp.capture.numpy_table import SEQUENCES
 from leapp.capture.plain import arrays_in, bare_view
@@ -72,19 +72,17 @@ def constructors() -> list[Callable[[], None]]:
     """Follow what classes written in C read when an instance is made, and give what undoes it."""
     if not supported():
         return []
-    undo = [
-        set_constructor(np.nditer, "__init__", lambda init: reading(init, "np.nditer")),
-        set_constructor(np.broadcast, "__new__", lambda new: reading(new, "np.broadcast")),
-    ]
-    for kind, methods in _insisting_classes():
-        undo.append(set_attributes(kind, methods))
-        undo.append(set_constructor(kind, "__new__", functools.partial(insisting, name=kind.__name__)))
-    return undo
+    classes, made = _constructors()
+    return [*(set_attributes(kind, methods) for kind, methods in classes), *(constructor.install() for constructor in made)]
 
 
 @functools.cache
-def _insisting_classes() -> list[tuple[type, dict[str, Any]]]:
-    return list(insisting_classes((datetime, decimal)))
+def _constructors() -> tuple[list[tuple[type, dict[str, Any]]], list[Constructor]]:
+    classes = list(insisting_classes((datetime, decimal)))
+    made = [Constructor(kind, "__new__", functools.partial(insisting, name=kind.__name__)) for kind, _ in classes]
+    made.append(Constructor(np.nditer, "__init__", lambda init: reading(init, "np.nditer")))
+    made.append(Constructor(np.broadcast, "__new__", lambda new: reading(new, "np.broadcast")))
+    return classes, made
 
 
 def _maker(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,8 +23,8 @@ import numpy as np
 from leapp.capture.standins import StandIn
 
 __all__ = [
-    "NUMBER_TYPES", "OPERATORS", "ORIGINAL", "Hooks", "change_class", "make_type", "new_number", "no_sequence",
-    "set_attributes", "set_constructor", "supported", "watch_buffer",
+    "NUMBER_TYPES", "OPERATORS", "ORIGINAL", "Constructor", "Hooks", "change_class", "make_type", "new_number", "no_sequence",
+    "set_attributes", "supported", "watch_buffer",
 ]  # fmt: skip
 
 # Of CPython's PyObject, PyTypeObject and PyMappingMethods: the same in every release since 3.8, without free threading.
@@ -101,28 +101,32 @@ _CONSTRUCTORS: dict[str, tuple[int, Any]] = {"__new__": (_TP_NEW, _New), "__init
 _NEW = {t: _New(_word(id(t) + _TP_NEW).value or 0) for t in NUMBER_TYPES} if supported() else {}
 
 
-def set_constructor(
-    kind: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Callable[[], None]:
-    """Replace ``__new__`` or ``__init__`` of a class written in C by what ``make`` makes of it; give what undoes it."""
-    offset, prototype = _CONSTRUCTORS[name]
-    slot = _word(id(kind) + offset)
-    before = slot.value
-    original = prototype(before or 0)
+class Constructor:
+    """``__new__`` or ``__init__`` of a class written in C, and what ``make`` makes of it."""
 
-    def construct(first: Any, *args: Any, **kwargs: Any) -> Any:
-        made = original(first, args, id(kwargs) if kwargs else None)
-        return made if name == "__new__" else None
+    def __init__(self, kind: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        offset, prototype = _CONSTRUCTORS[name]
+        self._kind, self._slot = kind, _word(id(kind) + offset)
+        original = prototype(self._slot.value or 0)
 
-    made = make(construct)
-    undo = set_attributes(kind, {name: _standing_in(kind, name, made)})
-    slot.value = _word(id(_Dispatching) + offset).value
+        def construct(first: Any, *args: Any, **kwargs: Any) -> Any:
+            made = original(first, args, id(kwargs) if kwargs else None)
+            return made if name == "__new__" else None
 
-    def put_back() -> None:
-        slot.value = before
-        undo()
+        self._attributes = {name: _standing_in(kind, name, make(construct))}
+        self._python = _word(id(_Dispatching) + offset).value
 
-    return put_back
+    def install(self) -> Callable[[], None]:
+        """Replace it; give what undoes it."""
+        slot, before = self._slot, self._slot.value
+        undo = set_attributes(self._kind, self._attributes)
+        slot.value = self._python
+
+        def put_back() -> None:
+            slot.value = before
+            undo()
+
+        return put_back
 
 
 class _Method(StandIn):
@@ -281,7 +285,18 @@ _VIEW_SLOTS = ((_TP_AS_MAPPING, _SUBSCRIPT), (None, _TP_ITER), (None, _TP_RICHCO
 
 def _watch_views(tell: Callable[[Any], None]) -> Iterator[Callable[[], None]]:
     """Call ``tell`` with each ``memoryview`` that is read, until undone."""
+    yield set_attributes(memoryview, _view_methods(tell))
+    yield watch_buffer(memoryview, tell)
+    for table, slot in _VIEW_SLOTS:
+        start, python = (id(k) if table is None else _word(id(k) + table).value or 0 for k in (memoryview, _Dispatching))
+        word = _word(start + slot)
+        if word.value:
+            yield functools.partial(setattr, word, "value", word.value)
+            word.value = _word(python + slot).value
 
+
+@functools.cache
+def _view_methods(tell: Callable[[Any], None]) -> dict[str, Callable[..., Any]]:
     def telling(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -290,14 +305,7 @@ def _watch_views(tell: Callable[[Any], None]) -> Iterator[Callable[[], None]]:
 
         return method
 
-    yield set_attributes(memoryview, {n: telling(original) for n, original in _VIEW_METHODS.items()})
-    yield watch_buffer(memoryview, tell)
-    for table, slot in _VIEW_SLOTS:
-        start, python = (id(k) if table is None else _word(id(k) + table).value or 0 for k in (memoryview, _Dispatching))
-        word = _word(start + slot)
-        if word.value:
-            yield functools.partial(setattr, word, "value", word.value)
-            word.value = _word(python + slot).value
+    return {name: telling(original) for name, original in _VIEW_METHODS.items()}
 
 
 class Hooks:
@@ -328,16 +336,18 @@ class Hooks:
         self._undo.append(self._put_attributes_back)
         self._undo.append(watch_buffer(np.ndarray, self._tell))
         self._undo += _watch_views(self._tell)
-        slots = _redirected(tuple(_kinds(np.ndarray)))
+        kinds = tuple(_kinds(np.ndarray))
+        sizes = [len(vars(kind)) for kind in kinds]
+        slots = _redirected(kinds)
         for slot in slots:
             slot.word.value = slot.python
 
         def put_back() -> None:
             for slot in slots:
                 slot.word.value = slot.original
-            for kind in list(_kinds(np.ndarray))[1:]:
-                for name in _METHODS.intersection(vars(kind)):
-                    setattr(kind, name, vars(kind)[name])  # its slot goes by this
+            for kind, size in zip(kinds[1:], sizes[1:], strict=True):
+                for name in _METHODS.intersection(vars(kind)) if len(vars(kind)) != size else ():
+                    setattr(kind, name, vars(kind)[name])  # set meanwhile, and its slot goes by it
 
         self._undo.append(put_back)
 

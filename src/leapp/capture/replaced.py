@@ -12,7 +12,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from leapp.capture.hooks import set_attributes
-from leapp.capture.standins import StandIn, pickle_by_name, recode
+from leapp.capture.standins import Recoded, StandIn, pickle_by_name
 
 __all__ = ["Replacements", "Undo", "made_once", "set_names"]
 
@@ -26,7 +26,7 @@ class Replacements:
         self._owners: dict[int, tuple[Any, dict[str, Any], dict[str, Any]]] = {}
         self.by_identity: dict[int, Any] = {}
         """The replacements of functions of modules, by the identity of what they replace and by their own."""
-        self._recoded: list[tuple[Any, Callable[..., Any]]] = []
+        self._recoded: list[Recoded] = []
         self._stand_ins: list[Any] = []
         for owner, name, made in found:
             _, new, old = self._owners.setdefault(id(owner), (owner, {}, {}))
@@ -34,7 +34,7 @@ class Replacements:
             if not isinstance(owner, ModuleType):
                 new[name] = made
             elif type(original) is FunctionType:
-                self._recoded.append((original, made))
+                self._recoded.append(Recoded(original, made))
             else:
                 made = made if hasattr(made, "__place__") else StandIn(made, original, owner.__name__, name)
                 self._stand_ins.append(made)
@@ -47,7 +47,7 @@ class Replacements:
     def install(self) -> list[Undo]:
         """Put them in place, and give what puts the originals back."""
         undo = [set_names(owner, new) for owner, new, _ in self._owners.values()]
-        undo += [recode(original, made) for original, made in self._recoded]
+        undo += [recoded.install() for recoded in self._recoded]
         return [*undo, pickle_by_name(self._stand_ins)]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
-__all__ = ["StandIn", "pickle_by_name", "recode", "twin"]
+__all__ = ["Recoded", "StandIn", "pickle_by_name", "twin"]
 
 _TARGET = "what is called"
 
@@ -32,16 +32,22 @@ def twin(function: Any) -> Any:
     return made
 
 
-def recode(function: Any, made: Callable[..., Any]) -> Callable[[], None]:
-    """Let calls of ``function`` go to ``made``, which must not call it but its twin; give what undoes it."""
-    before, code = function.__code__, _leading_to(function, made)
-    function.__code__ = code
+class Recoded:
+    """Lets calls of ``function`` go to ``made``, which must not call it but its twin."""
 
-    def undo() -> None:
-        if function.__code__ is code:
-            function.__code__ = before
+    def __init__(self, function: Any, made: Callable[..., Any]) -> None:
+        self._function, self._code = function, _leading_to(function, made)
 
-    return undo
+    def install(self) -> Callable[[], None]:
+        """Give the function its other code; give what undoes it."""
+        function, code, before = self._function, self._code, self._function.__code__
+        function.__code__ = code
+
+        def undo() -> None:
+            if function.__code__ is code:
+                function.__code__ = before
+
+        return undo
 
 
 def _leading_to(function: FunctionType, made: Callable[..., Any]) -> CodeType:

@@ -6,9 +6,7 @@ import copyreg
 import functools
 import importlib
 import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -21,11 +19,11 @@ from leapp.capture.hooks import Hooks, supported
 from leapp.capture.noticing import PLAIN_METHODS, make_number, tell_memory
 from leapp.capture.pickling import reduce
 from leapp.capture.plain import arrays_in
-from leapp.capture.recorder import PLAIN, Recorder
+from leapp.capture.recorder import Recorder
 from leapp.capture.replaced import Replacements, Undo, set_names
-from leapp.capture.source import where
-from leapp.capture.standins import StandIn, pickle_by_name, recode, twin
-from leapp.errors import AnnotationError, AnnotationTypeError, TraceError
+from leapp.capture.standins import pickle_by_name
+from leapp.errors import AnnotationError, AnnotationTypeError
+from leapp.tracing.around import around, onnx_exporter
 
 __all__ = ["FunctionPatch", "Patches", "check_patches"]
 
@@ -83,25 +81,6 @@ def _check(patch: Any) -> None:
         raise AnnotationTypeError("FunctionPatch: replacement is not callable.")
 
 
-def _apart(recorder: Recorder, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def export(*args: Any, **kwargs: Any) -> Any:
-        if not recorder.installed:
-            return original(*args, **kwargs)
-        if recorder.tapes:
-            raise TraceError(
-                f"node '{recorder.tapes[-1].node}': {name} at {where()} follows calls as the open node does, and neither can "
-                "see through the other. Export before annotate.input_tensors(); what it gives may be called inside the node."
-            )
-        recorder.remove()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            recorder.listen()
-
-    return export
-
-
 def _forget_reducer() -> None:
     import torch
 
@@ -147,10 +126,10 @@ class Patches:
             self._before = dict(sys.modules)
             self._follow_imports()
             self._run_compiled_code_eagerly()
-            self._keep_fast_paths()
             self._follow_pickling()
-            self._follow_threads()
-            self._keep_exporters_apart()
+            self._replace_all(around(), self._undo)
+            if "torch.onnx" in sys.modules:
+                self._replace_all(onnx_exporter(), self._undo)
             self._foreign = _foreign(self._before)
             # First, while the modules are as they were found the last time.
             if self._follow_arrays:
@@ -295,86 +274,12 @@ class Patches:
                 stand_ins += made.values()
         self._undo.append(pickle_by_name(stand_ins))
 
-    def _follow_threads(self) -> None:
-        """Listen to threads that are started, and to work that is handed to a pool."""
-        recorder = self._recorder
-
-        def listened(function: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(function)
-            def run(*args: Any, **kwargs: Any) -> Any:
-                with recorder.other_thread():
-                    return function(*args, **kwargs)
-
-            return run
-
-        start_thread, submit_work = threading.Thread.start, ThreadPoolExecutor.submit
-
-        def start(thread: threading.Thread) -> None:
-            thread.run = listened(thread.run)  # type: ignore[method-assign]
-            start_thread(thread)
-
-        def submit(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-            return submit_work(pool, listened(function), *args, **kwargs)
-
-        self._replace(threading.Thread, "start", start)
-        self._replace(ThreadPoolExecutor, "submit", submit)
-
-    def _keep_exporters_apart(self) -> None:
-        """Torch's own exporters follow calls as a node does. Between nodes they run unseen; inside one they are refused."""
-        import torch
-
-        recorder = self._recorder
-        # torch.onnx loads slowly, and comes down to torch.export anyway.
-        exporters = ((torch.jit, "trace"), (torch.export, "export"), (sys.modules.get("torch.onnx"), "export"))
-        for owner, name in (*exporters, (torch.func, "linearize")):
-            if owner is not None:
-                export = getattr(owner, name)
-                self._undo.append(recode(export, _apart(recorder, f"{owner.__name__}.{name}()", twin(export))))
-
-        forward_ad = torch.autograd.forward_ad
-        make_dual = twin(forward_ad.make_dual)
-
-        @functools.wraps(make_dual)
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            if recorder.tapes and recorder.installed and torch._C._functorch.peek_interpreter_stack() is None:
-                raise TraceError(
-                    f"node '{recorder.tapes[-1].node}': the forward-mode derivative at {where()} belongs to a level that no "
-                    "model has. Use torch.func.jvp() or torch.func.jacfwd()."
-                )
-            return make_dual(*args, **kwargs)
-
-        self._undo.append(recode(forward_ad.make_dual, refuse))
-
     def _follow_pickling(self) -> None:
         import torch
 
         if torch.Tensor not in copyreg.dispatch_table:
             copyreg.pickle(torch.Tensor, reduce)
             self._undo.append(_forget_reducer)
-        original = twin(torch.load)
-
-        @functools.wraps(original)
-        def load(*args: Any, **kwargs: Any) -> Any:
-            found = original(*args, **kwargs)
-            if self._recorder.tapes and self._recorder.installed:
-                self._recorder.ages.read_in(tensors(found))
-            return found
-
-        self._undo.append(recode(torch.load, load))
-
-    def _keep_fast_paths(self) -> None:
-        """Attention layers ask for torch functions before they use their fused kernels; our own mode must not count."""
-        import torch
-
-        original = torch.overrides.has_torch_function
-
-        def has_torch_function(args: Iterable[Any]) -> bool:
-            if torch._C._len_torch_function_stack() != 1 or not self._recorder.installed:
-                return bool(original(args))
-            return any(type(a) not in PLAIN for a in args if isinstance(a, torch.Tensor))
-
-        name = "has_torch_function"
-        self._replace(torch.overrides, name, StandIn(has_torch_function, original, "torch.overrides", name))
 
     def _run_compiled_code_eagerly(self) -> None:
         # torch.compile loads dynamo; without it no compiled function can exist, and loading it costs seconds.

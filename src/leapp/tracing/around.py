@@ -1,0 +1,138 @@
+"""Functions of torch and of the standard library that run in another way while a session is open.
+
+Exporters follow calls as a node does. New threads are listened to. Layers keep their fused kernels. What is loaded from a file
+is no older than the node.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from leapp.capture.calls import tensors
+from leapp.capture.recorder import PLAIN, Recorder
+from leapp.capture.replaced import made_once
+from leapp.capture.source import where
+from leapp.capture.standins import twin
+from leapp.errors import TraceError
+
+__all__ = ["around", "onnx_exporter"]
+
+
+@made_once
+def around() -> Iterator[tuple[Any, str, Any]]:
+    """Owner, name and replacement."""
+    for owner, name in ((torch.jit, "trace"), (torch.export, "export"), (torch.func, "linearize")):
+        yield owner, name, _apart(f"{owner.__name__}.{name}()", twin(getattr(owner, name)))
+    yield torch.autograd.forward_ad, "make_dual", _refused(twin(torch.autograd.forward_ad.make_dual))
+    yield torch, "load", _read_in(twin(torch.load))
+    yield torch.overrides, "has_torch_function", _uncounted(torch.overrides.has_torch_function)
+    yield threading.Thread, "start", _started(threading.Thread.start)
+    yield ThreadPoolExecutor, "submit", _submitted(ThreadPoolExecutor.submit)
+
+
+@made_once
+def onnx_exporter() -> Iterator[tuple[Any, str, Any]]:
+    """The same for what loads slowly, and comes down to ``torch.export`` anyway."""
+    yield torch.onnx, "export", _apart("torch.onnx.export()", twin(torch.onnx.export))
+
+
+def _listening() -> Recorder | None:
+    recorder = Recorder.current
+    return recorder if recorder is not None and recorder.installed else None
+
+
+def _apart(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Between nodes an exporter runs unseen; inside one it is refused."""
+
+    @functools.wraps(original)
+    def export(*args: Any, **kwargs: Any) -> Any:
+        recorder = _listening()
+        if recorder is None:
+            return original(*args, **kwargs)
+        if recorder.tapes:
+            raise TraceError(
+                f"node '{recorder.tapes[-1].node}': {name} at {where()} follows calls as the open node does, and neither can "
+                "see through the other. Export before annotate.input_tensors(); what it gives may be called inside the node."
+            )
+        recorder.remove()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            recorder.listen()
+
+    return export
+
+
+def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make_dual(*args: Any, **kwargs: Any) -> Any:
+        recorder = _listening()
+        if recorder is not None and recorder.tapes and torch._C._functorch.peek_interpreter_stack() is None:
+            raise TraceError(
+                f"node '{recorder.tapes[-1].node}': the forward-mode derivative at {where()} belongs to a level that no "
+                "model has. Use torch.func.jvp() or torch.func.jacfwd()."
+            )
+        return original(*args, **kwargs)
+
+    return make_dual
+
+
+def _read_in(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        recorder = _listening()
+        if recorder is not None and recorder.tapes:
+            recorder.ages.read_in(tensors(found))
+        return found
+
+    return load
+
+
+def _uncounted(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Attention layers ask for torch functions before they use their fused kernels; our own mode must not count."""
+
+    def has_torch_function(args: Iterable[Any]) -> bool:
+        if torch._C._len_torch_function_stack() != 1 or _listening() is None:
+            return bool(original(args))
+        return any(type(a) not in PLAIN for a in args if isinstance(a, torch.Tensor))
+
+    return has_torch_function
+
+
+def _listened(function: Callable[..., Any]) -> Callable[..., Any]:
+    recorder = Recorder.current
+    if recorder is None:
+        return function
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with recorder.other_thread():
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _started(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(thread: threading.Thread) -> None:
+        thread.run = _listened(thread.run)  # type: ignore[method-assign]
+        original(thread)
+
+    return start
+
+
+def _submitted(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Work that is handed to a pool, whose threads may be older."""
+
+    @functools.wraps(original)
+    def submit(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return original(pool, _listened(function), *args, **kwargs)
+
+    return submit
