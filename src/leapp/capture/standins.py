@@ -52,12 +52,6 @@ class Recoded:
 
 def _leading_to(function: FunctionType, made: Callable[..., Any]) -> CodeType:
     """Code with the parameters of ``function`` that calls ``made``."""
-    code = _template(function)
-    return code.replace(co_consts=tuple(made if c == _TARGET else c for c in code.co_consts))
-
-
-@functools.cache
-def _template(function: FunctionType) -> CodeType:
     signature = inspect.signature(function, follow_wrapped=False)
     names = {p.name: inspect.Parameter(p.name, p.kind) for p in signature.parameters.values()}
     stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
@@ -70,7 +64,8 @@ def _template(function: FunctionType) -> CodeType:
         warnings.simplefilter("ignore")  # that a text is called, which it is not
         module = compile(source, __file__, "exec", dont_inherit=True)
     code: CodeType = next(c for c in module.co_consts if isinstance(c, CodeType))
-    return code.replace(co_freevars=function.__code__.co_freevars, co_name=function.__code__.co_name)
+    consts = tuple(made if c == _TARGET else c for c in code.co_consts)
+    return code.replace(co_consts=consts, co_freevars=function.__code__.co_freevars, co_name=function.__code__.co_name)
 
 
 class StandIn(functools.partial):  # type: ignore[type-arg]
