@@ -221,7 +221,7 @@ class Compiled:
 
 def test_methods_added_to_a_class_later_are_seen(tmp_path: Path) -> None:
     """A class that was looked at in an earlier session has a compiled method now."""
-    from leapp.capture import compiled
+    from leapp.capture.numpy import compiled
 
     Compiled.__module__ = "elsewhere"
     assert list(compiled._methods(Compiled)) == []

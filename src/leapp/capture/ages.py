@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.births import Births
 from leapp.capture.calls import Kind
+from leapp.capture.numpy.births import Births
 
 __all__ = ["Ages"]
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.compiled import insisting
+from leapp.capture.numpy.compiled import insisting
 from leapp.capture.recorder import Recorder
-from leapp.capture.replaced import made_once
+from leapp.capture.replacing.names import made_once
 from leapp.capture.source import is_library, where
 from leapp.capture.tape import Escape
 

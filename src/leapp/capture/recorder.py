@@ -22,11 +22,11 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leapp.capture.ages import Ages
-from leapp.capture.arrays import Arrays
 from leapp.capture.batch import Follower
 from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
 from leapp.capture.extents import Number, bare, numbers
-from leapp.capture.plain import address
+from leapp.capture.numpy.arrays import Arrays
+from leapp.capture.numpy.plain import address
 from leapp.capture.provenance import Provenance, Published
 from leapp.capture.regions import geometry, lent_memory
 from leapp.capture.rewrites import CONSTRUCTORS, REWRITES

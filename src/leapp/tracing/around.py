@@ -16,9 +16,9 @@ import torch
 
 from leapp.capture.calls import tensors
 from leapp.capture.recorder import PLAIN, Recorder
-from leapp.capture.replaced import made_once
+from leapp.capture.replacing.names import made_once
+from leapp.capture.replacing.standins import twin
 from leapp.capture.source import where
-from leapp.capture.standins import twin
 from leapp.errors import TraceError
 
 __all__ = ["around", "onnx_exporter"]

@@ -13,15 +13,16 @@ from typing import Any
 
 from leapp.capture.calls import tensors
 from leapp.capture.chance import watched
-from leapp.capture.compiled import SEEN_OTHERWISE, compiled_callables, runtime_methods
-from leapp.capture.crossings import constructors, crossings, readers_of_lists
-from leapp.capture.hooks import Hooks, supported
-from leapp.capture.noticing import PLAIN_METHODS, make_number, tell_memory
+from leapp.capture.numpy.compiled import SEEN_OTHERWISE, compiled_callables, runtime_methods
+from leapp.capture.numpy.crossings import constructors, crossings, readers_of_lists
+from leapp.capture.numpy.hooks import Hooks
+from leapp.capture.numpy.noticing import PLAIN_METHODS, make_number, tell_memory
+from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.pickling import reduce
-from leapp.capture.plain import arrays_in
 from leapp.capture.recorder import Recorder
-from leapp.capture.replaced import Replacements, Undo, set_names
-from leapp.capture.standins import pickle_by_name
+from leapp.capture.replacing.classes import supported
+from leapp.capture.replacing.names import Replacements, Undo, set_names
+from leapp.capture.replacing.standins import pickle_by_name
 from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.tracing.around import around, onnx_exporter
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.numpy_table.table import Unmapped, expression
-from leapp.capture.numpy_table.tensors import floating, tensor
+from leapp.capture.numpy.table.table import Unmapped, expression
+from leapp.capture.numpy.table.tensors import floating, tensor
 
 Tensor = torch.Tensor
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.numpy_table.table import Expression, Unmapped, expression
-from leapp.capture.numpy_table.tensors import dtype_of, floating, promoted, tensor
+from leapp.capture.numpy.table.table import Expression, Unmapped, expression
+from leapp.capture.numpy.table.tensors import dtype_of, floating, promoted, tensor
 
 Tensor = torch.Tensor
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch._numpy import _binary_ufuncs_impl, _unary_ufuncs_impl
 
-from leapp.capture.numpy_table.table import Expression, Unmapped
-from leapp.capture.numpy_table.tensors import axes_of, tensor
+from leapp.capture.numpy.table.table import Expression, Unmapped
+from leapp.capture.numpy.table.tensors import axes_of, tensor
 
 __all__ = ["NUMBERS", "NUMPY_UFUNCS", "SCIPY_UFUNCS", "UFUNCS", "accumulated", "reduced"]
 

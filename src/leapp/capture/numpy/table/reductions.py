@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from leapp.capture.numpy_table.table import Expression, Unmapped, expression
-from leapp.capture.numpy_table.tensors import axes_of, dtype_of, floating, tensor
-from leapp.capture.numpy_table.ufuncs import reduced
+from leapp.capture.numpy.table.table import Expression, Unmapped, expression
+from leapp.capture.numpy.table.tensors import axes_of, dtype_of, floating, tensor
+from leapp.capture.numpy.table.ufuncs import reduced
 
 Tensor = torch.Tensor
 

@@ -8,10 +8,10 @@ NumPy's checks. Nothing here knows tapes or sessions.
 A function stands in the module of its subject and enters the table by ``@expression("its name in NumPy")``.
 """
 
-from leapp.capture.numpy_table import linalg, moving, reductions, searching, signals, statistics, writing
-from leapp.capture.numpy_table.kinds import BLIND, CHECKS, DATA_SHAPED, SEQUENCES, TEXTS, THROUGH
-from leapp.capture.numpy_table.table import FUNCTIONS, IN_PLACE, Unmapped, lookup
-from leapp.capture.numpy_table.ufuncs import NUMBERS, NUMPY_UFUNCS, SCIPY_UFUNCS, UFUNCS, accumulated, reduced
+from leapp.capture.numpy.table import linalg, moving, reductions, searching, signals, statistics, writing
+from leapp.capture.numpy.table.kinds import BLIND, CHECKS, DATA_SHAPED, SEQUENCES, TEXTS, THROUGH
+from leapp.capture.numpy.table.table import FUNCTIONS, IN_PLACE, Unmapped, lookup
+from leapp.capture.numpy.table.ufuncs import NUMBERS, NUMPY_UFUNCS, SCIPY_UFUNCS, UFUNCS, accumulated, reduced
 
 __all__ = [
     "BLIND", "CHECKS", "DATA_SHAPED", "FUNCTIONS", "IN_PLACE", "NUMBERS", "NUMPY_UFUNCS", "SCIPY_UFUNCS", "SEQUENCES",

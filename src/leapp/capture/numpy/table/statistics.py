@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.numpy_table.table import Expression, Unmapped, expression
-from leapp.capture.numpy_table.tensors import axes_of, floating, promoted, tensor
+from leapp.capture.numpy.table.table import Expression, Unmapped, expression
+from leapp.capture.numpy.table.tensors import axes_of, floating, promoted, tensor
 
 Tensor = torch.Tensor
 

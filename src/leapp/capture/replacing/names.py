@@ -11,8 +11,8 @@ from operator import is_
 from types import FunctionType, ModuleType
 from typing import Any
 
-from leapp.capture.hooks import set_attributes
-from leapp.capture.standins import Recoded, StandIn, pickle_by_name
+from leapp.capture.replacing.classes import set_attributes
+from leapp.capture.replacing.standins import Recoded, StandIn, pickle_by_name
 
 __all__ = ["Replacements", "Undo", "made_once", "set_names"]
 

@@ -16,9 +16,8 @@ import torch
 from torch.autograd.graph import increment_version
 
 from leapp.capture.calls import classify
-from leapp.capture.hooks import ORIGINAL, change_class, supported
-from leapp.capture.numpy_table import Unmapped
-from leapp.capture.plain import (
+from leapp.capture.numpy.hooks import ORIGINAL, change_class
+from leapp.capture.numpy.plain import (
     Array,
     address,
     bare_view,
@@ -30,10 +29,12 @@ from leapp.capture.plain import (
     silent_numpy,
     torch_dtype,
 )
-from leapp.capture.scalars import TracedScalar, scalar
+from leapp.capture.numpy.scalars import TracedScalar, scalar
+from leapp.capture.numpy.table import Unmapped
+from leapp.capture.numpy.traced import TracedNpArray, set_current
+from leapp.capture.replacing.classes import supported
 from leapp.capture.source import Where, where
 from leapp.capture.tape import Escape, Tape, snapshot
-from leapp.capture.traced import TracedNpArray, set_current
 
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder

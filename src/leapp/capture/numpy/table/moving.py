@@ -9,8 +9,8 @@ import numpy as np
 import torch
 import torch._numpy as tnp
 
-from leapp.capture.numpy_table.table import Unmapped, expression
-from leapp.capture.numpy_table.tensors import dtype_of, promoted, tensor
+from leapp.capture.numpy.table.table import Unmapped, expression
+from leapp.capture.numpy.table.tensors import dtype_of, promoted, tensor
 
 Tensor = torch.Tensor
 

@@ -1,4 +1,4 @@
-"""The classes of traced arrays. They see calls and hand them to the session's :class:`~leapp.capture.arrays.Arrays`.
+"""The classes of traced arrays. They see calls and hand them to the session's :class:`~leapp.capture.numpy.arrays.Arrays`.
 
 An array of these classes that nothing is recorded about behaves as NumPy's own, and so do all of them after the session.
 """
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from leapp.capture.hooks import ORIGINAL, make_type, supported, watch_buffer
+from leapp.capture.numpy.hooks import ORIGINAL, make_type
+from leapp.capture.replacing.classes import supported, watch_buffer
 
 if TYPE_CHECKING:
-    from leapp.capture.arrays import Arrays
+    from leapp.capture.numpy.arrays import Arrays
 
 __all__ = ["ArrayMethods", "TracedNpArray", "current", "listening", "set_current"]
 
@@ -38,7 +39,7 @@ def listening() -> Arrays | None:
 
 
 def _bare(value: Any) -> Any:
-    from leapp.capture.plain import unwrapped
+    from leapp.capture.numpy.plain import unwrapped
 
     return unwrapped(value)
 
@@ -243,7 +244,7 @@ class ArrayMethods:
 
     def astype(self: Any, dtype: Any, order: Any = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True) -> Any:
         """A copy in another dtype."""
-        from leapp.capture.plain import torch_dtype
+        from leapp.capture.numpy.plain import torch_dtype
 
         wanted = torch_dtype(dtype)
         if not copy and np.dtype(dtype) == self.dtype:
@@ -332,7 +333,7 @@ class _Flat:
 
 
 def _torch(dtype: Any) -> Any:
-    from leapp.capture.plain import torch_dtype
+    from leapp.capture.numpy.plain import torch_dtype
 
     return torch_dtype(dtype)
 
@@ -365,7 +366,7 @@ def _outside(result: Any, out: Any) -> Any:
     return outs[0] if len(outs) == 1 and outs[0] is not None else result
 
 
-TracedNpArray: Any = make_type("leapp.capture.traced.TracedNpArray", (ArrayMethods, np.ndarray))
+TracedNpArray: Any = make_type("leapp.capture.numpy.traced.TracedNpArray", (ArrayMethods, np.ndarray))
 """A NumPy array whose calls a session sees."""
 if supported():
     watch_buffer(TracedNpArray, _tell)

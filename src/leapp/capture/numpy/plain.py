@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from leapp.capture.extents import Followed
-from leapp.capture.hooks import ORIGINAL
-from leapp.capture.scalars import TracedScalar, number_of
-from leapp.capture.traced import TracedNpArray
+from leapp.capture.numpy.hooks import ORIGINAL
+from leapp.capture.numpy.scalars import TracedScalar, number_of
+from leapp.capture.numpy.traced import TracedNpArray
 
 __all__ = [
     "Array", "address", "agree", "arrays_in", "as_tensor", "bare_view", "bounds", "digits", "from_numpy", "frozen", "given",

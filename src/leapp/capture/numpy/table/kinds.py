@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from leapp.capture.numpy_table.table import named
+from leapp.capture.numpy.table.table import named
 
 __all__ = ["BLIND", "CHECKS", "DATA_SHAPED", "SEQUENCES", "TEXTS", "THROUGH"]
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.hooks import ORIGINAL, no_sequence
-from leapp.capture.traced import ArrayMethods, TracedNpArray, listening
+from leapp.capture.numpy.hooks import ORIGINAL, no_sequence
+from leapp.capture.numpy.traced import ArrayMethods, TracedNpArray, listening
 
 __all__ = ["TracedScalar", "number_of", "scalar"]
 

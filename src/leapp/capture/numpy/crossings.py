@@ -21,17 +21,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.arrays import Arrays
 from leapp.capture.calls import ATOMS
 from leapp.capture.chance import CLOCKS
-from leapp.capture.compiled import insisting, insisting_classes, reading, running
-from leapp.capture.hooks import Constructor, set_attributes, supported
-from leapp.capture.noticing import notice
-from leapp.capture.numpy_table import SEQUENCES
-from leapp.capture.plain import arrays_in, bare_view
-from leapp.capture.replaced import made_once
-from leapp.capture.standins import twin
-from leapp.capture.traced import TracedNpArray, current, listening
+from leapp.capture.numpy.arrays import Arrays
+from leapp.capture.numpy.compiled import insisting, insisting_classes, reading, running
+from leapp.capture.numpy.noticing import notice
+from leapp.capture.numpy.plain import arrays_in, bare_view
+from leapp.capture.numpy.table import SEQUENCES
+from leapp.capture.numpy.traced import TracedNpArray, current, listening
+from leapp.capture.replacing.classes import Constructor, set_attributes, supported
+from leapp.capture.replacing.names import made_once
+from leapp.capture.replacing.standins import twin
 
 __all__ = ["constructors", "crossings", "readers_of_lists"]
 

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.behind import Behind, Behinds, flipped
-from leapp.capture.hooks import ORIGINAL
-from leapp.capture.numpy_table import Unmapped
-from leapp.capture.plain import (
+from leapp.capture.numpy.behind import Behind, Behinds, flipped
+from leapp.capture.numpy.hooks import ORIGINAL
+from leapp.capture.numpy.plain import (
     Array,
     agree,
     arrays_in,
@@ -28,8 +27,9 @@ from leapp.capture.plain import (
     torch_dtype,
     unwrapped,
 )
+from leapp.capture.numpy.scalars import TracedScalar, scalar
+from leapp.capture.numpy.table import Unmapped
 from leapp.capture.regions import geometry
-from leapp.capture.scalars import TracedScalar, scalar
 from leapp.capture.tape import Tape
 
 __all__ = ["TwoRuns", "unwrap"]

@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.hooks import NUMBER_TYPES, OPERATORS, ORIGINAL, new_number
-from leapp.capture.indexing import is_basic
-from leapp.capture.plain import arrays_in
-from leapp.capture.scalars import TracedScalar
+from leapp.capture.numpy.hooks import NUMBER_TYPES, ORIGINAL, new_number
+from leapp.capture.numpy.indexing import is_basic
+from leapp.capture.numpy.plain import arrays_in
+from leapp.capture.numpy.scalars import TracedScalar
+from leapp.capture.numpy.traced import ArrayMethods, TracedNpArray, listening
+from leapp.capture.replacing.classes import OPERATORS
 from leapp.capture.source import where
-from leapp.capture.traced import ArrayMethods, TracedNpArray, listening
 from leapp.errors import TraceError
 
 __all__ = ["PLAIN_METHODS", "make_number", "notice", "tell_memory"]
 
 
-_ENTRANCES = frozenset({__name__, "leapp.capture.crossings", "leapp.capture.hooks"})
+_ENTRANCES = frozenset({__name__, *(f"leapp.capture.{m}" for m in ("numpy.crossings", "numpy.hooks", "replacing.classes"))})
 _LIBRARIES = frozenset({"leapp", "numpy", "torch"})
 
 
@@ -167,7 +168,7 @@ PLAIN_METHODS: dict[str, Any] = {
     "__setitem__": _setitem,
     "fill": _fill,
 }
-"""For :class:`~leapp.capture.hooks.Hooks`."""
+"""For :class:`~leapp.capture.numpy.hooks.Hooks`."""
 
 
 def make_number(kind: Any, *args: Any, **kwargs: Any) -> Any:

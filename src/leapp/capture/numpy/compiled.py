@@ -15,11 +15,11 @@ from operator import is_
 from types import BuiltinFunctionType, FunctionType, ModuleType, WrapperDescriptorType
 from typing import Any
 
-from leapp.capture.hooks import supported
-from leapp.capture.namespaces import Namespace
-from leapp.capture.plain import arrays_in
-from leapp.capture.standins import StandIn
-from leapp.capture.traced import listening
+from leapp.capture.numpy.plain import arrays_in
+from leapp.capture.numpy.traced import listening
+from leapp.capture.replacing.classes import supported
+from leapp.capture.replacing.namespaces import Namespace
+from leapp.capture.replacing.standins import StandIn
 
 __all__ = [
     "SEEN_OTHERWISE", "compiled_callables", "insisting", "insisting_classes", "reading", "running", "runtime_methods",

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from leapp.capture.numpy_table.table import Unmapped, expression
-from leapp.capture.numpy_table.tensors import promoted, tensor
+from leapp.capture.numpy.table.table import Unmapped, expression
+from leapp.capture.numpy.table.tensors import promoted, tensor
 
 Tensor = torch.Tensor
 

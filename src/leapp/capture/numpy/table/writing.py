@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.numpy_table.table import IN_PLACE, Unmapped, expression
-from leapp.capture.numpy_table.tensors import tensor
+from leapp.capture.numpy.table.table import IN_PLACE, Unmapped, expression
+from leapp.capture.numpy.table.tensors import tensor
 
 Tensor = torch.Tensor
 

@@ -15,15 +15,15 @@ import torch
 
 from leapp.capture.calls import ATOMS, Kind
 from leapp.capture.extents import numbers
-from leapp.capture.hooks import ORIGINAL
-from leapp.capture.indexing import basic, is_basic, leading_mask, locate, runs_backwards
-from leapp.capture.numpy_table import BLIND, CHECKS, DATA_SHAPED, IN_PLACE, SEQUENCES, TEXTS, THROUGH, Unmapped, lookup
-from leapp.capture.plain import Array, arrays_in, bare_view, digits, same_bits, unwrapped, without_out
+from leapp.capture.numpy.hooks import ORIGINAL
+from leapp.capture.numpy.indexing import basic, is_basic, leading_mask, locate, runs_backwards
+from leapp.capture.numpy.plain import Array, arrays_in, bare_view, digits, same_bits, unwrapped, without_out
+from leapp.capture.numpy.scalars import TracedScalar
+from leapp.capture.numpy.table import BLIND, CHECKS, DATA_SHAPED, IN_PLACE, SEQUENCES, TEXTS, THROUGH, Unmapped, lookup
+from leapp.capture.numpy.ufuncs import Ufuncs
 from leapp.capture.rewrites import assemble
-from leapp.capture.scalars import TracedScalar
 from leapp.capture.source import asked_by_capture, where
 from leapp.capture.tape import Call, refer
-from leapp.capture.ufuncs import Ufuncs
 
 __all__ = ["Arrays"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.numpy_table import Unmapped
-from leapp.capture.scalars import TracedScalar
+from leapp.capture.numpy.scalars import TracedScalar
+from leapp.capture.numpy.table import Unmapped
 
 __all__ = ["basic", "is_basic", "leading_mask", "locate", "runs_backwards"]
 
