@@ -11,7 +11,6 @@ import functools
 import inspect
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FrameType, MethodType
@@ -23,6 +22,7 @@ import torch
 from leapp.capture.numpy.compiled import insisting
 from leapp.capture.recorder import Recorder
 from leapp.capture.replacing.names import made_once
+from leapp.capture.replacing.standins import caller, twin
 from leapp.capture.source import is_library, where
 from leapp.capture.tape import Escape
 
@@ -41,16 +41,16 @@ def watched() -> Iterator[tuple[Any, str, Any]]:
 
 def _functions() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     for name in CLOCKS:
-        yield time, name, _noted(f"time.{name}", getattr(time, name), clock=True)
+        yield time, name, _noted(f"time.{name}", twin(getattr(time, name)), clock=True)
     for name in random.__all__:
         if isinstance(getattr(random, name), MethodType | BuiltinFunctionType) and name not in _SETTING:
             yield random, name, _noted(f"random.{name}", getattr(random, name))
     for name in np.random.__all__:
         function = getattr(np.random, name)
         if name not in _SETTING and not isinstance(function, type) and callable(function):
-            yield np.random, name, _noted(f"np.random.{name}", insisting(function, f"np.random.{name}"))
+            yield np.random, name, _noted(f"np.random.{name}", insisting(twin(function), f"np.random.{name}"))
     memory = torch.utils.dlpack
-    yield memory, "to_dlpack", _noted("to_dlpack", getattr(memory, "to_dlpack"))  # noqa: B009
+    yield memory, "to_dlpack", _noted("to_dlpack", twin(getattr(memory, "to_dlpack")))  # noqa: B009
 
 
 def _methods() -> Iterator[tuple[type, str, Any]]:
@@ -79,7 +79,7 @@ def _noted(kind: str, function: Callable[..., Any], clock: bool = False) -> Call
         value = function(*args, **kwargs)
         recorder = Recorder.current
         listening = recorder is not None and recorder.tapes and recorder.installed and not recorder.guest
-        if listening and _is_a_step(sys._getframe(1), clock):
+        if listening and _is_a_step(caller(), clock):
             recorder.tapes[-1].escapes.append(Escape(kind, where(), value))  # type: ignore[union-attr]
         return value
 

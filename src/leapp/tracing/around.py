@@ -31,7 +31,7 @@ def around() -> Iterator[tuple[Any, str, Any]]:
         yield owner, name, _apart(f"{owner.__name__}.{name}()", twin(getattr(owner, name)))
     yield torch.autograd.forward_ad, "make_dual", _refused(twin(torch.autograd.forward_ad.make_dual))
     yield torch, "load", _read_in(twin(torch.load))
-    yield torch.overrides, "has_torch_function", _uncounted(torch.overrides.has_torch_function)
+    yield torch.overrides, "has_torch_function", _uncounted(twin(torch.overrides.has_torch_function))
     yield threading.Thread, "start", _started(threading.Thread.start)
     yield ThreadPoolExecutor, "submit", _submitted(ThreadPoolExecutor.submit)
 

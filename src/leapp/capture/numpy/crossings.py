@@ -11,7 +11,6 @@ import functools
 import json
 import pkgutil
 import statistics
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ from leapp.capture.numpy.table import SEQUENCES
 from leapp.capture.numpy.traced import TracedNpArray, current, listening
 from leapp.capture.replacing.classes import Constructor, set_attributes, supported
 from leapp.capture.replacing.names import made_once
-from leapp.capture.replacing.standins import twin
+from leapp.capture.replacing.standins import caller, twin
 
 __all__ = ["constructors", "crossings", "readers_of_lists"]
 
@@ -42,16 +41,16 @@ _MAKERS = "array asarray asanyarray ascontiguousarray asfortranarray".split()
 def crossings() -> Iterator[tuple[Any, str, Any]]:
     """Where, under which name, and what to put there."""
     for name in _MAKERS:
-        yield np, name, _maker(getattr(np, name))
+        yield np, name, _maker(twin(getattr(np, name)), name)
     yield np, "full", _full(twin(np.full))
-    yield np, "nested_iters", reading(np.nested_iters, "np.nested_iters")
+    yield np, "nested_iters", reading(twin(np.nested_iters), "np.nested_iters")
     for name, value in vars(np.rec).items():
         if isinstance(value, FunctionType):
             yield np.rec, name, reading(twin(value), f"np.rec.{name}")
     yield np.vectorize, "__call__", reading(np.vectorize.__call__, "np.vectorize")
     yield np.lib.stride_tricks, "as_strided", _as_strided(twin(np.lib.stride_tricks.as_strided))
     yield from _readers_of_numbers()
-    yield torch, "from_numpy", _from_numpy(torch.from_numpy)
+    yield torch, "from_numpy", _from_numpy(twin(torch.from_numpy))
     yield torch.Tensor, "__array_wrap__", _array_wrap(torch.Tensor.__array_wrap__)
     yield torch.Tensor, "__array_function__", _array_function
 
@@ -85,8 +84,7 @@ def _constructors() -> tuple[list[tuple[type, dict[str, Any]]], list[Constructor
     return classes, made
 
 
-def _maker(original: Callable[..., Any]) -> Callable[..., Any]:
-    name = original.__name__
+def _maker(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     names = {name}
 
     @functools.wraps(original)
@@ -97,11 +95,11 @@ def _maker(original: Callable[..., Any]) -> Callable[..., Any]:
         elif arrays is not None:
             args = (_arrays_of(_listed(args[0])), *args[1:])
         if arrays is not None and type(args[0]) is not np.ndarray and arrays_in(args[0]):
-            caller = sys._getframe(1)
-            if not names.isdisjoint(caller.f_code.co_names):
+            frame = caller()
+            if not names.isdisjoint(frame.f_code.co_names):
                 return arrays.make(original, *args, **kwargs)
             # Whoever calls is compiled code: it will read the memory of what it gets.
-            package = caller.f_globals.get("__name__", "").partition(".")[0]
+            package = frame.f_globals.get("__name__", "").partition(".")[0]
             return arrays.read_out(f"compiled code calling np.{name}", original, args, kwargs, package)
         return original(*args, **kwargs)
 

@@ -12,6 +12,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from leapp.capture.replacing.classes import set_attributes
+from leapp.capture.replacing.namespaces import Namespace
 from leapp.capture.replacing.standins import Recoded, StandIn, pickle_by_name
 
 __all__ = ["Replacements", "Undo", "made_once", "set_names"]
@@ -39,10 +40,14 @@ class Replacements:
                 made = made if hasattr(made, "__place__") else StandIn(made, original, owner.__name__, name)
                 self._stand_ins.append(made)
                 new[name] = self.by_identity[id(original)] = self.by_identity[id(made)] = made
+        # All of their names: one that was of no interest may be so when it means something else.
+        self._modules = [Namespace(owner) for owner, *_ in self._owners.values() if isinstance(owner, ModuleType)]
 
     def stand(self) -> bool:
-        """Whether the originals are where they were."""
-        return all(all(map(is_, map(vars(owner).get, old), old.values())) for owner, _, old in self._owners.values())
+        """Whether the originals are where they were, and what they were."""
+        there = (all(map(is_, map(vars(owner).get, old), old.values())) for owner, _, old in self._owners.values())
+        modules = (module.stand() for module in self._modules)
+        return all(there) and all(modules) and all(recoded.stands() for recoded in self._recoded)
 
     def install(self) -> list[Undo]:
         """Put them in place, and give what puts the originals back."""

@@ -10,12 +10,13 @@ import copyreg
 import functools
 import inspect
 import pkgutil
+import sys
 import warnings
 from collections.abc import Callable, Sequence
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-__all__ = ["Recoded", "StandIn", "pickle_by_name", "twin"]
+__all__ = ["Recoded", "StandIn", "caller", "pickle_by_name", "twin"]
 
 _TARGET = "what is called"
 
@@ -36,11 +37,15 @@ class Recoded:
     """Lets calls of ``function`` go to ``made``, which must not call it but its twin."""
 
     def __init__(self, function: Any, made: Callable[..., Any]) -> None:
-        self._function, self._code = function, _leading_to(function, made)
+        self._function, self._before, self._code = function, function.__code__, _leading_to(function, made)
+
+    def stands(self) -> bool:
+        """Whether the function has the code that its twin has."""
+        return self._function.__code__ is self._before
 
     def install(self) -> Callable[[], None]:
         """Give the function its other code; give what undoes it."""
-        function, code, before = self._function, self._code, self._function.__code__
+        function, code, before = self._function, self._code, self._before
         function.__code__ = code
 
         def undo() -> None:
@@ -66,6 +71,14 @@ def _leading_to(function: FunctionType, made: Callable[..., Any]) -> CodeType:
     code: CodeType = next(c for c in module.co_consts if isinstance(c, CodeType))
     consts = tuple(made if c == _TARGET else c for c in code.co_consts)
     return code.replace(co_consts=consts, co_freevars=function.__code__.co_freevars, co_name=function.__code__.co_name)
+
+
+def caller() -> Any:
+    """The frame that has called a replacement, asked for by that."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame
 
 
 class StandIn(functools.partial):  # type: ignore[type-arg]
