@@ -38,6 +38,23 @@ def odd_names(b: str) -> Step:
     return step
 
 
+@pattern({"first/x": (2, 3)})
+def constants_that_are_cast(b: str) -> Step:
+    """A cast that changes nothing gives the plain tensor itself: it stays one, for the next node too."""
+    scale, offset = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 0.25, 0.125])
+
+    def step(i: Values) -> Values:
+        x = A.input_tensors("first", {"x": i["first/x"]})
+        y = x * scale.to(x) + offset.type_as(x)
+        A.output_tensors("first", {"y": y}, export_with=b)
+        h = A.input_tensors("second", {"y": y})
+        z = h * scale.to(h) - offset.type_as(h)
+        A.output_tensors("second", {"z": z}, export_with=b)
+        return {"second/z": z}
+
+    return step
+
+
 class Pair(NamedTuple):
     left: Tensor
     right: Tensor

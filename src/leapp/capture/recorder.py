@@ -324,7 +324,8 @@ class Recorder:
         out = func(*args, **kwargs)
         targets = [t for t, version in held if t._version != version] if held else ()
         before = known.get(id(out))
-        if type(out) is not Tensor or targets or (before is not None and before.tensor() is out):
+        same = (before is not None and before.tensor() is out) or (unknown and any(out is args[i] for i in unknown))
+        if type(out) is not Tensor or targets or same:
             refs = {id(ref.tensor()): ref for ref in found}
             return self._keep(tape, kind, args, kwargs, refs, targets, out)
         reads = (found[0].slot,) if len(found) == 1 else tuple(dict.fromkeys([ref.slot for ref in found]))
