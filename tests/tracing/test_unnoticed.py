@@ -29,6 +29,7 @@ import torch
 
 import leapp
 from leapp import annotate
+from leapp.capture.replacing.classes import watch_buffer
 
 A = annotate
 MODULES = [np, np.linalg, np.fft, np.random, np.rec, np.lib.stride_tricks, torch, torch.jit, torch.export, torch.func, json]
@@ -193,6 +194,21 @@ def test_errors_of_buffers_come_through(name: str, tmp_path: Path) -> None:
             with pytest.raises(type(expected.value)) as found:
                 READERS[name](array)
             assert "SystemError" not in repr(found.value)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_interrupt_while_memory_is_asked_for(error: type[BaseException]) -> None:
+    def tell(_: Any) -> None:
+        raise error("now")
+
+    undo = watch_buffer(np.ndarray, tell)
+    try:
+        for _ in range(20):
+            with pytest.raises(error, match="now"):
+                memoryview(np.arange(3.0))
+    finally:
+        undo()
+    assert memoryview(np.arange(3.0)).tolist() == [0.0, 1.0, 2.0]
 
 
 def test_numbers_between_nodes_and_after_the_session(tmp_path: Path) -> None:

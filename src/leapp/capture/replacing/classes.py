@@ -131,10 +131,10 @@ def _telling(address: int, tell: Callable[[Any], None]) -> Any:
     original = _GetBuffer(address)
 
     def get_buffer(instance: Any, view: int, flags: int) -> int:
-        tell(instance)
         try:
+            tell(instance)
             return int(original(instance, view, flags))
-        except Exception as error:
+        except BaseException as error:  # an interrupt too: whatever ctypes swallows leaves a view of anything
             return _Failure(error)
 
     return _GetBuffer(get_buffer)
@@ -147,7 +147,7 @@ class _Failure(int):
     the truth of it, which raises the error where C code expects it.
     """
 
-    def __new__(cls, error: Exception) -> _Failure:
+    def __new__(cls, error: BaseException) -> _Failure:
         made = super().__new__(cls, -1)
         vars(made)["error"] = error.with_traceback(None)
         return made
