@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -160,6 +161,33 @@ def test_a_file_that_is_no_model_is_refused_by_name(tmp_path, face, backend):
     path.write_text(path.read_text().replace(old, hash_file(model)[1]))
     with pytest.raises(BundleError, match="model of node 'n0'(:| cannot be opened)"):
         face(path)
+
+
+@pytest.mark.parametrize("face", [Runtime, InferenceManager])
+def test_a_script_without_forward_is_refused_by_name(tmp_path, face):
+    from leapp.bundle import hash_file
+
+    class Other(torch.nn.Module):
+        @torch.jit.export
+        def step(self, x: torch.Tensor):
+            return x
+
+    path, _ = chain(tmp_path, ["jit"])
+    model = tmp_path / "n0.pt"
+    old = hash_file(model)[1]
+    torch.jit.script(Other()).save(model)
+    path.write_text(path.read_text().replace(old, hash_file(model)[1]))
+    with pytest.raises(BundleError, match="model of node 'n0' cannot be opened: .*forward"):
+        face(path)
+
+
+def test_models_opened_in_threads_leave_the_compiler_as_it_was(tmp_path):
+    path, _ = chain(tmp_path, ["jit"] * 3)
+    given = [("STATIC", 2), ("DYNAMIC", 10)]
+    before = torch._C._jit_set_fusion_strategy(given)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: Runtime(path), range(24)))
+    assert torch._C._jit_set_fusion_strategy(before) == given
 
 
 @pytest.mark.parametrize("face", [Runtime, InferenceManager])

@@ -116,10 +116,11 @@ def _open_script(name: str, model: bytes | Path, device: torch.device) -> Any:
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             module: Any = torch.jit.load(_readable(model), map_location=device)  # type: ignore[no-untyped-call]
+            graph = module._c._get_method("forward").graph
         except Exception as error:  # torch does not say what a damaged file makes it raise
             raise BundleError(f"The TorchScript model of node {name!r} cannot be opened: {error}") from error
         # A straight graph reads nothing of its module: there is nothing to freeze.
-        if hasattr(module, "training") and not _is_straight(module._c._get_method("forward").graph):
+        if hasattr(module, "training") and not _is_straight(graph):
             try:
                 # Numerics stay as saved: no folding of batch norms into convolutions.
                 module = torch.jit.freeze(module.eval(), optimize_numerics=False)
@@ -236,11 +237,16 @@ def _unprofiled() -> Iterator[None]:
     if torch.cuda.is_available() or torch._C._jit_can_fuse_on_cpu():
         yield
         return
-    before = torch._C._jit_set_fusion_strategy([])
-    try:
-        yield
-    finally:
-        torch._C._jit_set_fusion_strategy(before)
+    with _STRATEGY:
+        before = torch._C._jit_set_fusion_strategy([])
+        try:
+            yield
+        finally:
+            torch._C._jit_set_fusion_strategy(before)
+
+
+_STRATEGY = threading.Lock()
+"""There is one strategy in a process: two that change it at a time could not both put it back."""
 
 
 def _memory(tensor: torch.Tensor) -> int:
