@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -87,3 +89,18 @@ def test_a_function_that_got_other_code_between_sessions(tmp_path: Path, monkeyp
     monkeypatch.undo()
     session(tmp_path, body)
     assert said == ["[1]", "other", "[1]"]
+
+
+def test_a_new_module_that_lets_nobody_set_its_names(tmp_path: Path, monkeypatch: Any) -> None:
+    class Fixed(ModuleType):
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise AttributeError(name)
+
+    def body(x: Any) -> Any:
+        module = Fixed("fixed")
+        vars(module)["now"] = time.time
+        monkeypatch.setitem(sys.modules, "fixed", module)
+        return x * 2.0
+
+    session(tmp_path, body)
+    assert vars(sys.modules["fixed"])["now"] is time.time

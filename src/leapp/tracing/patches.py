@@ -159,8 +159,9 @@ class Patches:
         """Modules imported during the session have taken what they found."""
         for name in self._new_modules(self._before):
             names = getattr(sys.modules[name], "__dict__", {})
-            for attribute in [n for n, value in list(names.items()) if self._replaced.get(id(value), self) is value]:
-                setattr(sys.modules[name], attribute, names[attribute].__wrapped__)
+            taken = {n: value for n, value in list(names.items()) if self._replaced.get(id(value), self) is value}
+            if taken:
+                set_names(sys.modules[name], {n: value.__wrapped__ for n, value in taken.items()})
 
     @staticmethod
     def _new_modules(known: Mapping[str, Any]) -> list[str]:
