@@ -29,7 +29,7 @@ from leapp.errors import (
     UnknownPortError,
 )
 from leapp.runtime import Pipeline
-from leapp.serve import Options
+from leapp.serve import Options, Service
 from tests.serve.serving import export, serving
 from tests.serve.sessions import raw
 
@@ -599,6 +599,30 @@ def test_who_does_not_read_answers_gets_no_more_of_them(bundle, serve, step):
         assert sum(after.values()) == sum(before.values()) + 1
         local.reset()
         same(other(inputs(1)[0]), local(inputs(1)[0]))
+
+
+@pytest.mark.parametrize("gone", [OSError("gone"), None])
+def test_who_is_gone_when_the_last_word_is_said(bundle, gone):
+    """No error reaches the server that runs the application: it would take it for one of ours."""
+
+    async def talk():
+        service = Service(Options(str(bundle), idle=0.2))
+        sent = []
+
+        async def send(event):
+            if event["type"] == "websocket.send" and sent:
+                if gone is None:
+                    await asyncio.Event().wait()  # does not read
+                raise gone
+            sent.extend([event] if "bytes" in event else [])
+
+        async def receive():
+            return {"type": "websocket.receive", "text": "no binary message"}
+
+        await service({"type": "websocket", "path": "/v1/session", "headers": [], "client": ("robot", 1)}, receive, send)
+        return len(sent), service.open
+
+    assert asyncio.run(talk()) == (1, 0)
 
 
 def export_wide(directory, inputs, outputs):

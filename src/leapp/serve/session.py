@@ -50,6 +50,14 @@ class Session:
         """Answer requests until one side ends the session."""
         draining = asyncio.ensure_future(self._service.draining.wait())
         try:
+            await self._talk(full, draining)
+        except (OSError, asyncio.TimeoutError):
+            pass  # The client left without a word, or does not read; its session ends with the connection.
+        finally:
+            draining.cancel()
+
+    async def _talk(self, full: bool, draining: asyncio.Future[Any]) -> None:
+        try:
             if full:
                 raise _End(_LATER, "Full", f"Replica {self._service.replica} holds as many sessions as it may.")
             welcome = {**self._service.welcome(), "protocol": PROTOCOL}
@@ -66,10 +74,6 @@ class Session:
                 await self._reply(pack("error", {"error": end.error, "message": end.message, "final": True}))
             if end.code != _NORMAL:
                 await self._send({"type": "websocket.close", "code": end.code})
-        except (OSError, asyncio.TimeoutError):
-            pass  # The client left without a word, or does not read; its session ends with the connection.
-        finally:
-            draining.cancel()
 
     def _leave(self) -> NoReturn:
         raise _End(_RESTART, "Draining", f"Replica {self._service.replica} is draining. Connect again.")
