@@ -47,7 +47,8 @@ def _take_tensors(aten: AtenGraph, made: Made, node: torch.fx.Node, registry: An
     names = [argument.name for argument in target._schema.arguments]
     takes = {name for name, argument in zip(names, target._schema.arguments, strict=True) if str(argument.type) in _TENSORS}
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    losing = [name for name, value in given.items() if _loses(value)]
+    divides = target is _aten.div.Tensor
+    losing = [n for n, value in given.items() if _loses(value) or (divides and n == "other" and _loses_divided_by(value))]
     if not losing or not takes.issuperset(losing) or not registry.is_registered(target):
         return
     shape = _factor_shape(node.meta["val"].shape) if target in _FACTORS else ()
@@ -99,6 +100,11 @@ def _is_double(node: torch.fx.Node) -> bool:
 def _loses(value: Any) -> bool:
     """Whether float32 cannot hold a number."""
     return isinstance(value, float) and value == value and float(torch.tensor(value, dtype=torch.float32)) != value
+
+
+def _loses_divided_by(value: Any) -> bool:
+    """Whether float32 cannot hold the inverse of a number: a matrix product of ONNX Runtime takes that in."""
+    return isinstance(value, (int, float)) and bool(value) and _loses(1.0 / value)
 
 
 @functools.cache
