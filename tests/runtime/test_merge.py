@@ -209,3 +209,25 @@ def test_a_model_with_weights_beside_it_runs_and_stays_apart(tmp_path):
     assert [unit.label for unit in units(path)] == ["'n0'", "'n1'"]
     x = torch.randn(2, 8)
     torch.testing.assert_close(InferenceManager(path)({"n0/x": x})["n1/y"], modules[1](modules[0](x)))
+
+
+@pytest.mark.parametrize("opened", [Pipeline, lambda path: apart(Pipeline(path))])
+def test_factors_of_products_keep_the_digits_of_float64(tmp_path, opened):
+    """ONNX Runtime would put them into its products, in float32."""
+
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("by", torch.tensor(3.0, dtype=torch.float64))
+
+        def forward(self, x):
+            return (x @ x.T / self.by + (x[:1] @ x[:1].T) * 0.1,)
+
+    def draw(seed):
+        return torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+    stages = {name: Stage(Scaled(), {"x": draw(0)}, ["y"], "onnx") for name in ("a", "b")}
+    path = write_bundle(tmp_path, stages, {"a/y": ("b/x",)})
+    (got,) = opened(path)({"a/x": draw(1).numpy()}).values()
+    (first,) = Scaled()(draw(1))
+    np.testing.assert_allclose(got, Scaled()(first)[0].numpy(), rtol=1e-13)

@@ -129,7 +129,8 @@ def _onnx_unit(
     options: EngineOptions,
 ) -> OnnxUnit:
     try:
-        session = _open_session(model, options)
+        ports = [*(plan.input_ports[key] for key in inputs), *(plan.output_ports[key] for key in outputs)]
+        session = _open_session(model, options, any(port.dtype == "float64" for port in ports))
     except Exception as error:  # the engine's errors have no class in common
         raise BundleError(f"The ONNX model of node {label} cannot be opened: {error}") from error
     initializers = {value.name for value in session.get_overridable_initializers()}
@@ -140,7 +141,7 @@ def _onnx_unit(
     return OnnxUnit(label, session, inputs, outputs)
 
 
-def _open_session(model: bytes | Path, options: EngineOptions) -> Any:
+def _open_session(model: bytes | Path, options: EngineOptions, wide: bool) -> Any:
     import onnxruntime as ort
 
     settings = ort.SessionOptions()
@@ -153,8 +154,12 @@ def _open_session(model: bytes | Path, options: EngineOptions) -> Any:
     if wanted is None:
         present = ort.get_available_providers()
         wanted = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in present]
+    # It would move factors into matrix products, which keep them in float32.
+    unwanted = ["MatMulScaleFusion"] if wide else None
     # With one provider there is nothing to fall back to; the engine would print a banner and try the same again.
-    return ort.InferenceSession(model, settings, providers=list(wanted), enable_fallback=int(len(wanted) > 1))
+    return ort.InferenceSession(
+        model, settings, providers=list(wanted), enable_fallback=int(len(wanted) > 1), disabled_optimizers=unwanted
+    )
 
 
 def _check_side(label: str, side: str, ports: dict[str, Port], found: dict[str, Any]) -> None:
