@@ -11,20 +11,20 @@ from __future__ import annotations
 import random
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
-from torch.utils import _python_dispatch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leapp.capture.ages import Ages
 from leapp.capture.batch import Follower
 from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
 from leapp.capture.extents import Number, bare, numbers
+from leapp.capture.modes import DISPATCH_MODES, FUNCTION_MODES, Silence, unseen
 from leapp.capture.numpy.arrays import Arrays
 from leapp.capture.numpy.plain import address
 from leapp.capture.provenance import Provenance, Published
@@ -38,28 +38,9 @@ __all__ = ["PLAIN", "Recorder"]
 
 Tensor = torch.Tensor
 PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
-_PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
-    torch._C.DispatchKey.PythonTLSSnapshot
-)
 _TEXT = frozenset({"__repr__", "__str__", "__format__"})
-_silent: Callable[..., Any] = torch._C._ExcludeDispatchKeyGuard
 _any_autocast = torch._C._is_any_autocast_enabled
 _functorch_level = torch._C._functorch.peek_interpreter_stack
-
-
-class _Silence:
-    """No mode sees what this thread does inside."""
-
-    __slots__ = ("_dispatch", "_function")
-
-    def __enter__(self) -> None:
-        self._dispatch, self._function = _silent(_PYTHON_KEYS), torch._C.DisableTorchFunction()
-        self._dispatch.__enter__()
-        self._function.__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        self._function.__exit__(None, None, None)
-        self._dispatch.__exit__(None, None, None)
 
 
 class _On(threading.local):
@@ -111,25 +92,25 @@ class Recorder:
         on.guest = False
         if not on.function:
             on.function = True
-            _FUNCTIONS.insert(self._function)
+            FUNCTION_MODES.insert(self._function)
         if on.dispatch != bool(self.tapes or on.other):
             on.dispatch = not on.dispatch
-            _DISPATCHES.insert(self._dispatch) if on.dispatch else _DISPATCHES.discard(self._dispatch)
+            DISPATCH_MODES.insert(self._dispatch) if on.dispatch else DISPATCH_MODES.discard(self._dispatch)
 
     def remove(self) -> None:
         """Take the modes off this thread, wherever they stand."""
         on = self._on
         if on.function:
-            _FUNCTIONS.discard(self._function)
+            FUNCTION_MODES.discard(self._function)
         if on.dispatch:
-            _DISPATCHES.discard(self._dispatch)
+            DISPATCH_MODES.discard(self._dispatch)
         on.function = on.dispatch = False
 
     @staticmethod
     def sweep() -> None:
         """Take off the modes that a session left on this thread because another thread ended it."""
         now = Recorder.current
-        for modes in (_FUNCTIONS, _DISPATCHES):
+        for modes in (FUNCTION_MODES, DISPATCH_MODES):
             modes.keep(lambda m: not isinstance(m, _FunctionMode | _DispatchMode) or m.recorder is now)
 
     @staticmethod
@@ -220,9 +201,9 @@ class Recorder:
         return alias
 
     @staticmethod
-    def silence() -> _Silence:
+    def silence() -> Silence:
         """Run leapp's own tensor code unseen by the modes."""
-        return _Silence()
+        return Silence()
 
     # -- provenance ----------------------------------------------------------------------------------------------------
 
@@ -668,9 +649,9 @@ class _FunctionMode(TorchFunctionMode):
         ):
             return self._aside(func, kind, args, kwargs)
         if recorder.shared:
-            with recorder.lock, _silent(_PYTHON_KEYS):
+            with recorder.lock, unseen():
                 return recorder.called(func, kind, args, kwargs, whole=True)
-        with _silent(_PYTHON_KEYS):
+        with unseen():
             if kind.plain and len(recorder.tapes) == 1 and not recorder.dynamic and "out" not in kwargs:
                 return recorder.plain(func, kind, args, kwargs)
             return recorder.called(func, kind, args, kwargs, whole=True)
@@ -680,7 +661,7 @@ class _FunctionMode(TorchFunctionMode):
         if kind.metadata or kind.rewritten:
             leaves = list(tensors(args))
             if leaves and not torch._C._functorch.is_functorch_wrapped_tensor(leaves[0]):
-                with _silent(_PYTHON_KEYS):
+                with unseen():
                     return self.recorder.called(func, kind, args, kwargs, whole=True)
         for number in numbers((args, kwargs)) if self.recorder.batched else ():
             number.owner.bake(f"{kind.name} is recorded as its single operations, which take the batch size as a plain number")
@@ -736,36 +717,3 @@ def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Non
             f"node '{tape.node}': the backward pass at {where()} needs an intermediate value of a call that was recorded "
             "whole. Call requires_grad_() on the declared input before the computation."
         )
-
-
-class _Modes(NamedTuple):
-    """A stack of modes that the thread has entered; torch offers its top only."""
-
-    length: Callable[[], int]
-    pop: Callable[[], Any]
-    push: Callable[[Any], None]
-
-    def insert(self, mode: Any) -> None:
-        """Put a mode below all others."""
-        above = [self.pop() for _ in range(self.length())]
-        self.push(mode)
-        self._put_back(above)
-
-    def discard(self, mode: Any) -> None:
-        """Take a mode out, if it is there."""
-        above = []
-        while self.length() and (top := self.pop()) is not mode:
-            above.append(top)
-        self._put_back(above)
-
-    def keep(self, wanted: Callable[[Any], bool]) -> None:
-        """Take out the modes that are not wanted."""
-        self._put_back([mode for mode in [self.pop() for _ in range(self.length())] if wanted(mode)])
-
-    def _put_back(self, modes: list[Any]) -> None:
-        for mode in reversed(modes):
-            self.push(mode)
-
-
-_FUNCTIONS = _Modes(torch._C._len_torch_function_stack, _pop_mode, _push_mode)
-_DISPATCHES = _Modes(torch._C._len_torch_dispatch_stack, _python_dispatch._pop_mode, _python_dispatch._push_mode)

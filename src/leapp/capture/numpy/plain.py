@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from leapp.capture.extents import Followed
+from leapp.capture.modes import Silence
 from leapp.capture.numpy.hooks import ORIGINAL
 from leapp.capture.numpy.scalars import TracedScalar, number_of
 from leapp.capture.numpy.traced import TracedNpArray
@@ -37,9 +38,6 @@ _DTYPES: dict[np.dtype[Any], torch.dtype] = {
         "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
     )
 }
-_PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
-    torch._C.DispatchKey.PythonTLSSnapshot
-)
 
 
 def address(array: Array) -> int:
@@ -97,7 +95,7 @@ def silent_numpy(t: Tensor) -> Array:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    with torch._C._ExcludeDispatchKeyGuard(_PYTHON_KEYS), torch._C.DisableTorchFunction():
+    with Silence():
         yield
 
 

@@ -1,0 +1,68 @@
+"""The stacks on which torch keeps the modes of a thread, and how to be unseen by all of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import _pop_mode, _push_mode
+from torch.utils import _python_dispatch
+
+__all__ = ["DISPATCH_MODES", "FUNCTION_MODES", "Modes", "Silence", "unseen"]
+
+_PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.PythonTLSSnapshot
+)
+
+unseen: Callable[[], Any] = functools.partial(torch._C._ExcludeDispatchKeyGuard, _PYTHON_KEYS)
+"""A context in which no dispatch mode sees what this thread does."""
+
+
+class Silence:
+    """No mode sees what this thread does inside."""
+
+    __slots__ = ("_dispatch", "_function")
+
+    def __enter__(self) -> None:
+        self._dispatch, self._function = unseen(), torch._C.DisableTorchFunction()
+        self._dispatch.__enter__()
+        self._function.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._function.__exit__(None, None, None)
+        self._dispatch.__exit__(None, None, None)
+
+
+class Modes(NamedTuple):
+    """A stack of modes that the thread has entered; torch offers its top only."""
+
+    length: Callable[[], int]
+    pop: Callable[[], Any]
+    push: Callable[[Any], None]
+
+    def insert(self, mode: Any) -> None:
+        """Put a mode below all others."""
+        above = [self.pop() for _ in range(self.length())]
+        self.push(mode)
+        self._put_back(above)
+
+    def discard(self, mode: Any) -> None:
+        """Take a mode out, if it is there."""
+        above = []
+        while self.length() and (top := self.pop()) is not mode:
+            above.append(top)
+        self._put_back(above)
+
+    def keep(self, wanted: Callable[[Any], bool]) -> None:
+        """Take out the modes that are not wanted."""
+        self._put_back([mode for mode in [self.pop() for _ in range(self.length())] if wanted(mode)])
+
+    def _put_back(self, modes: list[Any]) -> None:
+        for mode in reversed(modes):
+            self.push(mode)
+
+
+FUNCTION_MODES = Modes(torch._C._len_torch_function_stack, _pop_mode, _push_mode)
+DISPATCH_MODES = Modes(torch._C._len_torch_dispatch_stack, _python_dispatch._pop_mode, _python_dispatch._push_mode)
