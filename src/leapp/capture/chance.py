@@ -32,7 +32,7 @@ _SETTING = frozenset({"seed", "setstate", "getstate", "get_state", "set_state", 
 CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 
 
-@made_once
+@made_once(random, np.random)
 def watched() -> Iterator[tuple[Any, str, Any]]:
     """Owner, name and replacement of every function to watch, and of the methods of generators and of the calendar."""
     yield from _functions()

@@ -24,7 +24,7 @@ from leapp.errors import TraceError
 __all__ = ["around", "onnx_exporter"]
 
 
-@made_once
+@made_once()
 def around() -> Iterator[tuple[Any, str, Any]]:
     """Owner, name and replacement."""
     for owner, name in ((torch.jit, "trace"), (torch.export, "export"), (torch.func, "linearize")):
@@ -36,7 +36,7 @@ def around() -> Iterator[tuple[Any, str, Any]]:
     yield ThreadPoolExecutor, "submit", _submitted(ThreadPoolExecutor.submit)
 
 
-@made_once
+@made_once()
 def onnx_exporter() -> Iterator[tuple[Any, str, Any]]:
     """The same for what loads slowly, and comes down to ``torch.export`` anyway."""
     yield torch.onnx, "export", _apart("torch.onnx.export()", twin(torch.onnx.export))

@@ -37,7 +37,7 @@ __all__ = ["constructors", "crossings", "readers_of_lists"]
 _MAKERS = "array asarray asanyarray ascontiguousarray asfortranarray".split()
 
 
-@made_once
+@made_once(np.rec, json, statistics, time)
 def crossings() -> Iterator[tuple[Any, str, Any]]:
     """Where, under which name, and what to put there."""
     for name in _MAKERS:
@@ -172,7 +172,7 @@ def _array_function(self: torch.Tensor, func: Any, types: Any, args: tuple[Any, 
     return arrays.function(func, args, kwargs)
 
 
-@made_once
+@made_once(np, np.linalg, np.fft)
 def readers_of_lists() -> Iterator[tuple[Any, str, Any]]:
     """NumPy functions that would read a list of traced arrays without asking them."""
     for module in (np, np.linalg, np.fft):

@@ -18,12 +18,18 @@ from leapp.capture.replacing.standins import Recoded, StandIn, pickle_by_name
 __all__ = ["Replacements", "Undo", "made_once", "set_names"]
 
 Undo = Callable[[], None]
+Build = Callable[[], Iterable[tuple[Any, str, Any]]]
 
 
 class Replacements:
-    """Functions, and what to put in their place: owner, name, replacement."""
+    """Functions, and what to put in their place.
 
-    def __init__(self, found: Iterable[tuple[Any, str, Any]]) -> None:
+    Args:
+        found: Owner, name, replacement.
+        chosen_from: The modules whose names were looked through to choose them.
+    """
+
+    def __init__(self, found: Iterable[tuple[Any, str, Any]], chosen_from: Iterable[ModuleType] = ()) -> None:
         self._owners: dict[int, tuple[Any, dict[str, Any], dict[str, Any]]] = {}
         self.by_identity: dict[int, Any] = {}
         """The replacements of functions of modules, by the identity of what they replace and by their own."""
@@ -41,7 +47,7 @@ class Replacements:
                 self._stand_ins.append(made)
                 new[name] = self.by_identity[id(original)] = self.by_identity[id(made)] = made
         # All of their names: one that was of no interest may be so when it means something else.
-        self._modules = [Namespace(owner) for owner, *_ in self._owners.values() if isinstance(owner, ModuleType)]
+        self._modules = [Namespace(module) for module in chosen_from]
 
     def stand(self) -> bool:
         """Whether the originals are where they were, and what they were."""
@@ -56,16 +62,24 @@ class Replacements:
         return [*undo, pickle_by_name(self._stand_ins)]
 
 
-def made_once(build: Callable[[], Iterable[tuple[Any, str, Any]]]) -> Callable[[], Replacements]:
-    """``build`` as something that remembers what it gave the last time."""
-    made: list[Replacements] = []
+def made_once(*chosen_from: ModuleType) -> Callable[[Build], Callable[[], Replacements]]:
+    """A decorator: a function that gives replacements remembers what it gave the last time.
 
-    def standing() -> Replacements:
-        if not made or not made[0].stand():
-            made[:] = [Replacements(build())]
-        return made[0]
+    Args:
+        *chosen_from: The modules whose names it looks through.
+    """
 
-    return standing
+    def decorate(build: Build) -> Callable[[], Replacements]:
+        made: list[Replacements] = []
+
+        def standing() -> Replacements:
+            if not made or not made[0].stand():
+                made[:] = [Replacements(build(), chosen_from)]
+            return made[0]
+
+        return standing
+
+    return decorate
 
 
 def set_names(owner: Any, new: Mapping[str, Any]) -> Undo:
