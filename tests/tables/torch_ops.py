@@ -831,6 +831,25 @@ row("complex_matmul", lambda x, y: (torch.complex(x, y) @ torch.complex(y, x).mT
 row("complex_H", lambda x, y: torch.complex(x, y).H.abs() + torch.complex(x, y).H.imag, N34, N34)
 row("complex_set_real", lambda x, y: (z := torch.complex(x, y), z.real.mul_(2))[0].abs(), N34, N34)
 row("complex_imag_property", lambda x, y: torch.complex(x, y).square().imag * 2, N34, N34)
+for name, part in {
+    "select": lambda z: z[0] + z[:, 1:2],
+    "index": lambda z: z[:, torch.tensor([0, 2])],
+    "mask": lambda z: torch.where(z.real > 0, z, z * 2),
+    "move": lambda z: z.flip(0).roll(1, 1).T.reshape(2, 6),
+    "join": lambda z: torch.cat([z, z * 2], 0) + torch.stack([z, z - 1], 0).flatten(0, 1),
+    "split": lambda z: z.unbind(0)[1] + torch.cat(z.chunk(2, 1)[::-1], 1),
+    "gather": lambda z: z.gather(1, torch.tensor([[0], [3], [1]])) + z.repeat(1, 2)[:, 2:6] + z.diagonal()[0],
+    "write": lambda z: (w := z.clone(), w.__setitem__((slice(None), 0), z[:, 1]))[0].index_put((torch.tensor([0]),), z[1]),
+    "pad": lambda z: torch.nn.functional.pad(z, (1, 1), value=0.5).tril(),
+    "fill": lambda z: z.masked_fill(z.imag > 0, 2.5),
+    "equal": lambda z: torch.complex((z == z.roll(1, 0)).float(), (z == z).float()),
+    "root": lambda z: z.sqrt() + z.log(),
+    "waves": lambda z: z.sin() * z.cos(),
+    "running": lambda z: z.cumsum(0) + z.prod(1, keepdim=True),
+    "conjugate": lambda z: torch.outer(z[0], z[1].conj()) + torch.vdot(z[0], z[1]) + torch.angle(z * z.conj() + z)[0],
+}.items():
+    row(f"complex_{name}", lambda x, y, f=part: torch.view_as_real(f(torch.complex(x, y))), N34, N34)
+    row(f"complex_{name}_wide", lambda x, y, f=part: torch.view_as_real(f(torch.complex(x, y))), normal(3, 4, dtype=f64), normal(3, 4, dtype=f64))
 row("stft_magnitude", lambda x: torch.stft(x, n_fft=8, hop_length=4, window=torch.hann_window(8), return_complex=True).abs(), normal(32))
 
 # dtypes

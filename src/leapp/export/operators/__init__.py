@@ -5,10 +5,10 @@ returns ``NotImplemented`` leaves the operator as it is. Sizes are fixed numbers
 unroll. A function stands in the module of its subject and enters the table by ``@replaces(its overloads)``.
 """
 
-from . import arithmetic, cells, complexes, geometry, indexing, layers, linalg, lists, ordering, special
+from . import arithmetic, cells, geometry, indexing, layers, linalg, lists, ordering, special
 
-# Last, because it goes before what the others have registered.
-from . import wide  # isort: skip
+# Last, because they go before what the others have registered.
+from . import wide, complexes  # isort: skip
 from .table import BROKEN_COMPOSITES, DECOMPOSITIONS, TRANSLATIONS
 
 __all__ = [

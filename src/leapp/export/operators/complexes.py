@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .table import aten, replaces
+from .arithmetic import signbit
+from .table import aten, replaces, replaces_where
 
 
 def _joined(real: Tensor, imaginary: Tensor) -> Tensor:
@@ -79,3 +81,107 @@ def _pow(x: Tensor, exponent: Any) -> Any:
 @replaces(aten._neg_view.default)
 def _neg_view(x: Tensor) -> Any:
     return -x
+
+
+_complex = functools.partial(replaces_where, Tensor.is_complex)
+"""Registers what an overload is written as where it takes complex values; whatever replaces it otherwise stays."""
+
+
+@_complex(aten.angle.default)
+def _angle(x: Tensor) -> Any:
+    return torch.atan2(x.imag, x.real)
+
+
+@_complex(aten._conj.default, aten._conj_physical.default, aten.conj_physical.default)
+def _conj(x: Tensor) -> Any:
+    return _joined(x.real, -x.imag)
+
+
+@_complex(aten.eq.Tensor)
+def _eq(x: Tensor, y: Tensor) -> Any:
+    return (x.real == y.real) & (x.imag == y.imag) if x.is_complex() and y.is_complex() else NotImplemented
+
+
+@_complex(aten.log.default)
+def _log(x: Tensor) -> Any:
+    return _joined(torch.hypot(x.real, x.imag).log(), torch.atan2(x.imag, x.real))
+
+
+@_complex(aten.sqrt.default)
+def _sqrt(x: Tensor) -> Any:
+    """The root with the larger part computed first, so that nothing cancels."""
+    real, imaginary = x.real, x.imag
+    larger = ((real.abs() + torch.hypot(real, imaginary)) / 2).sqrt()
+    smaller = torch.where(larger == 0, torch.zeros_like(larger), imaginary.abs() / (2 * larger))
+    right = real >= 0
+    size = torch.where(right, smaller, larger)
+    return _joined(torch.where(right, larger, smaller), torch.where(signbit(imaginary), -size, size))
+
+
+@_complex(aten.sin.default)
+def _sin(x: Tensor) -> Any:
+    return _joined(x.real.sin() * x.imag.cosh(), x.real.cos() * x.imag.sinh())
+
+
+@_complex(aten.cos.default)
+def _cos(x: Tensor) -> Any:
+    return _joined(x.real.cos() * x.imag.cosh(), -(x.real.sin() * x.imag.sinh()))
+
+
+@_complex(aten.prod.default)
+def _prod(x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
+    return NotImplemented if dtype is not None else _prod_along(x.reshape(-1), 0)
+
+
+@_complex(aten.prod.dim_int)
+def _prod_along(x: Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    if dtype is not None or not x.shape[dim]:
+        return NotImplemented
+    result = x.select(dim, 0)
+    for position in range(1, x.shape[dim]):
+        result = result * x.select(dim, position)
+    return result.unsqueeze(dim) if keepdim else result
+
+
+def _by_parts(target: Any) -> None:
+    """Write an operator that only moves or adds elements as two: one for the real parts, one for the imaginary ones."""
+
+    def parts(values: Any, imaginary: bool) -> Any:
+        if isinstance(values, (list, tuple)):
+            return type(values)(parts(value, imaginary) for value in values)
+        if isinstance(values, Tensor) and values.is_complex():
+            return values.imag if imaginary else values.real
+        return values
+
+    def apart(*args: Any, **named: Any) -> Any:
+        real, imaginary = (target(*parts(args, side), **named) for side in (False, True))
+        if isinstance(real, Tensor):
+            return _joined(real, imaginary)
+        return [_joined(*pair) for pair in zip(real, imaginary, strict=True)]
+
+    _complex(target)(apart)
+
+
+for _target in (
+    aten.select.int, aten.unsqueeze.default, aten.expand.default, aten.unbind.int, aten.split.Tensor,
+    aten.split_with_sizes.default, aten.diagonal.default, aten.unfold.default, aten.index.Tensor, aten.index_select.default,
+    aten.gather.default, aten.repeat.default, aten.index_put.default, aten.select_scatter.default, aten.slice_scatter.default,
+    aten.diagonal_scatter.default, aten.scatter.src, aten.cumsum.default, aten.tril.default, aten.triu.default,
+    aten.repeat_interleave.self_int,
+):  # fmt: skip
+    _by_parts(_target)
+
+
+@_complex(aten.constant_pad_nd.default, aten.pad.default)
+def _pad(x: Tensor, pad: Any, *rest: Any, **named: Any) -> Any:
+    """Padding is part of the real numbers."""
+    given = (rest[-1] if rest else named.get("value")) or 0
+    if (len(rest) == 2 and rest[0] != "constant") or isinstance(given, complex):
+        return NotImplemented
+    pads = (torch.constant_pad_nd(part, pad, value) for part, value in ((x.real, given), (x.imag, 0)))
+    return _joined(*pads)
+
+
+@_complex(aten.masked_fill.Scalar)
+def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
+    return torch.where(mask, torch.complex(*_number(value, x)), x)

@@ -20,7 +20,8 @@ def _atan2(y: Tensor, x: Tensor) -> Tensor:
     infinite = y.isinf() & x.isinf()
     up, right = torch.where(infinite, sign(y), y), torch.where(infinite, sign(x), x)
     angle = torch.where((y == 0) & (x == x), torch.zeros_like(up / right), (up / right).atan())
-    half_turn = torch.where(signbit(y), -math.pi, math.pi).to(y.dtype)
+    half_turn = torch.full((), math.pi, dtype=y.dtype)  # as a number it would be one of float32
+    half_turn = torch.where(signbit(y), -half_turn, half_turn)
     return torch.where(signbit(x), angle + half_turn, angle)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 __all__ = [
     "BROKEN_COMPOSITES", "DECOMPOSITIONS", "TRANSLATIONS", "aten", "broadcast_shapes", "is_float", "promoted", "replaces",
-    "translates",
+    "replaces_where", "translates",
 ]  # fmt: skip
 
 aten: Any = torch.ops.aten
@@ -39,6 +39,32 @@ def replaces(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
         return function
 
     return register
+
+
+def replaces_where(
+    applies: Callable[[Tensor], bool], *targets: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register what overloads are written as where a tensor among their arguments is such; else what replaced them stays."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for target in targets:
+            DECOMPOSITIONS[target] = _chosen(applies, function, DECOMPOSITIONS.get(target))
+        return function
+
+    return register
+
+
+def _chosen(
+    applies: Callable[[Tensor], bool], function: Callable[..., Any], other: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    def rewrite(*args: Any, **named: Any) -> Any:
+        if any(isinstance(arg, Tensor) and applies(arg) for arg in args):
+            result = function(*args, **named)
+            if result is not NotImplemented:
+                return result
+        return NotImplemented if other is None else other(*args, **named)
+
+    return rewrite
 
 
 def translates(target: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

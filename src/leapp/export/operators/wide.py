@@ -6,37 +6,19 @@ choices take numbers as tensors and exist for every type. Other types are left a
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .special import erf
-from .table import DECOMPOSITIONS, aten
+from .table import aten, replaces_where
 
-
-def _wide(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register what an overload is written as where it computes in float64; whatever replaces it otherwise stays."""
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for target in targets:
-            DECOMPOSITIONS[target] = _chosen(function, DECOMPOSITIONS.get(target))
-        return function
-
-    return register
-
-
-def _chosen(function: Callable[..., Any], other: Callable[..., Any] | None) -> Callable[..., Any]:
-    def rewrite(*args: Any, **named: Any) -> Any:
-        if any(isinstance(arg, Tensor) and arg.dtype == torch.float64 for arg in args):
-            result = function(*args, **named)
-            if result is not NotImplemented:
-                return result
-        return NotImplemented if other is None else other(*args, **named)
-
-    return rewrite
+_wide = functools.partial(replaces_where, lambda tensor: tensor.dtype == torch.float64)
+"""Registers what an overload is written as where it computes in float64."""
 
 
 # Sums with factors
@@ -291,3 +273,30 @@ def _atan(x: Tensor) -> Any:
     value = torch.where(flipped, math.pi / 2 - value, value)
     return torch.where(x < 0, -value, torch.where(x == 0, x, value))
 
+
+
+@_wide(aten.asin.default)
+def _asin(x: Tensor) -> Any:
+    return torch.where(x == 0, x, (x / ((1 - x) * (1 + x)).sqrt()).atan())
+
+
+@_wide(aten.acos.default)
+def _acos(x: Tensor) -> Any:
+    return 2 * ((1 - x) / (1 + x)).sqrt().atan()
+
+
+@_wide(aten.tan.default)
+def _tan(x: Tensor) -> Any:
+    return x.sin() / x.cos()
+
+
+@_wide(aten.sinh.default)
+def _sinh(x: Tensor) -> Any:
+    grown = x.abs().expm1()
+    value = (grown + torch.where(grown > 1, 1 - 1 / (grown + 1), grown / (grown + 1))) / 2
+    return torch.where(x < 0, -value, torch.where(x == 0, x, value))
+
+
+@_wide(aten.cosh.default)
+def _cosh(x: Tensor) -> Any:
+    return (x.exp() + (-x).exp()) / 2
