@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -27,10 +28,11 @@ class Raw:
                 self._ticket = assembly.ticket
                 return unpack(message)
 
-    def put(self, data: bytes) -> None:
-        """Send a request and do not wait for the answer."""
+    def put(self, data: bytes, pause: float = 0.0) -> None:
+        """Send a request, its frames with a pause between them, and do not wait for the answer."""
         for frame in frames(data, self._ticket):
             self._socket.send(frame)
+            time.sleep(pause)
 
     def flood(self, data: bytes, count: int) -> None:
         """Send a request many times, for as long as the server takes it, and read no answer."""

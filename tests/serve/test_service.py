@@ -408,6 +408,13 @@ def test_a_message_that_is_too_long_ends_the_session(bundle, strict):
         assert session.read().head["final"] is True
 
 
+def test_the_last_word_reaches_a_client_that_is_still_sending(bundle, strict):
+    with raw(strict.url) as session:
+        given = {"filter/q": np.zeros((1 << 20, 3), np.float32)}
+        session.put(pack("step", {"step": 0, "begin": "initial"}, **{"in": given}), pause=0.02)
+        assert "filter/q 12" in session.read().head["message"]
+
+
 def test_the_client_refuses_bad_inputs_itself(bundle, strict):
     with Client(strict.url) as remote:
         remote(inputs(1)[0])

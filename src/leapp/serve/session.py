@@ -26,6 +26,8 @@ __all__ = ["Session"]
 
 _BAD = (InputError, InputTypeError, UnknownPortError, SessionLostError)
 _NORMAL, _POLICY, _TOO_BIG, _RESTART, _LATER = 1000, 1008, 1009, 1012, 1013
+_MOMENT = 1.0
+"""Seconds that a client has to take the last word."""
 
 
 class _End(Exception):
@@ -72,8 +74,21 @@ class Session:
             if end.error:
                 self._count(end.error)
                 await self._reply(pack("error", {"error": end.error, "message": end.message, "final": True}))
-            if end.code != _NORMAL:
+            if end.code != _NORMAL and not (end.code == _TOO_BIG and await self._has_left()):
                 await self._send({"type": "websocket.close", "code": end.code})
+
+    async def _has_left(self) -> bool:
+        """Whether the client leaves within a moment. What it still sends is taken: closing upon it would lose the last word."""
+
+        async def wait() -> None:
+            while (await self._receive())["type"] != "websocket.disconnect":
+                pass
+
+        try:
+            await asyncio.wait_for(wait(), _MOMENT)
+        except asyncio.TimeoutError:
+            return False
+        return True
 
     def _leave(self) -> NoReturn:
         raise _End(_RESTART, "Draining", f"Replica {self._service.replica} is draining. Connect again.")
