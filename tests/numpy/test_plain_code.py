@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import gc
 import pickle
 import random
 import sys
@@ -85,6 +86,7 @@ def test_nothing_plain_changes(tmp_path: Path) -> None:
 def test_many_sessions_wear_nothing_out(tmp_path: Path) -> None:
     """A class whose references are counted wrongly would be freed some day."""
     session(tmp_path)
+    gc.collect()  # what earlier tests left must not go meanwhile
     held = sys.getrefcount(np.ndarray)
     for _ in range(30):
         session(tmp_path)

@@ -7,8 +7,8 @@ unroll. A function stands in the module of its subject and enters the table by `
 
 from . import arithmetic, cells, geometry, indexing, layers, linalg, lists, ordering, special
 
-# Last, because they go before what the others have registered.
-from . import wide, complexes  # isort: skip
+# Last, because each goes before what the others have registered.
+from . import complexes, wide  # isort: skip
 from .table import BROKEN_COMPOSITES, DECOMPOSITIONS, TRANSLATIONS
 
 __all__ = [
