@@ -78,6 +78,15 @@ def count(cluster: Cluster, name: str) -> dict[str, float]:
     return {replica: sum(found["values"][name].values()) for replica, found in cluster.figures().items()}
 
 
+def settled(cluster: Cluster, name: str) -> float:
+    """A figure of all replicas together, when it stands still: they tell theirs now and then."""
+    found, before = sum(count(cluster, name).values()), None
+    while found != before:
+        time.sleep(2)
+        found, before = sum(count(cluster, name).values()), found
+    return found
+
+
 def until(said: Callable[[], bool], seconds: float = 120) -> None:
     """Wait for something to come true."""
     deadline = time.monotonic() + seconds
