@@ -11,6 +11,9 @@ from torch import Tensor
 from .arithmetic import signbit
 from .table import aten, replaces, replaces_where
 
+_complex = functools.partial(replaces_where, Tensor.is_complex)
+"""Registers what an overload is written as where it takes complex values; whatever replaces it otherwise stays."""
+
 
 def _joined(real: Tensor, imaginary: Tensor) -> Tensor:
     return torch.complex(real, imaginary)
@@ -50,27 +53,25 @@ def _number(value: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     return torch.full((), number.real, dtype=dtype), torch.full((), number.imag, dtype=dtype)
 
 
-@replaces(aten.where.ScalarOther)
+@_complex(aten.where.ScalarOther)
 def _where_number(condition: Tensor, x: Tensor, y: Any) -> Any:
-    return torch.where(condition, x, torch.complex(*_number(y, x))) if x.is_complex() else NotImplemented
+    return torch.where(condition, x, torch.complex(*_number(y, x)))
 
 
-@replaces(aten.where.ScalarSelf)
+@_complex(aten.where.ScalarSelf)
 def _where_other(condition: Tensor, x: Any, y: Tensor) -> Any:
-    return torch.where(condition, torch.complex(*_number(x, y)), y) if y.is_complex() else NotImplemented
+    return torch.where(condition, torch.complex(*_number(x, y)), y)
 
 
-@replaces(aten.exp.default)
+@_complex(aten.exp.default)
 def _exp(x: Tensor) -> Any:
-    if not x.is_complex():
-        return NotImplemented
     size = x.real.exp()
     return _joined(size * x.imag.cos(), size * x.imag.sin())
 
 
-@replaces(aten.pow.Tensor_Scalar)
+@_complex(aten.pow.Tensor_Scalar)
 def _pow(x: Tensor, exponent: Any) -> Any:
-    if not x.is_complex() or exponent not in (1, 2, 3, 4):
+    if exponent not in (1, 2, 3, 4):
         return NotImplemented
     result = x
     for _ in range(int(exponent) - 1):
@@ -81,10 +82,6 @@ def _pow(x: Tensor, exponent: Any) -> Any:
 @replaces(aten._neg_view.default)
 def _neg_view(x: Tensor) -> Any:
     return -x
-
-
-_complex = functools.partial(replaces_where, Tensor.is_complex)
-"""Registers what an overload is written as where it takes complex values; whatever replaces it otherwise stays."""
 
 
 @_complex(aten.angle.default)
