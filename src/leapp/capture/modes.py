@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch._C import DisableTorchFunction, _len_torch_dispatch_stack
 from torch.overrides import _pop_mode, _push_mode
 from torch.utils import _python_dispatch
 
@@ -26,13 +27,17 @@ class Silence:
     __slots__ = ("_dispatch", "_function")
 
     def __enter__(self) -> None:
-        self._dispatch, self._function = unseen(), torch._C.DisableTorchFunction()
-        self._dispatch.__enter__()
+        # Most of the time there is no dispatch mode, and the guard against them is the dearer part.
+        self._dispatch = unseen() if _len_torch_dispatch_stack() else None
+        if self._dispatch is not None:
+            self._dispatch.__enter__()
+        self._function = DisableTorchFunction()
         self._function.__enter__()
 
     def __exit__(self, *_: object) -> None:
         self._function.__exit__(None, None, None)
-        self._dispatch.__exit__(None, None, None)
+        if self._dispatch is not None:
+            self._dispatch.__exit__(None, None, None)
 
 
 class Modes(NamedTuple):
@@ -65,4 +70,4 @@ class Modes(NamedTuple):
 
 
 FUNCTION_MODES = Modes(torch._C._len_torch_function_stack, _pop_mode, _push_mode)
-DISPATCH_MODES = Modes(torch._C._len_torch_dispatch_stack, _python_dispatch._pop_mode, _python_dispatch._push_mode)
+DISPATCH_MODES = Modes(_len_torch_dispatch_stack, _python_dispatch._pop_mode, _python_dispatch._push_mode)

@@ -81,7 +81,7 @@ class Provenance:
 
     def publish(self, t: Tensor, node: str, port: str, passno: int, static: bool = False) -> None:
         """Remember that ``t`` is an output of ``node``. A value with two names goes by the first."""
-        found = self.source(t)
+        found = self.source(t) if id(t) in self._known else None
         if found is None or (found.node, found.passno, found.glue) != (node, passno, ()):
             self._known[id(t)] = Published(t, node, port, passno, static=static)
 

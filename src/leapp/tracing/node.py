@@ -10,6 +10,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from leapp.capture.source import where
 from leapp.errors import AnnotationError, TraceError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from leapp.semantics import TensorSemantics
     from leapp.tracing.attributes import ChangedNumber
 
-__all__ = ["InputPort", "NodeTrace", "OutputPort", "Role", "Sample", "Source", "TrackedBuffer", "dtype_name"]
+__all__ = ["InputPort", "NodeTrace", "OutputPort", "Role", "Sample", "Source", "TrackedBuffer", "dtype_name", "spelled"]
 
 Role = Literal["input", "output", "state", "buffer", "static"]
 
@@ -164,32 +165,21 @@ class NodeTrace:
             self._replay = Replay(self.program, self.names)
         return self._replay
 
-    def input(self, name: str, where: Where) -> InputPort:
-        """The declared input of that name, or an error that lists what there is."""
-        port = self.inputs.get(name)
-        if port is None:
-            raise AnnotationError(
-                f"node '{self.name}' has no input '{name}' (at {where}); its first pass declared: "
-                f"{', '.join(self.inputs) or 'none'}. Declare the same ports in every pass."
-            )
-        return port
-
-    def check(self, port: InputPort | OutputPort, t: torch.Tensor, what: str, where: Where) -> None:
+    def check(self, port: InputPort | OutputPort, t: torch.Tensor, what: str, at: Where | None = None) -> None:
         """Refuse a value whose shape or dtype differs from the first pass."""
-        dtype = _spelled(t.dtype)
-        if t.shape != port.shape or dtype != port.dtype:
+        if t.shape != port.shape or spelled(t.dtype) != port.dtype:
             raise AnnotationError(
-                f"node '{self.name}', {what} '{port.name}' (at {where}) was declared as {port.dtype} {list(port.shape)} "
-                f"(at {port.where}) and is {dtype} {list(t.shape)} now. Ports keep their shape and dtype."
+                f"node '{self.name}', {what} '{port.name}' (at {at or where()}) was declared as {port.dtype} "
+                f"{list(port.shape)} (at {port.where}) and is {spelled(t.dtype)} {list(t.shape)} now. Ports keep their shape "
+                "and dtype."
             )
 
-    def missing(self, given: dict[str, Any], ports: dict[str, Any], what: str, where: Where) -> None:
+    def refuse_missing(self, given: dict[str, Any], ports: dict[str, Any], what: str) -> None:
         """Refuse a pass that left out a port of the first pass."""
-        absent = [n for n in ports if n not in given]
-        if absent:
+        if not ports.keys() <= given.keys():
             raise AnnotationError(
-                f"node '{self.name}' (at {where}): this pass did not declare the {what} "
-                f"{', '.join(repr(n) for n in absent)} that the first pass declared."
+                f"node '{self.name}' (at {where()}): this pass did not declare the {what} "
+                f"{', '.join(repr(n) for n in ports if n not in given)} that the first pass declared."
             )
 
     def require_traced(self) -> Tape:
@@ -201,9 +191,10 @@ class NodeTrace:
 
 def dtype_name(t: torch.Tensor) -> str:
     """The dtype as the YAML spells it."""
-    return _spelled(t.dtype)
+    return spelled(t.dtype)
 
 
 @functools.cache
-def _spelled(dtype: torch.dtype) -> str:
+def spelled(dtype: torch.dtype) -> str:
+    """A dtype as the YAML spells it."""
     return str(dtype).removeprefix("torch.")

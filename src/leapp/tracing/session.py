@@ -26,6 +26,7 @@ from leapp.errors import (
     SessionError,
     TraceError,
 )
+from leapp.export.names import check_params, resolve_backend
 from leapp.graph.words import nearest, refuse_unknown
 from leapp.semantics import TensorSemantics
 from leapp.tracing import buffers
@@ -35,14 +36,15 @@ from leapp.tracing.finishing import Finisher, Given
 from leapp.tracing.log import logger
 from leapp.tracing.method import MethodNode, bind_arguments, output_names_of, self_of
 from leapp.tracing.node import InputPort, NodeTrace, Role, Sample, TrackedBuffer, dtype_name
+from leapp.tracing.passes import Passes, refuse_form
 from leapp.tracing.payload import Entry, Loans, entries, leaf_names, map_leaves, refuse_nested_state, unpack
 from leapp.tracing.sources import Sources, same_bits
-from leapp.tracing.undeclared import contradicts
 
 __all__ = ["Session"]
 
 Tensor = torch.Tensor
-_CHECKED = 100
+_PLAIN = frozenset({Tensor})
+_SETTINGS = ("export_with", "backend_params", "static_outputs", "graph_outputs")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -55,20 +57,9 @@ def _one_thread_at_a_time(function: F) -> F:
     return cast(F, call)
 
 
-class _Located:
-    """Say of a malformed payload where it was given."""
-
-    __slots__ = ("_call", "_node")
-
-    def __init__(self, node: str, call: str) -> None:
-        self._node, self._call = node, call
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if isinstance(error, LeappError):
-            raise type(error)(f"{self._call} for node '{self._node}' at {where()}: {error}") from None
+def _located(error: LeappError, node: str, call: str) -> LeappError:
+    """What is wrong with a payload, and where it was given."""
+    return type(error)(f"{call} for node '{node}' at {where()}: {error}")
 
 
 class _Running(threading.local):
@@ -88,7 +79,7 @@ class Session:
         self.nodes: dict[str, NodeTrace] = {}
         self.sources = Sources(self.recorder, self.nodes)
         self.non_traced = frozenset(non_traced)
-        self.samples_kept = max(1, max_cached_io)
+        self.passes = Passes(self.recorder, self.sources, max(1, max_cached_io))
         self.escapes = escapes
         self.clock = 0
         """The number of the present pass."""
@@ -137,13 +128,15 @@ class Session:
 
     def _look_after(self, node: NodeTrace) -> None:
         """What is done to state between passes is in no model: note what was done to it since the last one."""
+        if not node.left:
+            return
+        source, held = self.recorder.published.source, [b for b in node.buffers if b.module is not None]
         with self.recorder.silence():
             for name, t in node.left.items():
-                found = self.recorder.source(t)
-                held = (b for b in node.buffers if b.port == name and b.module is not None)
+                found = source(t)
                 if found is not None and found.glue:
                     node.changed_later.setdefault(name, found.glue[-1])
-                elif any(getattr(b.module, b.name, t) is not t for b in held):
+                elif held and any(b.port == name and getattr(b.module, b.name, t) is not t for b in held):
                     node.changed_later.setdefault(name, ("an assignment", node.outputs[name].where))
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
@@ -181,12 +174,19 @@ class Session:
     def _listen(self) -> None:
         """Listen in this thread. Inside a node that ran twice nothing is new, so it runs at full speed."""
         recording = bool(self.recorder.tapes)
-        entered = [] if recording else [n for n in self.nodes.values() if n.finished and n.in_pass]
-        if entered and all(n.passes > 1 for n in entered):
+        known = False
+        if not recording:
+            for node in self.nodes.values():
+                if node.in_pass and node.finished:
+                    known = node.passes > 1
+                    if not known:
+                        break
+        if known:
             self.recorder.remove()
         else:
             self.recorder.listen()
-        self._watch_modules(recording)
+        if recording != (self._hook is not None):
+            self._watch_modules(recording)
 
     def _watch_modules(self, on: bool) -> None:
         """Be told of the modules that an open node calls. Being told slows every module down."""
@@ -226,20 +226,26 @@ class Session:
     def input_tensors(self, node_name: str, payload: Any, batch: int | str | None = "auto") -> Any:
         """See :meth:`leapp.annotations.Annotate.input_tensors`."""
         check_batch_axis(batch)
-        with _Located(node_name, "input_tensors()"):
+        try:
             items = entries(payload)
-            leaf_names(items)
+            plain = _are_plain(items)
+            if not plain:
+                leaf_names(items)
+        except LeappError as error:
+            raise _located(error, node_name, "input_tensors()") from None
         node = self._open(node_name)
-        return unpack(self._declare_plain(node, items, "input", batch) or self._declare_entries(node, items, batch))
+        if plain:
+            return unpack(self._declare_plain(node, items, "input", batch))
+        return unpack(self._declare_entries(node, items, batch))
 
     def _declare_plain(
         self, node: NodeTrace, items: Sequence[Entry], role: Role, batch: int | str | None
-    ) -> list[Any] | None:
-        """Declare a payload of tensors, as most are; ``None`` if it holds anything else."""
-        if any(type(value) is not Tensor for _, value, _ in items):
-            return None
-        at = where()
+    ) -> list[Tensor]:
+        """Declare a payload of tensors, as most are."""
         with self.recorder.silence():
+            if node.finished:
+                return self.passes.declare(node, [(name, t) for name, t, _ in items], role)
+            at = where()
             return [self._declare(node, name, t, role, semantics, batch, at) for name, t, semantics in items]
 
     def _declare_entries(self, node: NodeTrace, items: Sequence[Entry], batch: int | str | None) -> list[Any]:
@@ -301,19 +307,14 @@ class Session:
         at: Where | None = None,
     ) -> Tensor:
         """Declare one input port and return the tensor to go on with."""
-        at = at or where()
-        wrapper = type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__  # it has no memory of its own
-        if wrapper or t.is_nested or t.layout != torch.strided or t.is_meta:
-            form = type(t).__name__ if wrapper else "nested" if t.is_nested else "meta" if t.is_meta else "sparse"
-            raise AnnotationTypeError(
-                f"node '{node.name}', port '{name}' (at {at}): a {form} tensor cannot be a port. Pass a dense tensor."
-            )
         if node.finished:
-            return self._again(node, name, t, role, at)
+            return self.passes.declare(node, [(name, t)], role)[0]
+        refuse_form(node, name, t)
+        at = at or where()
         existing = node.inputs.get(name)
         if existing is not None:
             return self._declared_twice(node, existing, t, role, semantics, at, batch)
-        source = self.sources.find(node, name, t, at) if role == "input" else None
+        source = self.sources.find(node, name, t) if role == "input" else None
         buffers.check_name(node, name, at)
         port = InputPort(name, dtype_name(t), tuple(t.shape), role, None, at, semantics, source, batch)
         node.current.inputs[name] = snapshot(t)
@@ -362,34 +363,15 @@ class Session:
         # Two references: ours, and the loop variable's; a third is the argument of getrefcount itself.
         return any(sys.getrefcount(alias) > 3 for _, alias in node.aliases.values())
 
-    def _again(self, node: NodeTrace, name: str, t: Tensor, role: Role, at: Where) -> Tensor:
-        """An input of a later pass: checked against the first, and kept as a sample."""
-        if name in node.pruned:
-            return t
-        port = node.input(name, at)
-        if port.role != role:
-            raise AnnotationError(
-                f"node '{node.name}': '{name}' was declared as {_called(port.role)} at {port.where} and is declared as "
-                f"{_called(role)} at {at}. Declare it in the same way in every pass."
-            )
-        node.check(port, t, _called(role), at)
-        if role == "input":
-            self.sources.check(node, port, self.sources.find(node, name, t, at), t, at)
-        node.current.inputs[name] = self._value(node, t)
-        # As in the first pass, the value inside the node is not the one between the nodes.
-        return t.view_as(t) if t.layout == torch.strided and type(t) is Tensor else t
-
-    def _value(self, node: NodeTrace, t: Tensor) -> Tensor:
-        """What to keep of an input until the pass ends: a copy, if it is looked at again."""
-        return snapshot(t) if len(node.samples) < self.samples_kept or self._is_checked(node) else t
-
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def _states(self, node_name: str, call: str, payload: Any) -> list[Entry]:
-        with _Located(node_name, call):
+        try:
             if isinstance(payload, dict):
                 refuse_nested_state(payload)
             return entries(payload)
+        except LeappError as error:
+            raise _located(error, node_name, call) from None
 
     @_one_thread_at_a_time
     def state_tensors(self, node_name: str, payload: Any, batch: int | str | None = "auto") -> Any:
@@ -398,33 +380,35 @@ class Session:
         items = self._states(node_name, "state_tensors()", payload)
         self._node(node_name, "state_tensors()")
         node = self._open(node_name)
-        declared = self._declare_plain(node, items, "state", batch)
-        return unpack(declared or [self._declare_leaf(node, n, v, "state", s, batch) for n, v, s in items])
+        if _are_plain(items):
+            return unpack(self._declare_plain(node, items, "state", batch))
+        return unpack([self._declare_leaf(node, n, v, "state", s, batch) for n, v, s in items])
 
     @_one_thread_at_a_time
     def update_state(self, node_name: str, payload: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.update_state`."""
         items = self._states(node_name, "update_state()", payload)
         node = self._node(node_name, "update_state()")
-        at = where()
         with self.recorder.silence():
-            for name, value, semantics in items:
-                t = self._tensor(value, node, name)
-                if node.finished and not node.in_pass:
-                    raise SessionError(
-                        f"update_state() for '{node_name}/{name}' at {at} comes after output_tensors(): the node is finished. "
-                        "Update states before declaring the outputs."
-                    )
-                port = node.inputs.get(name)
-                if port is None or port.role not in ("state", "buffer"):
-                    port = self._declare_late(node, name, t, semantics, at)
-                node.check(port, t, "state", at)
-                if node.tape is not None and not node.finished:
-                    self._require_computed(node, name, t, at)
-                if port.semantics is None:
-                    port.semantics = semantics
-                node.updates[name] = (t, at)
+            given = [(name, self._tensor(value, node, name), semantics) for name, value, semantics in items]
+            if node.finished:
+                self.passes.update(node, given)
+            else:
+                self._update(node, given)
         return unpack([value for _, value, _ in items])
+
+    def _update(self, node: NodeTrace, given: Sequence[tuple[str, Tensor, TensorSemantics | None]]) -> None:
+        at = where()
+        for name, t, semantics in given:
+            port = node.inputs.get(name)
+            if port is None or port.role not in ("state", "buffer"):
+                port = self._declare_late(node, name, t, semantics, at)
+            node.check(port, t, "state", at)
+            if node.tape is not None:
+                self._require_computed(node, name, t, at)
+            if port.semantics is None:
+                port.semantics = semantics
+            node.updates[name] = (t, at)
 
     def _require_computed(self, node: NodeTrace, name: str, t: Tensor, at: Where) -> None:
         owner = self.recorder.owner([t])
@@ -444,7 +428,7 @@ class Session:
         self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where
     ) -> InputPort:
         """A state that is updated before it was ever read. Should nothing read it later either, it starts from zeros."""
-        if name in node.inputs or node.finished:
+        if name in node.inputs:
             raise AnnotationError(
                 f"node '{node.name}' has no state '{name}' (update_state() at {at}).{nearest(name, node.inputs)} "
                 "Declare it with annotate.state_tensors() first."
@@ -521,7 +505,7 @@ class Session:
             buffer = buffers.tracked(node, owner, leaf, port_name)
             if buffer is not None:
                 node.check(node.inputs[buffer.port], t, "buffer", at)
-                node.current.inputs[buffer.port] = self._value(node, t)
+                node.current.inputs[buffer.port] = snapshot(t) if self.passes.is_looked_at(node) else t
                 buffer.module, buffer.name, buffer.tensor = owner, leaf, t
             return
         mine = next((b for b in node.buffers if b.module is owner and b.name == leaf), None)
@@ -539,31 +523,32 @@ class Session:
     @_one_thread_at_a_time
     def output_tensors(self, node_name: str, payload: Any, static_outputs: Any = None, **kwargs: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.output_tensors`."""
-        from leapp.export import check_params, resolve_backend
-
-        known = ("export_with", "backend_params", "static_outputs", "graph_outputs")
-        with _Located(node_name, "output_tensors()"):
-            refuse_unknown(kwargs, known, "annotate.output_tensors()")
         node = self._node(node_name, "output_tensors()")
-        at = where()
-        with _Located(node_name, "output_tensors()"):
+        try:
+            refuse_unknown(kwargs, _SETTINGS, "annotate.output_tensors()")
             backend = resolve_backend(kwargs.get("export_with"))
             params = dict(kwargs.get("backend_params") or {})
             check_params(backend, params)
             items = entries(payload)
             static_items = entries(static_outputs) if static_outputs is not None else []
-            leaf_names([*items, *static_items])
+            if static_items or not _are_plain(items):
+                leaf_names([*items, *static_items])
+        except LeappError as error:
+            raise _located(error, node_name, "output_tensors()") from None
         ports, static = self._collect(node, items), self._collect(node, static_items, "static output")
-        wanted = _wanted(node, kwargs.get("graph_outputs"), {**ports, **static}, at)
+        wanted = _wanted(node, kwargs.get("graph_outputs"), ports, static)
         with self.recorder.silence():
             if node.finished:
-                self._finish_again(node, ports, static, at)
+                self.passes.finish(node, {n: t for given in (ports, static) for n, (t, _) in given.items()})
+                self._listen()
             else:
                 node.backend, node.backend_params, node.wanted = backend, params, wanted
-                self._finish(node, ports, static, at)
+                self._finish(node, ports, static, where())
         return unpack([value for _, value, _ in items])
 
     def _collect(self, node: NodeTrace, items: Iterable[Entry], what: str = "output") -> Given:
+        if _are_plain(items):
+            return {name: (t, semantics) for name, t, semantics in items}
         into: Given = {}
         for name, value, semantics in items:
 
@@ -580,60 +565,8 @@ class Session:
         tensors = self.finisher.finish(node, ports, static, at)
         node.finished = True
         node.order = sum(n.finished for n in self.nodes.values()) - 1
-        self._end_pass(node, tensors)
+        self.passes.end(node, tensors)
         self._listen()
-
-    def _finish_again(self, node: NodeTrace, ports: Given, static: Given, at: Where) -> None:
-        if not node.in_pass:
-            raise SessionError(
-                f"output_tensors('{node.name}') at {at}: the node is finished and no new inputs were declared since. "
-                "Each pass declares its inputs, then its outputs."
-            )
-        tensors = {n: t for n, (t, _) in {**ports, **static}.items()}
-        for buffer in node.buffers:
-            now = buffer.tensor if buffer.module is None else getattr(buffer.module, buffer.name, None)
-            if now is not None and buffer.port in node.current.inputs:
-                tensors[buffer.port] = now
-        tensors.update({n: t for n, (t, _) in node.updates.items()})
-        for name in tensors:
-            if name not in node.outputs:
-                raise AnnotationError(
-                    f"node '{node.name}' (at {at}): '{name}' was no output in the first pass.{nearest(name, node.outputs)} "
-                    "Declare the same ports in every pass."
-                )
-        node.missing(node.current.inputs, node.inputs, "input", at)
-        node.missing(tensors, node.outputs, "output", at)
-        for name, t in tensors.items():
-            node.check(node.outputs[name], t, "output", at)
-        self._end_pass(node, tensors)
-        self._listen()
-
-    def _end_pass(self, node: NodeTrace, tensors: dict[str, Tensor]) -> None:
-        """Keep the sample, let go of the pass, and publish the outputs."""
-        if len(node.samples) < self.samples_kept or self._is_checked(node):
-            node.current.outputs = {n: snapshot(tensors[n]) for n in node.outputs}
-            node.current.inputs = {n: node.current.inputs[n] for n in node.inputs}
-            if len(node.samples) < self.samples_kept or contradicts(node, node.current):
-                node.samples.append(node.current)
-        buffers.left_by_pass(node)
-        node.left = {n: tensors[n] for n, p in node.outputs.items() if p.role == "state"}
-        published = self.recorder.published
-        published.sweep()
-        for name in node.outputs:
-            published.publish(tensors[name], node.name, name, node.entered, node.outputs[name].role == "static")
-        node.current = Sample(node.entered)
-        node.in_pass = False
-        node.passes += 1
-        node.updates, node.aliases, node.again = {}, {}, []
-
-    def _is_checked(self, node: NodeTrace) -> bool:
-        """Whether a pass that is not kept as a sample is compared with the record: all up to a hundred, then every tenth.
-
-        One that contradicts the record is kept after all, so that the compilation fails on it.
-        """
-        random = node.tape is not None and bool(node.tape.random)
-        often = node.passes < _CHECKED or node.passes % 10 == 0
-        return len(node.samples) == self.samples_kept and node.program is not None and not random and often
 
     def abandon(self, node: NodeTrace) -> None:
         """The user's code raised: the pass did not happen."""
@@ -737,8 +670,10 @@ class Session:
             raise AnnotationTypeError(
                 f"node '{settings.name}' (at {where()}): the decorated function returned None; a node needs outputs."
             )
-        with _Located(settings.name, "annotate.method()"):
+        try:
             outputs = output_names_of(function, result, settings.output_names)
+        except LeappError as error:
+            raise _located(error, settings.name, "annotate.method()") from None
         self._publish_result(settings, outputs)
         return result
 
@@ -779,21 +714,24 @@ class Session:
         )
 
 
-def _called(role: Role) -> str:
-    return "an input" if role == "input" else f"a {role}"
+def _are_plain(items: Iterable[Entry]) -> bool:
+    """Whether the entries of a payload are tensors and nothing else."""
+    return {type(value) for _, value, _ in items} <= _PLAIN
 
 
-def _wanted(node: NodeTrace, given: Any, ports: Given, at: Where) -> set[str]:
+def _wanted(node: NodeTrace, given: Any, ports: Given, static: Given) -> set[str]:
     """The outputs that the user asked to be graph outputs."""
     if given is None or given is False:
         return set()
+    ports = {**ports, **static}
     if given is True:
         return set(ports)
     names = [given] if isinstance(given, str) else list(given)
     for name in names:
         if name not in ports:
             raise AnnotationError(
-                f"node '{node.name}' (at {at}): graph_outputs names '{name}', which is no output.{nearest(str(name), ports)}"
+                f"node '{node.name}' (at {where()}): graph_outputs names '{name}', which is no output."
+                f"{nearest(str(name), ports)}"
             )
     return set(names)
 

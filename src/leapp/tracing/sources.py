@@ -13,7 +13,7 @@ import torch
 from leapp.capture.provenance import Glue, Published
 from leapp.capture.recorder import Recorder
 from leapp.capture.regions import geometry
-from leapp.capture.source import Where
+from leapp.capture.source import Where, where
 from leapp.capture.tape import Tape
 from leapp.errors import TraceError
 from leapp.tracing.log import logger
@@ -33,33 +33,36 @@ class Sources:
         self.glue: list[tuple[str, str, Glue, Where]] = []
         """Published outputs that were changed between nodes: consumer, source, ops, place."""
 
-    def find(self, node: NodeTrace, port: str, t: Tensor, at: Where) -> Source | None:
+    def find(self, node: NodeTrace, port: str, t: Tensor) -> Source | None:
         """The published output that a declared value is, if it is one."""
-        self._refuse_unfinished(node, port, t, at)
-        found = self._recorder.source(t)
+        recorder = self._recorder
+        if recorder.tapes:
+            self._refuse_unfinished(node, port, t)
+        found = recorder.published.source(t)
         if found is None:
-            self._report_unpublished(node, port, t, at)
+            if id(t) in recorder.former:
+                self._report_unpublished(node, port, t)
             return None
         if found.glue:
             # Between passes a simulator may stand in the way; a few ops are the user's own.
             if not node.finished or (len(found.glue) <= 3 and not self._reported(node, found)):
-                self._report_glue(node, port, found, at)
+                self._report_glue(node, port, found)
             return None
         if found.static:
             return self._static(node, port, found)
-        return self._edge(node, port, found, at)
+        return self._edge(node, port, found)
 
-    def _refuse_unfinished(self, node: NodeTrace, port: str, t: Tensor, at: Where) -> None:
-        owner = self._recorder.owner([t]) if self._recorder.tapes else None
+    def _refuse_unfinished(self, node: NodeTrace, port: str, t: Tensor) -> None:
+        owner = self._recorder.owner([t])
         if owner is None or _is_untouched_input(owner, t):
             return
         if owner is not node.tape:
             raise TraceError(
-                f"node '{node.name}', input '{port}' (at {at}) is a value of node '{owner.node}', which is not finished. "
+                f"node '{node.name}', input '{port}' (at {where()}) is a value of node '{owner.node}', which is not finished. "
                 f"Call annotate.output_tensors('{owner.node}', ...) first."
             )
         logger.warning(
-            "node '%s', input '%s' (at %s) is a value of the node itself; what led to it is cut off.", node.name, port, at
+            "node '%s', input '%s' (at %s) is a value of the node itself; what led to it is cut off.", node.name, port, where()
         )
 
     def _static(self, node: NodeTrace, port: str, found: Published) -> Source | None:
@@ -70,20 +73,20 @@ class Sources:
         declared = node.inputs.get(port)
         return source if declared is not None and declared.source == source else None
 
-    def _edge(self, node: NodeTrace, port: str, found: Published, at: Where) -> Source:
+    def _edge(self, node: NodeTrace, port: str, found: Published) -> Source:
         age = max(0, node.entered - found.passno)
         producer = self._nodes.get(found.node)
         again = producer is not None and producer.entered > found.passno
         if age > 1 or (age == 1 and again and not node.passes and not node.retraced):
             raise TraceError(
-                f"node '{node.name}', input '{port}' (at {at}) is '{found.node}/{found.port}' of an earlier run: node "
+                f"node '{node.name}', input '{port}' (at {where()}) is '{found.node}/{found.port}' of an earlier run: node "
                 f"'{found.node}' has been entered {age} more time(s) since. An input takes the value of the same pass or of "
                 "the pass before. Give each call of a function that runs several times in a pass a node_name of its own; keep "
                 "older values as state."
             )
         return Source(found.node, found.port, delayed=age == 1)
 
-    def check(self, node: NodeTrace, port: InputPort, source: Source | None, t: Tensor, at: Where) -> None:
+    def check(self, node: NodeTrace, port: InputPort, source: Source | None, t: Tensor) -> None:
         """An input has one source. The second pass may show that it is feedback; a reset brings the first value back."""
         if node.passes == 1 and port.source is None:
             port.source = source
@@ -91,9 +94,9 @@ class Sources:
             return
         else:
             raise TraceError(
-                f"node '{node.name}', input '{port.name}' (at {at}) was first fed by {port.source or 'a value from outside'} "
-                f"and is fed by {source or 'a value from outside'} now. An input has one source: declare a second port, or "
-                "reset to the value of the first pass."
+                f"node '{node.name}', input '{port.name}' (at {where()}) was first fed by "
+                f"{port.source or 'a value from outside'} and is fed by {source or 'a value from outside'} now. An input has "
+                "one source: declare a second port, or reset to the value of the first pass."
             )
 
     def _fits(self, node: NodeTrace, port: InputPort, source: Source, t: Tensor) -> bool:
@@ -109,18 +112,19 @@ class Sources:
             value = next((s.outputs.get(source.port) for s in kept), None)
         return value is None or same_bits(value, t)
 
-    def _report_unpublished(self, node: NodeTrace, port: str, t: Tensor, at: Where) -> None:
-        former = self._recorder.former.get(id(t))
-        if former is not None and former[0]() is t:
+    def _report_unpublished(self, node: NodeTrace, port: str, t: Tensor) -> None:
+        former = self._recorder.former[id(t)]
+        if former[0]() is t:
             logger.error(
                 "node '%s', input '%s' (at %s) is a value of node '%s' that output_tensors() did not publish; it becomes an "
-                "input of the graph.", node.name, port, at, former[1],
+                "input of the graph.", node.name, port, where(), former[1],
             )  # fmt: skip
 
     def _reported(self, node: NodeTrace, found: Published) -> bool:
         return any(entry[:2] == (node.name, f"{found.node}/{found.port}") for entry in self.glue)
 
-    def _report_glue(self, node: NodeTrace, port: str, found: Published, at: Where) -> None:
+    def _report_glue(self, node: NodeTrace, port: str, found: Published) -> None:
+        at = where()
         ops = ", ".join(f"{op} ({place})" for op, place in found.glue)
         logger.warning(
             "node '%s', input '%s' (at %s) is '%s/%s' after it was changed between the nodes by %s. These ops are in no model: "
