@@ -7,11 +7,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch._C import DisableTorchFunction, _len_torch_dispatch_stack
-from torch.overrides import _pop_mode, _push_mode
+from torch._C import (
+    DisableTorchFunction,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+    _pop_torch_function_stack,
+    _push_on_torch_function_stack,
+)
 from torch.utils import _python_dispatch
 
-__all__ = ["DISPATCH_MODES", "FUNCTION_MODES", "Modes", "Silence", "unseen"]
+__all__ = ["DISPATCH_MODES", "FUNCTION_MODES", "Modes", "Silence", "silence", "unseen"]
 
 _PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.PythonTLSSnapshot
@@ -27,17 +32,19 @@ class Silence:
     __slots__ = ("_dispatch", "_function")
 
     def __enter__(self) -> None:
-        # Most of the time there is no dispatch mode, and the guard against them is the dearer part.
-        self._dispatch = unseen() if _len_torch_dispatch_stack() else None
-        if self._dispatch is not None:
-            self._dispatch.__enter__()
-        self._function = DisableTorchFunction()
+        self._dispatch, self._function = unseen(), DisableTorchFunction()
+        self._dispatch.__enter__()
         self._function.__enter__()
 
     def __exit__(self, *_: object) -> None:
         self._function.__exit__(None, None, None)
-        if self._dispatch is not None:
-            self._dispatch.__exit__(None, None, None)
+        self._dispatch.__exit__(None, None, None)
+
+
+def silence() -> Any:
+    """A context in which no mode sees what this thread does."""
+    # Most of the time there is no dispatch mode, and the guard against them is the dearer part.
+    return Silence() if _len_torch_dispatch_stack() else DisableTorchFunction()
 
 
 class Modes(NamedTuple):
@@ -49,16 +56,20 @@ class Modes(NamedTuple):
 
     def insert(self, mode: Any) -> None:
         """Put a mode below all others."""
-        above = [self.pop() for _ in range(self.length())]
+        above = []
+        while self.length():
+            above.append(self.pop())
         self.push(mode)
-        self._put_back(above)
+        if above:
+            self._put_back(above)
 
     def discard(self, mode: Any) -> None:
         """Take a mode out, if it is there."""
         above = []
         while self.length() and (top := self.pop()) is not mode:
             above.append(top)
-        self._put_back(above)
+        if above:
+            self._put_back(above)
 
     def keep(self, wanted: Callable[[Any], bool]) -> None:
         """Take out the modes that are not wanted."""
@@ -69,5 +80,5 @@ class Modes(NamedTuple):
             self.push(mode)
 
 
-FUNCTION_MODES = Modes(torch._C._len_torch_function_stack, _pop_mode, _push_mode)
+FUNCTION_MODES = Modes(_len_torch_function_stack, _pop_torch_function_stack, _push_on_torch_function_stack)
 DISPATCH_MODES = Modes(_len_torch_dispatch_stack, _python_dispatch._pop_mode, _python_dispatch._push_mode)

@@ -56,24 +56,25 @@ class Provenance:
     """The tensors that go back to published outputs, by identity."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Published] = {}
+        self.known: dict[int, Published] = {}
+        """By ``id()``; one whose tensor is gone may still be there."""
         self.reads: dict[tuple[str, Where], Read] = {}
         """What was read out between nodes, by line."""
 
     def __bool__(self) -> bool:
-        return bool(self._known)
+        return bool(self.known)
 
     def clear(self) -> None:
         """Forget everything."""
-        self._known.clear()
+        self.known.clear()
 
     def sweep(self) -> None:
         """Forget tensors that are gone."""
-        self._known = {i: p for i, p in self._known.items() if p.ref() is not None}
+        self.known = {i: p for i, p in self.known.items() if p.ref() is not None}
 
     def concerns(self, args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
         """Whether a call has anything to do with published outputs. Quick, and right for what ``follow`` looks at."""
-        known = self._known
+        known = self.known
         for a in args:
             if id(a) in known or (type(a) in (list, tuple) and any(id(t) in known for t in tensors(a))):
                 return True
@@ -81,21 +82,21 @@ class Provenance:
 
     def publish(self, t: Tensor, node: str, port: str, passno: int, static: bool = False) -> None:
         """Remember that ``t`` is an output of ``node``. A value with two names goes by the first."""
-        found = self.source(t) if id(t) in self._known else None
+        found = self.source(t) if id(t) in self.known else None
         if found is None or (found.node, found.passno, found.glue) != (node, passno, ()):
-            self._known[id(t)] = Published(t, node, port, passno, static=static)
+            self.known[id(t)] = Published(t, node, port, passno, static=static)
 
     def copy(self, source: Published, target: Tensor) -> None:
         """``target`` holds the same value as ``source`` from here on."""
-        self._known[id(target)] = source.of(target)
+        self.known[id(target)] = source.of(target)
 
     def source(self, t: Tensor) -> Published | None:
         """The published output that ``t`` is, or was made from."""
-        found = self._known.get(id(t))
+        found = self.known.get(id(t))
         if found is None or found.ref() is not t:
             return None
-        if found.version is not None and found.version != _version(t):
-            found = self._known[id(t)] = found.of(t, ("an in-place write", where()))
+        if found.version is not None and found.version != t._version:
+            found = self.known[id(t)] = found.of(t, ("an in-place write", where()))
         return found
 
     def read(self, kind: str, source: Published, value: Any) -> None:
@@ -110,7 +111,7 @@ class Provenance:
 
     def latest(self, node: str, port: str, passno: int) -> Tensor | None:
         """The tensor that was published as that output, if it is still there and unchanged."""
-        for p in list(self._known.values()):
+        for p in list(self.known.values()):
             t = p.ref()
             if t is not None and (p.node, p.port, p.passno) == (node, port, passno):
                 source = self.source(t)
@@ -121,10 +122,10 @@ class Provenance:
     def written(self, target: Tensor, op: str) -> None:
         """Note a write to the memory of ``target``: every published output over it is changed."""
         cdata = _memory(target)
-        for p in list(self._known.values()):
+        for p in list(self.known.values()):
             t = p.ref()
             if t is not None and cdata is not None and _memory(t) == cdata:
-                self._known[id(t)] = p.of(t, (op, where()))
+                self.known[id(t)] = p.of(t, (op, where()))
 
     def follow(self, kind: Kind, args: tuple[Any, ...], leaves: list[Tensor], results: list[Tensor]) -> None:
         """A call outside all nodes has run: let identities survive copies, and note what changes a value."""
@@ -141,9 +142,9 @@ class Provenance:
             if same and o is leaves[0]:
                 continue
             if same:
-                self._known[id(o)] = origin.of(o)
+                self.known[id(o)] = origin.of(o)
             elif not origin.static:
-                self._known[id(o)] = origin.of(o, (kind.name, where()))
+                self.known[id(o)] = origin.of(o, (kind.name, where()))
 
     def _follow_write(
         self, kind: Kind, args: tuple[Any, ...], target: Tensor, sources: list[tuple[Tensor, Published]]
@@ -154,12 +155,12 @@ class Provenance:
             return
         value, origin = others[-1]
         if kind.identity and _whole_copy(kind, args, target, value):
-            self._known[id(target)] = origin.of(target)
+            self.known[id(target)] = origin.of(target)
             base = target._base
             if base is not None and geometry(base) == geometry(target):
-                self._known[id(base)] = origin.of(base)
+                self.known[id(base)] = origin.of(base)
         elif not origin.static:
-            self._known[id(target)] = origin.of(target, (kind.name, where()))
+            self.known[id(target)] = origin.of(target, (kind.name, where()))
 
 
 def _whole_copy(kind: Kind, args: tuple[Any, ...], target: Tensor, value: Tensor) -> bool:
@@ -172,7 +173,10 @@ def _whole_copy(kind: Kind, args: tuple[Any, ...], target: Tensor, value: Tensor
 
 
 def _version(t: Tensor) -> int | None:
-    return None if t.is_inference() else t._version
+    try:
+        return t._version
+    except RuntimeError:  # inference tensors do not count their writes
+        return None
 
 
 def _memory(t: Tensor) -> int | None:

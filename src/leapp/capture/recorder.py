@@ -24,7 +24,7 @@ from leapp.capture.ages import Ages
 from leapp.capture.batch import Follower
 from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
 from leapp.capture.extents import Number, bare, numbers
-from leapp.capture.modes import DISPATCH_MODES, FUNCTION_MODES, Silence, unseen
+from leapp.capture.modes import DISPATCH_MODES, FUNCTION_MODES, silence, unseen
 from leapp.capture.numpy.arrays import Arrays
 from leapp.capture.numpy.plain import address
 from leapp.capture.provenance import Provenance, Published
@@ -200,10 +200,8 @@ class Recorder:
             self.autograd = self.autograd or (alias.requires_grad and torch.is_grad_enabled())
         return alias
 
-    @staticmethod
-    def silence() -> Silence:
-        """Run leapp's own tensor code unseen by the modes."""
-        return Silence()
+    silence = staticmethod(silence)
+    """Run leapp's own tensor code unseen by the modes."""
 
     # -- provenance ----------------------------------------------------------------------------------------------------
 

@@ -147,6 +147,8 @@ class NodeTrace:
         self.in_pass = True
         self.backend: str | None = None
         self.backend_params: dict[str, Any] = {}
+        self.asked: dict[str, Any] | None = None
+        """The settings of ``output_tensors()`` that a later pass repeats, if they are no more than the backend."""
         self.program: Program | None = None
         self.names: dict[int, str] = {}
         """Names for the constants of the program, by slot."""

@@ -19,13 +19,14 @@ from leapp.errors import AnnotationError, AnnotationTypeError, SessionError
 from leapp.graph.words import nearest
 from leapp.semantics import TensorSemantics
 from leapp.tracing import buffers
-from leapp.tracing.node import InputPort, NodeTrace, Role, Sample
+from leapp.tracing.node import InputPort, NodeTrace, Role, Sample, spelled
 from leapp.tracing.sources import Sources
 from leapp.tracing.undeclared import contradicts
 
 __all__ = ["Passes", "refuse_form"]
 
 Tensor = torch.Tensor
+Given = tuple[str, Tensor, TensorSemantics | None]
 _CHECKED = 100
 _DENSE, _CONTIGUOUS = torch.strided, torch.contiguous_format
 
@@ -38,34 +39,35 @@ class Passes:
         self._sources = sources
         self._samples_kept = samples_kept
 
-    def declare(self, node: NodeTrace, given: Iterable[tuple[str, Tensor]], role: Role) -> list[Tensor]:
+    def declare(self, node: NodeTrace, given: Iterable[Given], role: Role) -> list[Tensor]:
         """Inputs or states of a later pass; the tensors to go on with."""
-        ports, pruned, sources = node.inputs, node.pruned, self._sources
-        names, kept, inside = [], [], []
-        what = _called(role)
-        for name, t in given:
+        recorder = self._recorder
+        ports, known, former = node.inputs, recorder.published.known, recorder.former
+        kept: dict[str, Tensor] = {}
+        inside = []
+        for name, t, _ in given:
             plain = type(t) is Tensor
             if not plain or t.layout is not _DENSE or t.is_nested or t.is_meta:
                 refuse_form(node, name, t)
-            if name in pruned:
-                inside.append(t)
-                continue
             port = ports.get(name)
             if port is None or port.role != role:
+                if name in node.pruned:
+                    inside.append(t)
+                    continue
                 _refuse_port(node, name, port, role)
-            node.check(port, t, what)
-            if role == "input":
-                source = sources.find(node, name, t)
-                if source is not None or port.source is not None:
-                    sources.check(node, port, source, t)
-            names.append(name)
-            kept.append(t)
+            if t.shape != port.shape or spelled(t.dtype) != port.dtype:
+                node.check(port, t, _called(role))
+            if role == "input" and (id(t) in known or port.source is not None or recorder.tapes or id(t) in former):
+                self._sources.check(node, port, self._sources.find(node, name, t), t)
+            kept[name] = t
             # As in the first pass, the value inside the node is not the one between the nodes.
-            inside.append(t.view_as(t) if plain else t)
-        node.current.inputs.update(zip(names, _copies(kept) if self.is_looked_at(node) else kept, strict=True))
+            inside.append(t[...] if plain else t)
+        if self.is_looked_at(node):
+            kept = _copies(kept)
+        node.current.inputs.update(kept)
         return inside
 
-    def update(self, node: NodeTrace, given: Iterable[tuple[str, Tensor, TensorSemantics | None]]) -> None:
+    def update(self, node: NodeTrace, given: Iterable[Given]) -> None:
         """New values of states."""
         for name, t, semantics in given:
             if not node.in_pass:
@@ -79,7 +81,8 @@ class Passes:
                     f"node '{node.name}' has no state '{name}' (update_state() at {where()}).{nearest(name, node.inputs)} "
                     "Declare it with annotate.state_tensors() first."
                 )
-            node.check(port, t, "state")
+            if t.shape != port.shape or spelled(t.dtype) != port.dtype:
+                node.check(port, t, "state")
             if port.semantics is None:
                 port.semantics = semantics
             node.updates[name] = (t, port.where)
@@ -108,14 +111,15 @@ class Passes:
         node.refuse_missing(tensors, outputs, "output")
         for name, t in tensors.items():
             port = outputs[name]
-            node.check(port, t, "output")
+            if t.shape != port.shape or spelled(t.dtype) != port.dtype:
+                node.check(port, t, "output")
         self.end(node, tensors)
 
     def end(self, node: NodeTrace, tensors: dict[str, Tensor]) -> None:
         """Keep the sample of a pass, let go of the pass, and publish the outputs."""
         outputs, current = node.outputs, node.current
         if self.is_looked_at(node):
-            current.outputs = dict(zip(outputs, _copies([tensors[n] for n in outputs]), strict=True))
+            current.outputs = _copies({n: tensors[n] for n in outputs})
             current.inputs = {n: current.inputs[n] for n in node.inputs}
             if len(node.samples) < self._samples_kept or contradicts(node, current):
                 node.samples.append(current)
@@ -143,11 +147,11 @@ class Passes:
         return len(node.samples) == self._samples_kept and node.program is not None and not random and often
 
 
-def _copies(given: list[Tensor]) -> list[Tensor]:
+def _copies(given: dict[str, Tensor]) -> dict[str, Tensor]:
     """As :func:`~leapp.capture.tape.snapshot` makes them, of several tensors at once."""
     if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
-        return [snapshot(t) for t in given]
-    return [t.clone(memory_format=_CONTIGUOUS) if t.layout is _DENSE else t.clone() for t in given]
+        return {n: snapshot(t) for n, t in given.items()}
+    return {n: t.clone(memory_format=_CONTIGUOUS) if t.layout is _DENSE else t.clone() for n, t in given.items()}
 
 
 def refuse_form(node: NodeTrace, name: str, t: Tensor) -> None:
