@@ -132,6 +132,11 @@ class Annotate:
         """
         if self._session is not None:
             return self._session.register_buffer(node_name, tensors)
+        if type(tensors) is dict:
+            if len(tensors) == 1:
+                for value in tensors.values():
+                    return value
+            return tuple(tensors.values())
         if isinstance(tensors, Mapping):
             tensors = tuple(tensors.values())
         elif not isinstance(tensors, (list, tuple)):
@@ -244,9 +249,6 @@ class Annotate:
         if self._session is not None:
             self._session.warp_op(node_name)
         return nullcontext()
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"annotate has no attribute '{name}'")
 
 
 _CONTAINERS = (dict, list, tuple)

@@ -32,7 +32,10 @@ class Published:
     def __init__(self, t: Tensor, node: str, port: str, passno: int, glue: Glue = (), static: bool = False) -> None:
         self.ref = weakref.ref(t)
         self.node, self.port, self.passno, self.glue, self.static = node, port, passno, glue, static
-        self.version = _version(t)
+        try:
+            self.version: int | None = t._version
+        except RuntimeError:  # inference tensors do not count their writes
+            self.version = None
 
     def of(self, t: Tensor, *ops: tuple[str, Where]) -> Published:
         """What ``t`` is, if these ops made it from this one."""
@@ -82,9 +85,10 @@ class Provenance:
 
     def publish(self, t: Tensor, node: str, port: str, passno: int, static: bool = False) -> None:
         """Remember that ``t`` is an output of ``node``. A value with two names goes by the first."""
-        found = self.source(t) if id(t) in self.known else None
+        key = id(t)
+        found = self.source(t) if key in self.known else None
         if found is None or (found.node, found.passno, found.glue) != (node, passno, ()):
-            self.known[id(t)] = Published(t, node, port, passno, static=static)
+            self.known[key] = Published(t, node, port, passno, (), static)
 
     def copy(self, source: Published, target: Tensor) -> None:
         """``target`` holds the same value as ``source`` from here on."""
@@ -170,13 +174,6 @@ def _whole_copy(kind: Kind, args: tuple[Any, ...], target: Tensor, value: Tensor
         return True
     parts = args[1] if isinstance(args[1], tuple) else (args[1],)
     return all(p is Ellipsis or (isinstance(p, slice) and p == slice(None)) for p in parts)
-
-
-def _version(t: Tensor) -> int | None:
-    try:
-        return t._version
-    except RuntimeError:  # inference tensors do not count their writes
-        return None
 
 
 def _memory(t: Tensor) -> int | None:

@@ -102,9 +102,10 @@ class Recorder:
         on = self._on
         if on.function:
             FUNCTION_MODES.discard(self._function)
+            on.function = False
         if on.dispatch:
             DISPATCH_MODES.discard(self._dispatch)
-        on.function = on.dispatch = False
+            on.dispatch = False
 
     @staticmethod
     def sweep() -> None:

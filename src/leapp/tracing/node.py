@@ -176,14 +176,6 @@ class NodeTrace:
                 "and dtype."
             )
 
-    def refuse_missing(self, given: dict[str, Any], ports: dict[str, Any], what: str) -> None:
-        """Refuse a pass that left out a port of the first pass."""
-        if not ports.keys() <= given.keys():
-            raise AnnotationError(
-                f"node '{self.name}' (at {where()}): this pass did not declare the {what} "
-                f"{', '.join(repr(n) for n in ports if n not in given)} that the first pass declared."
-            )
-
     def require_traced(self) -> Tape:
         """The tape of an open, traced node."""
         if self.tape is None:

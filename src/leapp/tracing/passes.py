@@ -7,7 +7,7 @@ pass records is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import NoReturn
 
 import torch
@@ -17,7 +17,6 @@ from leapp.capture.source import where
 from leapp.capture.tape import snapshot
 from leapp.errors import AnnotationError, AnnotationTypeError, SessionError
 from leapp.graph.words import nearest
-from leapp.semantics import TensorSemantics
 from leapp.tracing import buffers
 from leapp.tracing.node import InputPort, NodeTrace, Role, Sample, spelled
 from leapp.tracing.sources import Sources
@@ -26,9 +25,8 @@ from leapp.tracing.undeclared import contradicts
 __all__ = ["Passes", "refuse_form"]
 
 Tensor = torch.Tensor
-Given = tuple[str, Tensor, TensorSemantics | None]
 _CHECKED = 100
-_DENSE, _CONTIGUOUS = torch.strided, torch.contiguous_format
+_DENSE = torch.strided
 
 
 class Passes:
@@ -39,42 +37,37 @@ class Passes:
         self._sources = sources
         self._samples_kept = samples_kept
 
-    def declare(self, node: NodeTrace, given: Iterable[Given], role: Role) -> list[Tensor]:
+    def declare(self, node: NodeTrace, given: Mapping[str, Tensor], role: Role) -> list[Tensor]:
         """Inputs or states of a later pass; the tensors to go on with."""
-        recorder = self._recorder
-        ports, known, former = node.inputs, recorder.published.known, recorder.former
-        kept: dict[str, Tensor] = {}
-        inside = []
-        for name, t, _ in given:
-            plain = type(t) is Tensor
-            if not plain or t.layout is not _DENSE or t.is_nested or t.is_meta:
+        recorder, ports = self._recorder, node.inputs
+        known, former = recorder.published.known, recorder.former
+        kept = given
+        for name, t in given.items():
+            if type(t) is not Tensor or t.layout is not _DENSE or t.is_nested or t.is_meta:
                 refuse_form(node, name, t)
             port = ports.get(name)
             if port is None or port.role != role:
-                if name in node.pruned:
-                    inside.append(t)
-                    continue
-                _refuse_port(node, name, port, role)
+                if name not in node.pruned:
+                    _refuse_port(node, name, port, role)
+                kept = {n: v for n, v in kept.items() if n != name}
+                continue
             if t.shape != port.shape or spelled(t.dtype) != port.dtype:
                 node.check(port, t, _called(role))
-            if role == "input" and (id(t) in known or port.source is not None or recorder.tapes or id(t) in former):
+            key = id(t)
+            if role == "input" and (key in known or key in former or port.source is not None or recorder.tapes):
                 self._sources.check(node, port, self._sources.find(node, name, t), t)
-            kept[name] = t
-            # As in the first pass, the value inside the node is not the one between the nodes.
-            inside.append(t[...] if plain else t)
-        if self.is_looked_at(node):
-            kept = _copies(kept)
-        node.current.inputs.update(kept)
-        return inside
+        node.current.inputs.update(_copies(kept) if self.is_looked_at(node) else kept)
+        # As in the first pass, the value inside the node is not the one between the nodes.
+        return [t[...] if type(t) is Tensor and n in kept else t for n, t in given.items()]
 
-    def update(self, node: NodeTrace, given: Iterable[Given]) -> None:
+    def update(self, node: NodeTrace, given: Mapping[str, Tensor]) -> None:
         """New values of states."""
-        for name, t, semantics in given:
-            if not node.in_pass:
-                raise SessionError(
-                    f"update_state() for '{node.name}/{name}' at {where()} comes after output_tensors(): the node is "
-                    "finished. Update states before declaring the outputs."
-                )
+        if not node.in_pass and given:
+            raise SessionError(
+                f"update_state() for '{node.name}/{next(iter(given))}' at {where()} comes after output_tensors(): the node is "
+                "finished. Update states before declaring the outputs."
+            )
+        for name, t in given.items():
             port = node.inputs.get(name)
             if port is None or (port.role != "state" and port.role != "buffer"):
                 raise AnnotationError(
@@ -83,8 +76,6 @@ class Passes:
                 )
             if t.shape != port.shape or spelled(t.dtype) != port.dtype:
                 node.check(port, t, "state")
-            if port.semantics is None:
-                port.semantics = semantics
             node.updates[name] = (t, port.where)
 
     def finish(self, node: NodeTrace, tensors: dict[str, Tensor]) -> None:
@@ -101,18 +92,14 @@ class Passes:
         for name, (t, _) in node.updates.items():
             tensors[name] = t
         outputs = node.outputs
-        if not tensors.keys() <= outputs.keys():
-            name = next(n for n in tensors if n not in outputs)
-            raise AnnotationError(
-                f"node '{node.name}' (at {where()}): '{name}' was no output in the first pass.{nearest(name, outputs)} "
-                "Declare the same ports in every pass."
-            )
-        node.refuse_missing(node.current.inputs, node.inputs, "input")
-        node.refuse_missing(tensors, outputs, "output")
         for name, t in tensors.items():
-            port = outputs[name]
+            port = outputs.get(name)
+            if port is None:
+                _refuse_other_ports(node, tensors)
             if t.shape != port.shape or spelled(t.dtype) != port.dtype:
                 node.check(port, t, "output")
+        if len(tensors) < len(outputs) or len(node.current.inputs) < len(node.inputs):
+            _refuse_other_ports(node, tensors)
         self.end(node, tensors)
 
     def end(self, node: NodeTrace, tensors: dict[str, Tensor]) -> None:
@@ -123,11 +110,14 @@ class Passes:
             current.inputs = {n: current.inputs[n] for n in node.inputs}
             if len(node.samples) < self._samples_kept or contradicts(node, current):
                 node.samples.append(current)
-        buffers.left_by_pass(node)
-        node.left = {n: tensors[n] for n, p in outputs.items() if p.role == "state"}
+        if node.buffers:
+            buffers.left_by_pass(node)
+        node.left = left = {}
         published = self._recorder.published
         published.sweep()
         for name, port in outputs.items():
+            if port.role == "state":
+                left[name] = tensors[name]
             published.publish(tensors[name], node.name, name, node.entered, port.role == "static")
         node.current = Sample(node.entered)
         node.in_pass = False
@@ -147,11 +137,11 @@ class Passes:
         return len(node.samples) == self._samples_kept and node.program is not None and not random and often
 
 
-def _copies(given: dict[str, Tensor]) -> dict[str, Tensor]:
+def _copies(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """As :func:`~leapp.capture.tape.snapshot` makes them, of several tensors at once."""
     if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return {n: snapshot(t) for n, t in given.items()}
-    return {n: t.clone(memory_format=_CONTIGUOUS) if t.layout is _DENSE else t.clone() for n, t in given.items()}
+    return {n: t.clone() if t.layout is _DENSE and t.is_contiguous() else snapshot(t) for n, t in given.items()}
 
 
 def refuse_form(node: NodeTrace, name: str, t: Tensor) -> None:
@@ -173,6 +163,21 @@ def _refuse_port(node: NodeTrace, name: str, port: InputPort | None, role: Role)
     raise AnnotationError(
         f"node '{node.name}': '{name}' was declared as {_called(port.role)} at {port.where} and is declared as "
         f"{_called(role)} at {where()}. Declare it in the same way in every pass."
+    )
+
+
+def _refuse_other_ports(node: NodeTrace, tensors: Mapping[str, Tensor]) -> NoReturn:
+    for name in tensors:
+        if name not in node.outputs:
+            raise AnnotationError(
+                f"node '{node.name}' (at {where()}): '{name}' was no output in the first pass.{nearest(name, node.outputs)} "
+                "Declare the same ports in every pass."
+            )
+    absent = [n for n in node.inputs if n not in node.current.inputs]
+    what, names = ("input", absent) if absent else ("output", [n for n in node.outputs if n not in tensors])
+    raise AnnotationError(
+        f"node '{node.name}' (at {where()}): this pass did not declare the {what} {', '.join(map(repr, names))} that the first "
+        "pass declared."
     )
 
 

@@ -99,8 +99,9 @@ class Session:
 
     def end(self) -> None:
         """Stop listening; open nodes stay unfinished."""
-        for node in self.nodes.values():
-            self._look_after(node)
+        with self.recorder.silence():
+            for node in self.nodes.values():
+                self._look_after(node)
         Recorder.current = None
         self.recorder.remove()
         self._watch_modules(False)
@@ -128,16 +129,13 @@ class Session:
 
     def _look_after(self, node: NodeTrace) -> None:
         """What is done to state between passes is in no model: note what was done to it since the last one."""
-        if not node.left:
-            return
-        source, held = self.recorder.published.source, [b for b in node.buffers if b.module is not None]
-        with self.recorder.silence():
-            for name, t in node.left.items():
-                found = source(t)
-                if found is not None and found.glue:
-                    node.changed_later.setdefault(name, found.glue[-1])
-                elif held and any(b.port == name and getattr(b.module, b.name, t) is not t for b in held):
-                    node.changed_later.setdefault(name, ("an assignment", node.outputs[name].where))
+        source, held = self.recorder.published.source, node.buffers
+        for name, t in node.left.items():
+            found = source(t)
+            if found is not None and found.glue:
+                node.changed_later.setdefault(name, found.glue[-1])
+            elif held and any(b.port == name and b.module is not None and getattr(b.module, b.name, t) is not t for b in held):
+                node.changed_later.setdefault(name, ("an assignment", node.outputs[name].where))
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -158,18 +156,27 @@ class Session:
             node = self.nodes[name] = NodeTrace(name, self._tape(name), self.clock)
             node.read_before = [r for r in self.recorder.published.reads.values() if r.passno == self.clock]
             logger.info("Initialised node %s", name)
-        elif node.finished and not node.in_pass:
+        if node.finished:
+            with self.recorder.silence():
+                self._enter(node)
+        else:
+            self._listen()
+        return node
+
+    def _enter(self, node: NodeTrace) -> None:
+        """Go on with a pass of a finished node, or begin one. Runs unseen by the modes."""
+        if not node.in_pass:
             if node.entered == self.clock:
                 self.clock += 1
-            self._look_after(node)
-            node.in_pass, node.entered, node.current, node.registered = True, self.clock, Sample(self.clock), 0
+            if node.left:
+                self._look_after(node)
+            node.in_pass, node.entered, node.current.passno, node.registered = True, self.clock, self.clock, 0
             if node.late and not node.retraced:
                 self._retrace(node)
-        elif node.finished and node.entered != self.clock:
+        elif node.entered != self.clock:
             # The user's code raised in the middle of the pass before; this is another one.
             node.entered, node.current, node.registered = self.clock, Sample(self.clock), 0
         self._listen()
-        return node
 
     def _listen(self) -> None:
         """Listen in this thread. Inside a node that ran twice nothing is new, so it runs at full speed."""
@@ -222,34 +229,38 @@ class Session:
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
-    @_one_thread_at_a_time
     def input_tensors(self, node_name: str, payload: Any, batch: int | str | None = "auto") -> Any:
         """See :meth:`leapp.annotations.Annotate.input_tensors`."""
-        check_batch_axis(batch)
-        again = self._again(node_name, payload)
-        try:
-            items = entries(payload) if again is None else again
-            plain = again is not None or _are_plain(items)
-            if not plain:
-                leaf_names(items)
-        except LeappError as error:
-            raise _located(error, node_name, "input_tensors()") from None
-        node = self._open(node_name)
-        if plain:
-            return unpack(self._declare_plain(node, items, "input", batch))
-        return unpack(self._declare_entries(node, items, batch))
+        if batch != "auto":
+            check_batch_axis(batch)
+        with self.recorder.lock:
+            again = self._again(node_name, payload)
+            if again is not None:
+                return self._declare_again(again, payload, "input")
+            try:
+                items = entries(payload)
+                plain = _are_plain(items)
+                if not plain:
+                    leaf_names(items)
+            except LeappError as error:
+                raise _located(error, node_name, "input_tensors()") from None
+            node = self._open(node_name)
+            if plain:
+                return unpack(self._declare_plain(node, items, "input", batch))
+            return unpack(self._declare_entries(node, items, batch))
 
-    def _again(self, node_name: str, payload: Any) -> list[Entry] | None:
-        """A dict of tensors for a node that is finished: it is in order if its names are those of ports."""
+    def _again(self, node_name: str, payload: Any) -> NodeTrace | None:
+        """The finished node, if it is given a dict of tensors. There is nothing to unpack, and its ports are known."""
         node = self.nodes.get(node_name) if type(payload) is dict else None
         if node is None or not node.finished or (node.late and not node.retraced):
             return None
-        items: list[Entry] = []
-        for name, value in payload.items():
-            if type(value) is not Tensor:
-                return None
-            items.append((name, value, None))
-        return items
+        return node if _PLAIN.issuperset(map(type, payload.values())) else None
+
+    def _declare_again(self, node: NodeTrace, payload: dict[str, Tensor], role: Role) -> Any:
+        with self.recorder.silence():
+            self._enter(node)
+            declared = self.passes.declare(node, payload, role)
+        return declared[0] if len(declared) == 1 else tuple(declared)
 
     def _declare_plain(
         self, node: NodeTrace, items: Sequence[Entry], role: Role, batch: int | str | None
@@ -257,7 +268,7 @@ class Session:
         """Declare a payload of tensors, as most are."""
         with self.recorder.silence():
             if node.finished:
-                return self.passes.declare(node, items, role)
+                return self.passes.declare(node, {name: t for name, t, _ in items}, role)
             at = where()
             return [self._declare(node, name, t, role, semantics, batch, at) for name, t, semantics in items]
 
@@ -321,7 +332,7 @@ class Session:
     ) -> Tensor:
         """Declare one input port and return the tensor to go on with."""
         if node.finished:
-            return self.passes.declare(node, [(name, t, None)], role)[0]
+            return self.passes.declare(node, {name: t}, role)[0]
         refuse_form(node, name, t)
         at = at or where()
         existing = node.inputs.get(name)
@@ -386,31 +397,39 @@ class Session:
         except LeappError as error:
             raise _located(error, node_name, call) from None
 
-    @_one_thread_at_a_time
     def state_tensors(self, node_name: str, payload: Any, batch: int | str | None = "auto") -> Any:
         """See :meth:`leapp.annotations.Annotate.state_tensors`."""
-        check_batch_axis(batch)
-        again = self._again(node_name, payload)
-        items = self._states(node_name, "state_tensors()", payload) if again is None else again
-        self._node(node_name, "state_tensors()")
-        node = self._open(node_name)
-        if again is not None or _are_plain(items):
-            return unpack(self._declare_plain(node, items, "state", batch))
-        return unpack([self._declare_leaf(node, n, v, "state", s, batch) for n, v, s in items])
+        if batch != "auto":
+            check_batch_axis(batch)
+        with self.recorder.lock:
+            again = self._again(node_name, payload)
+            if again is not None:
+                return self._declare_again(again, payload, "state")
+            items = self._states(node_name, "state_tensors()", payload)
+            self._node(node_name, "state_tensors()")
+            node = self._open(node_name)
+            if _are_plain(items):
+                return unpack(self._declare_plain(node, items, "state", batch))
+            return unpack([self._declare_leaf(node, n, v, "state", s, batch) for n, v, s in items])
 
-    @_one_thread_at_a_time
     def update_state(self, node_name: str, payload: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.update_state`."""
-        again = self._again(node_name, payload)
-        items = self._states(node_name, "update_state()", payload) if again is None else again
-        node = self._node(node_name, "update_state()")
-        with self.recorder.silence():
-            given = again or [(name, self._tensor(value, node, name), semantics) for name, value, semantics in items]
+        with self.recorder.lock, self.recorder.silence():
+            again = self._again(node_name, payload)
+            if again is not None:
+                self.passes.update(again, payload)
+                return unpack(tuple(payload.values()))
+            items = self._states(node_name, "update_state()", payload)
+            node = self._node(node_name, "update_state()")
+            given = [(name, self._tensor(value, node, name), semantics) for name, value, semantics in items]
             if node.finished:
-                self.passes.update(node, given)
+                self.passes.update(node, {name: t for name, t, _ in given})
+                for name, _, semantics in given:
+                    port = node.inputs[name]
+                    port.semantics = port.semantics or semantics
             else:
                 self._update(node, given)
-        return unpack([value for _, value, _ in items])
+            return unpack([value for _, value, _ in items])
 
     def _update(self, node: NodeTrace, given: Sequence[tuple[str, Tensor, TensorSemantics | None]]) -> None:
         at = where()
@@ -535,16 +554,19 @@ class Session:
 
     # -- outputs -------------------------------------------------------------------------------------------------------
 
-    @_one_thread_at_a_time
     def output_tensors(self, node_name: str, payload: Any, static_outputs: Any = None, **kwargs: Any) -> Any:
         """See :meth:`leapp.annotations.Annotate.output_tensors`."""
-        node = self._node(node_name, "output_tensors()")
-        again = self._again(node_name, payload)
-        if again is not None and static_outputs is None and kwargs == node.asked:
+        with self.recorder.lock:
+            again = self._again(node_name, payload)
+            if again is None or static_outputs is not None or kwargs != again.asked:
+                return self._output_tensors(node_name, payload, static_outputs, kwargs)
             with self.recorder.silence():
-                self.passes.finish(node, dict(payload))
-            self._listen()
-            return unpack([t for _, t, _ in again])
+                self.passes.finish(again, dict(payload))
+                self._listen()
+            return unpack(tuple(payload.values()))
+
+    def _output_tensors(self, node_name: str, payload: Any, static_outputs: Any, kwargs: dict[str, Any]) -> Any:
+        node = self._node(node_name, "output_tensors()")
         try:
             refuse_unknown(kwargs, _SETTINGS, "annotate.output_tensors()")
             backend = resolve_backend(kwargs.get("export_with"))
