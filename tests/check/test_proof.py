@@ -11,8 +11,8 @@ import torch
 
 import leapp
 from leapp import TensorSemantics, annotate
-from leapp.check import compare
 from leapp.check.blame import first_departure
+from leapp.check.compare import compare
 from leapp.errors import ExportError, ValidationError
 from leapp.export import ExportJob, export_node
 

@@ -29,7 +29,7 @@ import torch
 
 import leapp
 from leapp import annotate
-from leapp.capture.replacing.classes import watch_buffer
+from leapp.capture.replacing.classes import WatchedBuffer
 
 A = annotate
 MODULES = [np, np.linalg, np.fft, np.random, np.rec, np.lib.stride_tricks, torch, torch.jit, torch.export, torch.func, json]
@@ -51,7 +51,8 @@ def node(where: Path) -> Iterator[np.ndarray]:
 
 def names() -> dict[tuple[str, str], Any]:
     """All that is in the modules and classes in which a session replaces anything."""
-    return {(m.__name__, n): v for m in (*MODULES, *CLASSES) for n, v in list(vars(m).items())}
+    modules = {(m.__name__, n): getattr(m, n) for m in MODULES for n in list(vars(m))}
+    return modules | {(m.__name__, n): v for m in CLASSES for n, v in list(vars(m).items())}
 
 
 def asked(value: Any) -> Any:
@@ -76,10 +77,24 @@ def test_what_is_replaced_looks_the_same(tmp_path: Path) -> None:
         changed = {k: (answers[k], asked(during[k])) for k in answers if asked(during[k]) != answers[k]}
         classes = [k for k, v in before.items() if isinstance(v, type) and during[k] is not v]
         unequal = [k for k in replaced if during[k] != before[k] or hash(during[k]) != hash(before[k])]
+        modules = [(type(m).__name__, m.__class__, inspect.ismodule(m), repr(m)) for m in MODULES]
     assert changed == {}
     assert classes == []
     assert unequal == []
+    assert modules == [("module", types.ModuleType, True, repr(m)) for m in MODULES]
+    assert all(type(m) is types.ModuleType for m in MODULES)
     assert {k for k, v in names().items() if k in before and v is not before[k]} == set()
+
+
+def test_what_is_put_back_by_the_program_is_the_original(tmp_path: Path) -> None:
+    """A patch that begins inside a node and ends after the session keeps nothing of the session."""
+    sine, norm = np.sin, np.linalg.norm
+    with node(tmp_path):
+        kept, np.sin = np.sin, np.cos
+        assert float(np.sin(0.0)) == 1.0
+        np.linalg.norm = np.linalg.norm
+    np.sin = sine if kept is sine else kept.__wrapped__
+    assert np.linalg.norm is norm
 
 
 FUNCTIONS: dict[str, Callable[[], Any]] = {
@@ -201,13 +216,14 @@ def test_an_interrupt_while_memory_is_asked_for(error: type[BaseException]) -> N
     def tell(_: Any) -> None:
         raise error("now")
 
-    undo = watch_buffer(np.ndarray, tell)
+    watched = WatchedBuffer(np.ndarray, tell)
+    watched.install()
     try:
         for _ in range(20):
             with pytest.raises(error, match="now"):
                 memoryview(np.arange(3.0))
     finally:
-        undo()
+        watched.put_back()
     assert memoryview(np.arange(3.0)).tolist() == [0.0, 1.0, 2.0]
 
 

@@ -8,7 +8,6 @@ the user's tensors are neither wrapped nor changed.
 
 from __future__ import annotations
 
-import random
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from leapp.capture.ages import Ages
 from leapp.capture.batch import Follower
 from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
+from leapp.capture.dice import generators
 from leapp.capture.extents import Number, bare, numbers
 from leapp.capture.modes import DISPATCH_MODES, FUNCTION_MODES, silence, unseen
 from leapp.capture.numpy.arrays import Arrays
@@ -155,7 +155,7 @@ class Recorder:
         if batched:
             tape.batch = Follower(tape, self.rows)
             self.dynamic = self.batched = True
-        tape.chance = _generators()
+        tape.chance = generators()
         self.tapes.append(tape)
         self.arrays.opened()
         self.ages.begin()
@@ -179,7 +179,7 @@ class Recorder:
         elif not any(t.batch is not None for t in self.tapes):
             self.dynamic = any(t.dynamic for t in self.tapes)
         # Last, because asking NumPy is slow while arrays are watched.
-        if tape.chance != _generators() and not any("random" in e.kind for e in tape.escapes):
+        if tape.chance != generators() and not any("random" in e.kind for e in tape.escapes):
             tape.escapes.append(Escape("random numbers of Python or NumPy, drawn before", where(), "a number"))
         tape.known.clear()
         tape.memories.clear()
@@ -191,12 +191,12 @@ class Recorder:
         ``axis`` is the one that holds the batch, for a tape that follows it.
         """
         with self.silence():
+            self.arrays.exposed(t)  # while nobody holds it on our behalf
             alias = t.view_as(t) if t.layout == torch.strided else t.detach()
             if type(t) not in PLAIN:
                 alias = alias.as_subclass(type(t))
                 vars(alias).update(vars(t))
             tape.declare(alias, axis)
-            self.arrays.exposed(t, holders=2)
             self.given[id(t)] = (weakref.ref(t), tape.node)
             self.autograd = self.autograd or (alias.requires_grad and torch.is_grad_enabled())
         return alias
@@ -563,12 +563,6 @@ def _targets(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     if kind.statistics:
         found += _statistics(kind, args, kwargs)
     return found + [t for k in kind.write_keywords if k in kwargs for t in tensors(kwargs[k])]
-
-
-def _generators() -> tuple[Any, ...]:
-    """Where the global generators of Python and NumPy stand."""
-    legacy = np.random.get_state(legacy=False)
-    return random.getstate(), legacy["state"]["pos"], legacy["has_gauss"], legacy["state"]["key"].tobytes()
 
 
 def _statistics(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:

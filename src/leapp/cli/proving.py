@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from leapp.bundle import Bundle, Sample, check_files, open_bundle, read_samples
-from leapp.check import Outcome, check_pipeline
 from leapp.check.figures import measure_node
+from leapp.check.replay import Outcome, check_pipeline
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.errors import BundleError, BundleFileError
 from leapp.graph.contract import key

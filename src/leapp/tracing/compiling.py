@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +38,15 @@ from leapp.tracing.batching import follow_batch
 from leapp.tracing.deployment import missing_for_deployment
 from leapp.tracing.details import page_details
 from leapp.tracing.jobs import FileNames, export_job, file_names, in_step, raw_samples
-from leapp.tracing.log import SECTION, SYSTEM, Log, logger
+from leapp.tracing.log import SECTION, SYSTEM, logger
 from leapp.tracing.node import InputPort, NodeTrace, OutputPort
 from leapp.tracing.progress import Progress
 from leapp.tracing.proving import Proof, prove
 from leapp.tracing.report import Report, enforce
 from leapp.tracing.session import Session
+from leapp.tracing.settings import Settings
 
-__all__ = ["Settings", "compile_session"]
+__all__ = ["compile_session"]
 
 _SUFFIXES = {
     ".pt": "jit", ".pt2": "pt2", ".onnx": "onnx", ".cpp": "cpp", ".cc": "cpp", ".py": "py", ".engine": "trt", ".plan": "trt"
@@ -54,16 +54,6 @@ _SUFFIXES = {
 _ENGINES = {"jit": "torch", "pt2": "torch", "onnx": "onnxruntime", "onnx-torchscript": "onnxruntime"}
 """For each backend the module that runs its files."""
 _COMMANDS = frozenset(str(k.value) for k in OutputKindEnum)
-
-
-@dataclass(slots=True)
-class Settings:
-    """Where a session writes."""
-
-    graph: str
-    directory: Path
-    dry_run: bool
-    log: Log
 
 
 def compile_session(

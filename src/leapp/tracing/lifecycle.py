@@ -15,12 +15,12 @@ from leapp.capture.threads import in_other_threads, reachable
 from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, SessionError
 from leapp.graph.words import knows_its_keywords
 from leapp.semantics import GraphConfigs
-from leapp.tracing.compiling import Settings, compile_session
 from leapp.tracing.log import FATAL, Log, logger
 from leapp.tracing.log import close as close_log
 from leapp.tracing.patches import FunctionPatch, Patches, check_patches
 from leapp.tracing.report import Report, examine
 from leapp.tracing.session import Session
+from leapp.tracing.settings import Settings
 
 __all__ = ["ExportManager", "compile_graph", "report", "session", "start", "stop"]
 
@@ -149,6 +149,8 @@ class ExportManager:
         target: str | None = None,
     ) -> dict[str, Any] | bool:
         """See :func:`leapp.compile_graph`."""
+        from leapp.tracing.compiling import compile_session  # with exporters and engines, which tracing does without
+
         Recorder.sweep()
         if self.interpreting:
             raise SessionError("compile_graph() was called while the session is open. Call leapp.stop() first.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -40,16 +41,28 @@ class _Stderr(logging.Handler):
             self.handleError(record)
 
 
-class _File(logging.FileHandler):
+class _File(logging.Handler):
     """A log that gives up silently where the disk is full: the export itself will say so."""
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handleError(record)
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if self._file is not None:
+                os.write(self._file, f"{self.format(record)}\n".encode())
+        except OSError:
+            pass
+        except Exception:  # as every handler of the standard library: a log must not stop the program
+            self.handleError(record)
 
     def close(self) -> None:
-        with suppress(OSError):
-            super().close()
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                os.close(file)
+        super().close()
 
 
 class Log:
@@ -58,7 +71,7 @@ class Log:
     def __init__(self, path: Path, verbose: bool) -> None:
         close()
         self.path = path
-        self._file = _File(path, mode="w", encoding="utf-8")
+        self._file = _File(path)
         self._file.setFormatter(_PLAIN)
         self._console = _Stderr()
         self._console.setFormatter(_COLOURED)

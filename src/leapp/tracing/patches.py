@@ -20,9 +20,10 @@ from leapp.capture.numpy.noticing import PLAIN_METHODS, make_number, tell_memory
 from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.pickling import reduce
 from leapp.capture.recorder import Recorder
-from leapp.capture.replacing.classes import supported
-from leapp.capture.replacing.names import Replacements, Undo, set_names
-from leapp.capture.replacing.standins import pickle_by_name
+from leapp.capture.replacing.layout import supported
+from leapp.capture.replacing.ledgers import ledger_of
+from leapp.capture.replacing.names import Replacements
+from leapp.capture.replacing.owners import Part, Undo, set_names
 from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.tracing.around import around, onnx_exporter
 
@@ -94,11 +95,39 @@ def _hooks() -> Hooks | None:
     return Hooks(PLAIN_METHODS, make_number, tell_memory) if supported() else None
 
 
-def _foreign(modules: Iterable[str]) -> list[ModuleType]:
-    """Those that may have imported what is replaced by name."""
+class _Modules:
+    """The loaded modules, looked at only when there are others than before."""
+
+    def __init__(self) -> None:
+        self._ledger = ledger_of(sys.modules)
+        self._state: tuple[Any, ...] = ()
+        self._all: dict[str, Any] = {}
+        self._foreign: list[str] = []
+
+    def now(self) -> dict[str, Any]:
+        """All of them, by name; the same object as long as they are the same."""
+        state = self._ledger.state()
+        if state != self._state:
+            self._state, self._all = state, dict(sys.modules)
+            self._foreign = _foreign(self._all)
+        return self._all
+
+    def foreign(self) -> list[ModuleType]:
+        """Those that may have imported what is replaced by name."""
+        return _loaded(self._foreign)
+
+
+def _foreign(modules: Iterable[str]) -> list[str]:
     unknown = set(modules) - _defining
     _defining.update(name for name in unknown if name.partition(".")[0] in SEEN_OTHERWISE)
-    return [m for name in unknown - _defining if isinstance(m := sys.modules.get(name), ModuleType)]
+    return list(unknown - _defining)
+
+
+def _loaded(names: Iterable[str]) -> list[ModuleType]:
+    return [m for name in names if isinstance(m := sys.modules.get(name), ModuleType)]
+
+
+_modules = _Modules()
 
 
 class Patches:
@@ -124,14 +153,14 @@ class Patches:
     def install(self) -> None:
         """Put everything in place; nothing stays if one of them fails."""
         try:
-            self._before = dict(sys.modules)
+            self._before = self._treated = _modules.now()
             self._follow_imports()
             self._run_compiled_code_eagerly()
             self._follow_pickling()
             self._replace_all(around(), self._undo)
             if "torch.onnx" in sys.modules:
                 self._replace_all(onnx_exporter(), self._undo)
-            self._foreign = _foreign(self._before)
+            self._foreign = _modules.foreign()
             # First, while the modules are as they were found the last time.
             if self._follow_arrays:
                 self._follow_compiled_code(self._foreign)
@@ -139,9 +168,8 @@ class Patches:
             if self._follow_arrays:
                 self._replace_all(crossings(), self._undo)
                 self._follow_numpy()
-            self._replace_by_name(self._foreign, self._undo)
+            self._replace_by_name(self._foreign, self._undo, self._replaced)
             self._follow_runtime()
-            self._treated = dict(self._before)
             for patch in self._patches:
                 self._replace(patch.module, patch.function_name, self._switch(patch))
         except BaseException:
@@ -165,25 +193,33 @@ class Patches:
 
     @staticmethod
     def _new_modules(known: Mapping[str, Any]) -> list[str]:
-        return [] if sys.modules == known else [n for n, m in dict(sys.modules).items() if known.get(n) is not m]
+        now = _modules.now()
+        return [] if now is known else [n for n, m in now.items() if known.get(n) is not m]
 
     def _replace(self, owner: Any, name: str, replacement: Any) -> None:
         self._undo.append(set_names(owner, {name: replacement}))
 
+    @staticmethod
+    def _put(parts: Iterable[Part], undo: list[Undo]) -> None:
+        for part in parts:
+            undo.append(part.put_back)
+            part.install()
+
     def _replace_all(self, found: Replacements, undo: list[Undo]) -> None:
         """Replace functions where they are defined."""
-        undo += found.install()
+        self._put([found], undo)
         self._replaced |= found.by_identity
 
-    def _replace_by_name(self, modules: Iterable[ModuleType], undo: list[Undo]) -> None:
+    @staticmethod
+    def _replace_by_name(modules: Iterable[ModuleType], undo: list[Undo], replaced: Mapping[int, Any]) -> None:
         """Replace functions where somebody has imported them by name."""
         for module in modules:
             names = vars(module)
-            if self._replaced.keys().isdisjoint(map(id, names.values())):
+            if replaced.keys().isdisjoint(map(id, names.values())):
                 continue
             new: dict[str, Any] = {}
-            for name in [n for n, value in names.items() if id(value) in self._replaced]:
-                found = self._replaced[id(names[name])]
+            for name in [n for n, value in names.items() if id(value) in replaced]:
+                found = replaced[id(names[name])]
                 if found.__wrapped__ is names[name]:
                     new[name] = found
                 elif found is not names[name]:
@@ -217,17 +253,17 @@ class Patches:
         def watch(on: bool) -> None:
             if on and not undo:
                 self._treat_new_modules()
-                self._replace_all(readers_of_lists(), undo)
-                self._replace_by_name(self._foreign, undo)
+                readers = readers_of_lists()
+                self._replace_all(readers, undo)
+                self._replace_by_name(self._foreign, undo, readers.by_identity)
                 if hooks is not None:
-                    hooks.install()
-                    undo.append(hooks.remove)
+                    self._put([hooks], undo)
             while undo and not on:
                 undo.pop()()
 
         arrays.watch = watch
         self._undo.append(lambda: watch(False))
-        self._undo += constructors()
+        self._put(constructors(), self._undo)
 
     def _follow_imports(self) -> None:
         """Treat modules that are imported during the session as those that were there before."""
@@ -252,29 +288,23 @@ class Patches:
         new = self._new_modules(self._treated)
         if not new:
             return
-        self._treated.update((n, sys.modules[n]) for n in new)
-        foreign = _foreign(new)
+        self._treated = _modules.now()
+        foreign = _loaded(_foreign(new))
         self._foreign += foreign
         if self._follow_arrays:
             self._follow_compiled_code(foreign)
-        self._replace_by_name(foreign, self._undo)
+        self._replace_by_name(foreign, self._undo, self._replaced)
         self._follow_runtime()
         if "torch._dynamo" in new:
             self._run_compiled_code_eagerly()
 
     def _follow_runtime(self) -> None:
         """Note which bundles read traced values."""
-        for kind, methods in runtime_methods(self._running):
-            self._undo.append(set_names(kind, methods))
+        self._put(runtime_methods(self._running), self._undo)
 
     def _follow_compiled_code(self, modules: Iterable[ModuleType]) -> None:
         """Note which compiled functions read traced arrays."""
-        stand_ins: list[Any] = []
-        for owner, made in compiled_callables(modules).items():
-            self._undo.append(set_names(owner, made))
-            if isinstance(owner, ModuleType):
-                stand_ins += made.values()
-        self._undo.append(pickle_by_name(stand_ins))
+        self._put(compiled_callables(modules), self._undo)
 
     def _follow_pickling(self) -> None:
         import torch

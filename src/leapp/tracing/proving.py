@@ -18,10 +18,11 @@ from msgspec.structs import replace as changed
 from leapp.bundle import Bundle
 from leapp.bundle import Sample as RawSample
 from leapp.capture.tape import Call
-from leapp.check import Outcome, Verdict, check_fused, check_node, check_pipeline
 from leapp.check.apart import Apart, ApartError, is_large
 from leapp.check.blame import first_departure, recording_departs, why_not_run
 from leapp.check.engines import Engine, Place, engines, here
+from leapp.check.fused import check_fused
+from leapp.check.replay import Outcome, Verdict, check_node, check_pipeline
 from leapp.errors import ExportError, ValidationError
 from leapp.export.locating import spelled_call
 from leapp.graph.contract import key

@@ -32,7 +32,7 @@ from leapp.capture.numpy.plain import (
 from leapp.capture.numpy.scalars import TracedScalar, scalar
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.traced import TracedNpArray, set_current
-from leapp.capture.replacing.classes import supported
+from leapp.capture.replacing.layout import supported
 from leapp.capture.source import Where, where
 from leapp.capture.tape import Escape, Tape, snapshot
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from leapp.capture.replacing.classes import supported
+from leapp.capture.replacing.layout import supported
 
 __all__ = ["Births"]
 

@@ -11,15 +11,15 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from operator import is_
 from types import BuiltinFunctionType, FunctionType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.numpy.traced import listening
-from leapp.capture.replacing.classes import supported
+from leapp.capture.replacing.layout import supported
 from leapp.capture.replacing.namespaces import Namespace
-from leapp.capture.replacing.standins import StandIn
+from leapp.capture.replacing.owners import Names, Part, names_of
+from leapp.capture.replacing.standins import PickledByName, StandIn
 
 __all__ = [
     "SEEN_OTHERWISE", "compiled_callables", "insisting", "insisting_classes", "reading", "running", "runtime_methods",
@@ -86,20 +86,25 @@ def _unbound(method: Any) -> Callable[..., Any]:
     return functools.wraps(method, updated=())(call)
 
 
-def runtime_methods(followed: set[type]) -> list[tuple[type, dict[str, Any]]]:
+def runtime_methods(followed: set[type]) -> list[Names]:
     """The methods to replace in the loaded classes of leapp that run bundles, but for those ``followed`` already."""
     packages = [sys.modules[name] for name in _RUNTIME if name in sys.modules]
     modules = [module for package in packages for module in vars(package).values() if isinstance(module, ModuleType)]
-    found = [(kind, methods) for module in modules for kind, methods in _readers(module) if kind not in followed]
-    followed.update(kind for kind, _ in found)
-    return found
+    kinds = [v for m in modules for v in vars(m).values() if isinstance(v, type) and v.__module__ == m.__name__]
+    new = [kind for kind in kinds if kind not in followed]
+    followed.update(new)
+    return [readers for kind in new if (readers := _readers(kind)) is not None]
 
 
-@functools.cache
-def _readers(module: ModuleType) -> list[tuple[type, dict[str, Any]]]:
-    kinds = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
-    found = [(kind, {n: running(v, f"{kind.__name__}.{n}") for n, v in vars(kind).items() if _runs(n, v)}) for kind in kinds]
-    return [(kind, methods) for kind, methods in found if methods]
+def _readers(kind: type) -> Names | None:
+    known = _known_readers.get(kind)
+    if known is None or not known.stand():
+        methods = {n: running(v, f"{kind.__name__}.{n}") for n, v in vars(kind).items() if _runs(n, v)}
+        known = _known_readers[kind] = names_of(kind, methods)
+    return known if known else None
+
+
+_known_readers: dict[type, Names] = {}
 
 
 def _runs(name: str, value: Any) -> bool:
@@ -119,9 +124,9 @@ def running(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     return run
 
 
-def compiled_callables(modules: Iterable[ModuleType]) -> dict[Any, dict[str, Any]]:
-    """What to replace in ``modules`` and in their classes: the functions and methods, by owner and name."""
-    found: dict[Any, dict[str, Any]] = {}
+def compiled_callables(modules: Iterable[ModuleType]) -> list[Part]:
+    """What to replace in ``modules`` and in their classes: functions and methods."""
+    found: dict[Any, Part] = {}
     for module in modules:
         name = vars(module).get("__name__")
         if isinstance(name, str):
@@ -129,7 +134,7 @@ def compiled_callables(modules: Iterable[ModuleType]) -> dict[Any, dict[str, Any
             if known is None or known.module is not module or not known.stand():
                 known = _looked_at[name] = _Callables(name, module)
             found |= known.found
-    return found
+    return list(found.values())
 
 
 class _Callables:
@@ -151,17 +156,17 @@ class _Callables:
                 classes[id(type(value))] = type(value)
         self._own = [vars(kind) for kind in classes.values()]
         self._sizes = tuple(map(len, self._own))
-        self.found: dict[Any, dict[str, Any]] = {kind: found for kind in classes.values() if (found := _methods(kind))}
-        self._methods = [(vars(kind), {n: vars(kind).get(n) for n in found}) for kind, found in self.found.items()]
+        self._methods = {kind: names_of(kind, found) for kind in classes.values() if (found := _methods(kind))}
+        self.found: dict[Any, Part] = dict(self._methods)
         if functions:
-            self.found[module] = functions
+            self.found |= {module: names_of(module, functions), name: PickledByName(list(functions.values()))}
 
     def stand(self) -> bool:
         """Whether the module holds what it held, and its classes have the methods they had."""
         return (
             self._names.stand()
             and tuple(map(len, self._own)) == self._sizes
-            and all(all(map(is_, map(own.get, before), before.values())) for own, before in self._methods)
+            and all(methods.stand() for methods in self._methods.values())
         )
 
 

@@ -28,8 +28,10 @@ from leapp.capture.numpy.noticing import notice
 from leapp.capture.numpy.plain import arrays_in, bare_view
 from leapp.capture.numpy.table import SEQUENCES
 from leapp.capture.numpy.traced import TracedNpArray, current, listening
-from leapp.capture.replacing.classes import Constructor, set_attributes, supported
+from leapp.capture.replacing.classes import Constructor
+from leapp.capture.replacing.layout import supported
 from leapp.capture.replacing.names import made_once
+from leapp.capture.replacing.owners import Part, names_of
 from leapp.capture.replacing.standins import caller, twin
 
 __all__ = ["constructors", "crossings", "readers_of_lists"]
@@ -67,21 +69,16 @@ def _readers_of_numbers() -> Iterator[tuple[Any, str, Any]]:
             yield time, name, insisting(function, f"time.{name}")
 
 
-def constructors() -> list[Callable[[], None]]:
-    """Follow what classes written in C read when an instance is made, and give what undoes it."""
+@functools.cache
+def constructors() -> list[Part]:
+    """What to put into classes written in C, to follow what they read when an instance is made."""
     if not supported():
         return []
-    classes, made = _constructors()
-    return [*(set_attributes(kind, methods) for kind, methods in classes), *(constructor.install() for constructor in made)]
-
-
-@functools.cache
-def _constructors() -> tuple[list[tuple[type, dict[str, Any]]], list[Constructor]]:
     classes = list(insisting_classes((datetime, decimal)))
     made = [Constructor(kind, "__new__", functools.partial(insisting, name=kind.__name__)) for kind, _ in classes]
     made.append(Constructor(np.nditer, "__init__", lambda init: reading(init, "np.nditer")))
     made.append(Constructor(np.broadcast, "__new__", lambda new: reading(new, "np.broadcast")))
-    return classes, made
+    return [*(names_of(kind, methods) for kind, methods in classes if methods), *made]
 
 
 def _maker(original: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -172,7 +169,7 @@ def _array_function(self: torch.Tensor, func: Any, types: Any, args: tuple[Any, 
     return arrays.function(func, args, kwargs)
 
 
-@made_once(np, np.linalg, np.fft)
+@made_once(np, np.linalg, np.fft, asked=True)
 def readers_of_lists() -> Iterator[tuple[Any, str, Any]]:
     """NumPy functions that would read a list of traced arrays without asking them."""
     for module in (np, np.linalg, np.fft):

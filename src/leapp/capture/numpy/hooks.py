@@ -16,21 +16,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from leapp.capture.replacing.classes import (
+from leapp.capture.replacing.classes import NEW, WatchedBuffer, standing_in
+from leapp.capture.replacing.layout import (
     HEAP_TYPE,
-    NEW,
     OB_TYPE,
     OPERATORS,
     WORD,
     Dispatching,
-    modified,
-    own_attributes,
-    set_attributes,
-    standing_in,
     supported,
-    watch_buffer,
     word,
 )
+from leapp.capture.replacing.owners import Part, names_of
 
 __all__ = ["NUMBER_TYPES", "ORIGINAL", "Hooks", "change_class", "make_type", "new_number", "no_sequence"]
 
@@ -116,21 +112,43 @@ class _Redirected(NamedTuple):
     original: int | None
     python: int | None
 
+    def install(self) -> None:
+        """Let CPython ask for the Python method."""
+        self.word.value = self.python
 
-_plan: tuple[list[weakref.ref[type]], list[_Redirected]] = [], []
-"""The slots of the session before, and whose they are."""
-
-
-def _redirected(kinds: tuple[type, ...]) -> list[_Redirected]:
-    """The slots to redirect: of ``np.ndarray`` (the first of ``kinds``), of classes that have them from there, of numbers."""
-    global _plan
-    owners, slots = _plan
-    if [owner() for owner in owners] != list(kinds) or any(slot.word.value != slot.original for slot in slots):
-        _plan = [weakref.ref(kind) for kind in kinds], list(_slots(kinds))
-    return _plan[1]
+    def put_back(self) -> None:
+        """Let CPython call what it called."""
+        self.word.value = self.original
 
 
-def _slots(kinds: tuple[type, ...]) -> Iterator[_Redirected]:
+class _Slots:
+    """The slots to redirect: of ``np.ndarray``, of classes that have them from there, of numbers."""
+
+    def __init__(self) -> None:
+        self._owners: list[weakref.ref[type]] = []
+        self._slots: list[_Redirected] = []
+        self._sizes: list[tuple[type, int]] = []
+
+    def install(self) -> None:
+        """Redirect them."""
+        kinds = list(_kinds(np.ndarray))
+        if [owner() for owner in self._owners] != kinds or any(slot.word.value != slot.original for slot in self._slots):
+            self._owners, self._slots = [weakref.ref(kind) for kind in kinds], list(_slots(kinds))
+        self._sizes = [(kind, len(vars(kind))) for kind in kinds[1:]]
+        for slot, _, python in self._slots:
+            slot.value = python
+
+    def put_back(self) -> None:
+        """Put their functions back."""
+        for slot, original, _ in self._slots:
+            slot.value = original
+        for kind, size in self._sizes:
+            for name in _METHODS.intersection(vars(kind)) if len(vars(kind)) != size else ():
+                setattr(kind, name, vars(kind)[name])  # set meanwhile, and its slot goes by it
+        self._sizes = []
+
+
+def _slots(kinds: list[type]) -> Iterator[_Redirected]:
     tables = ((_TP_AS_MAPPING, [_SUBSCRIPT, _ASS_SUBSCRIPT]), (_TP_AS_NUMBER, _NUMBER_SLOTS), (_TP_AS_SEQUENCE, [_CONTAINS]))
     for table, slots in tables:
         python = word(id(Dispatching) + table).value or 0
@@ -155,20 +173,9 @@ _VIEW_METHODS = {n: m for n, m in vars(memoryview).items() if n in "__getitem__ 
 _VIEW_SLOTS = ((_TP_AS_MAPPING, _SUBSCRIPT), (None, _TP_ITER), (None, _TP_RICHCOMPARE))
 
 
-def _watch_views(tell: Callable[[Any], None]) -> Iterator[Callable[[], None]]:
-    """Call ``tell`` with each ``memoryview`` that is read, until undone."""
-    yield set_attributes(memoryview, _view_methods(tell))
-    yield watch_buffer(memoryview, tell)
-    for table, slot in _VIEW_SLOTS:
-        start, python = (id(k) if table is None else word(id(k) + table).value or 0 for k in (memoryview, Dispatching))
-        place = word(start + slot)
-        if place.value:
-            yield functools.partial(setattr, place, "value", place.value)
-            place.value = word(python + slot).value
+def _watched_views(tell: Callable[[Any], None]) -> Iterator[Part]:
+    """What lets ``tell`` be called with each ``memoryview`` that is read."""
 
-
-@functools.cache
-def _view_methods(tell: Callable[[Any], None]) -> dict[str, Callable[..., Any]]:
     def telling(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -177,7 +184,13 @@ def _view_methods(tell: Callable[[Any], None]) -> dict[str, Callable[..., Any]]:
 
         return method
 
-    return {name: telling(original) for name, original in _VIEW_METHODS.items()}
+    yield names_of(memoryview, {name: telling(original) for name, original in _VIEW_METHODS.items()})
+    yield WatchedBuffer(memoryview, tell)
+    for table, slot in _VIEW_SLOTS:
+        start, python = (id(k) if table is None else word(id(k) + table).value or 0 for k in (memoryview, Dispatching))
+        place = word(start + slot)
+        if place.value:
+            yield _Redirected(place, place.value, word(python + slot).value)
 
 
 class Hooks:
@@ -192,46 +205,21 @@ class Hooks:
     def __init__(
         self, methods: Mapping[str, Callable[..., Any]], make: Callable[..., Any], tell: Callable[[Any], None]
     ) -> None:
-        self._tell = tell
-        numbers = [(number, {"__new__": standing_in(number, "__new__", make)}) for number in NUMBER_TYPES]
-        self._new = [(kind, own_attributes(kind), attributes) for kind, attributes in [(np.ndarray, methods), *numbers]]
-        self._old = [{name: own.get(name) for name in new} for _, own, new in self._new]
-        self._undo: list[Callable[[], None]] = []
+        numbers = [names_of(number, {"__new__": standing_in(number, "__new__", make)}) for number in NUMBER_TYPES]
+        memory = [WatchedBuffer(np.ndarray, tell), *_watched_views(tell)]
+        self._parts: list[Part] = [names_of(np.ndarray, methods), *numbers, *memory, _Slots()]
+        self._installed = False
 
     def install(self) -> None:
         """Replace everything, and make CPython ask for it."""
-        if self._undo:
-            return
-        for kind, own, new in self._new:
-            own.update(new)
-            modified(kind)
-        self._undo.append(self._put_attributes_back)
-        self._undo.append(watch_buffer(np.ndarray, self._tell))
-        self._undo += _watch_views(self._tell)
-        kinds = tuple(_kinds(np.ndarray))
-        sizes = [len(vars(kind)) for kind in kinds]
-        slots = _redirected(kinds)
-        for slot in slots:
-            slot.word.value = slot.python
+        if not self._installed:
+            self._installed = True
+            for part in self._parts:
+                part.install()
 
-        def put_back() -> None:
-            for slot in slots:
-                slot.word.value = slot.original
-            for kind, size in zip(kinds[1:], sizes[1:], strict=True):
-                for name in _METHODS.intersection(vars(kind)) if len(vars(kind)) != size else ():
-                    setattr(kind, name, vars(kind)[name])  # set meanwhile, and its slot goes by it
-
-        self._undo.append(put_back)
-
-    def remove(self) -> None:
+    def put_back(self) -> None:
         """Put NumPy's own back."""
-        while self._undo:
-            self._undo.pop()()
-
-    def _put_attributes_back(self) -> None:
-        for (kind, own, _), old in zip(self._new, self._old, strict=True):
-            own.update(old)
-            for name, value in old.items():
-                if value is None:
-                    del own[name]
-            modified(kind)
+        if self._installed:
+            self._installed = False
+            for part in reversed(self._parts):
+                part.put_back()

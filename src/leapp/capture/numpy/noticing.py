@@ -20,7 +20,7 @@ from leapp.capture.numpy.indexing import is_basic
 from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.numpy.scalars import TracedScalar
 from leapp.capture.numpy.traced import ArrayMethods, TracedNpArray, listening
-from leapp.capture.replacing.classes import OPERATORS
+from leapp.capture.replacing.layout import OPERATORS
 from leapp.capture.source import where
 from leapp.errors import TraceError
 

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from leapp.capture.numpy.hooks import ORIGINAL, make_type
-from leapp.capture.replacing.classes import supported, watch_buffer
+from leapp.capture.replacing.classes import WatchedBuffer
+from leapp.capture.replacing.layout import supported
 
 if TYPE_CHECKING:
     from leapp.capture.numpy.arrays import Arrays
@@ -369,4 +370,5 @@ def _outside(result: Any, out: Any) -> Any:
 TracedNpArray: Any = make_type("leapp.capture.numpy.traced.TracedNpArray", (ArrayMethods, np.ndarray))
 """A NumPy array whose calls a session sees."""
 if supported():
-    watch_buffer(TracedNpArray, _tell)
+    _watched = WatchedBuffer(TracedNpArray, _tell)
+    _watched.install()

@@ -6,6 +6,8 @@ import os
 from operator import is_
 from types import ModuleType
 
+from leapp.capture.replacing.ledgers import ledger_of
+
 __all__ = ["Namespace"]
 
 _INSTALLED = tuple(f"{os.sep}{place}{os.sep}" for place in ("site-packages", "dist-packages"))
@@ -20,6 +22,8 @@ class Namespace:
 
     def __init__(self, module: ModuleType) -> None:
         self._names = names = vars(module)
+        self._ledger = ledger_of(names)
+        self._state = self._ledger.state()
         self._keys = list(names)
         values = list(names.values())
         file = names.get("__file__") or ""
@@ -29,6 +33,14 @@ class Namespace:
 
     def stand(self) -> bool:
         """Whether the module holds the same under the same names."""
+        now = self._ledger.state()
+        if now != self._state:
+            if not self._holds():
+                return False
+            self._state = now
+        return True
+
+    def _holds(self) -> bool:
         values = self._names.values()
         if len(values) != len(self._keys) or list(self._names) != self._keys:
             return False

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-__all__ = ["Recoded", "StandIn", "caller", "pickle_by_name", "twin"]
+__all__ = ["PickledByName", "Recoded", "StandIn", "caller", "twin"]
 
 _TARGET = "what is called"
 
@@ -43,16 +43,14 @@ class Recoded:
         """Whether the function has the code that its twin has."""
         return self._function.__code__ is self._before
 
-    def install(self) -> Callable[[], None]:
-        """Give the function its other code; give what undoes it."""
-        function, code, before = self._function, self._code, self._before
-        function.__code__ = code
+    def install(self) -> None:
+        """Give the function its other code."""
+        self._function.__code__ = self._code
 
-        def undo() -> None:
-            if function.__code__ is code:
-                function.__code__ = before
-
-        return undo
+    def put_back(self) -> None:
+        """Give the function its own code back."""
+        if self._function.__code__ is self._code:
+            self._function.__code__ = self._before
 
 
 def _leading_to(function: FunctionType, made: Callable[..., Any]) -> CodeType:
@@ -118,27 +116,33 @@ class StandIn(functools.partial):  # type: ignore[type-arg]
         return _reduce({id(self.__wrapped__): self.__place__}, None, self.__wrapped__)
 
 
-def pickle_by_name(stand_ins: Sequence[Any]) -> Callable[[], None]:
-    """Let those whom others stand in for be pickled by their names, as ever; give what undoes it."""
-    places = {id(s.__wrapped__): s.__place__ for s in stand_ins}
-    table = copyreg.dispatch_table
-    added = {
-        kind: functools.partial(_reduce, places, table.get(kind))
-        for kind in {type(s.__wrapped__) for s in stand_ins}
-        if kind is not FunctionType
-    }
-    before = {kind: table.get(kind) for kind in added}
-    table.update(added)
+class PickledByName:
+    """Lets those whom others stand in for be pickled by their names, as ever."""
 
-    def undo() -> None:
-        for kind in [k for k, made in added.items() if table.get(k) is made]:
-            old = before[kind]
-            if old is None:
+    def __init__(self, stand_ins: Sequence[Any]) -> None:
+        self._places = {id(s.__wrapped__): s.__place__ for s in stand_ins}
+        self._kinds = {type(s.__wrapped__) for s in stand_ins} - {FunctionType}
+        self._added: dict[type, tuple[Any, Any]] = {}
+
+    def install(self) -> None:
+        """Say so to pickle."""
+        table = copyreg.dispatch_table
+        for kind in self._kinds:
+            before = table.get(kind)
+            made = table[kind] = functools.partial(_reduce, self._places, before)
+            self._added[kind] = made, before
+
+    def put_back(self) -> None:
+        """Let pickle do as it did, but for kinds that somebody spoke for since."""
+        table = copyreg.dispatch_table
+        for kind, (made, before) in self._added.items():
+            if table.get(kind) is not made:
+                continue
+            if before is None:
                 del table[kind]
             else:
-                table[kind] = old
-
-    return undo
+                table[kind] = before
+        self._added.clear()
 
 
 def _reduce(places: dict[int, str], before: Callable[[Any], Any] | None, function: Any) -> Any:

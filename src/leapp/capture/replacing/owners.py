@@ -1,0 +1,186 @@
+"""The names of one module or class that others take for a while.
+
+It knows what was under them, so that to put it in place, to look whether it is there and to put it back are each a few steps
+of C, however many names there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import is_
+from types import ModuleType
+from typing import Any, Protocol
+
+from leapp.capture.replacing.layout import (
+    HEAP_TYPE,
+    IMMUTABLE_TYPE,
+    TP_CALL,
+    Dispatching,
+    modified,
+    own_attributes,
+    word,
+)
+from leapp.capture.replacing.ledgers import ledger_of
+
+__all__ = ["Asked", "Names", "Part", "Undo", "names_of", "set_names"]
+
+Undo = Callable[[], None]
+_CLASS: Any = vars(object)["__class__"]
+
+
+class Part(Protocol):
+    """Something that can be put in place of something else, and back."""
+
+    def install(self) -> None:
+        """Put it in place."""
+
+    def put_back(self) -> None:
+        """Put back what was there."""
+
+
+class Names:
+    """Names of a module."""
+
+    def __init__(self, owner: Any, new: Mapping[str, Any]) -> None:
+        self._own: dict[str, Any] = own_attributes(owner) if isinstance(owner, type) else vars(owner)
+        self._new = dict(new)
+        self._old = {name: self._own.get(name) for name in new}
+        self._absent = [name for name, value in self._old.items() if value is None]
+        self._ledger = ledger_of(self._own)
+        self._state = self._ledger.state()
+        self._installed: tuple[Any, ...] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._new)
+
+    def stand(self) -> bool:
+        """Whether the originals are there."""
+        now = self._ledger.state()
+        if now != self._state:
+            if not self._hold(self._old):
+                return False
+            self._state = now
+        return True
+
+    def install(self) -> None:
+        """Put the others in place."""
+        self._ledger.state()
+        self._installed = ()  # should this be interrupted
+        self._write(self._new, [])
+        self._ledger.made(self)
+        self._installed = self._ledger.state()
+
+    def put_back(self) -> None:
+        """Put the originals back, but for names that were set since."""
+        if self._installed is None:
+            return
+        if self._ledger.state() == self._installed or self._hold(self._new):
+            self._write(self._old, self._absent)
+        else:
+            mine = [name for name, made in self._new.items() if self._own.get(name) is made]
+            self._write({name: self._old[name] for name in mine}, [name for name in mine if self._old[name] is None])
+        self._ledger.undone(self)
+        self._installed = None
+
+    def _hold(self, values: Mapping[str, Any]) -> bool:
+        """Whether these very objects are under the names; ``None`` stands for nothing."""
+        return all(map(is_, map(self._own.get, values), values.values()))
+
+    def _write(self, values: Mapping[str, Any], absent: list[str]) -> None:
+        self._own.update(values)
+        for name in absent:
+            del self._own[name]
+
+
+class _OfClass(Names):
+    """Names of a class. One that refuses to be changed is changed all the same, but none of its slots follows."""
+
+    def __init__(self, owner: type, new: Mapping[str, Any]) -> None:
+        super().__init__(owner, new)
+        self._owner = owner
+
+    def _write(self, values: Mapping[str, Any], absent: list[str]) -> None:
+        super()._write(values, absent)
+        modified(self._owner)
+
+
+class _OfOpenClass(_OfClass):
+    """Names of a class that lets itself be changed; those that have slots are set as anybody would."""
+
+    def _write(self, values: Mapping[str, Any], absent: list[str]) -> None:
+        slots = [name for name in values if name.startswith("__")]
+        for name in slots:
+            delattr(self._owner, name) if name in absent else setattr(self._owner, name, values[name])
+        if len(slots) < len(values):
+            plain = {name: value for name, value in values.items() if name not in slots} if slots else values
+            super()._write(plain, [name for name in absent if name not in slots])
+
+
+class _OfCallable(_OfClass):
+    """Names of a class that refuses to be changed, and whose instances are called through a slot."""
+
+    def __init__(self, owner: type, new: Mapping[str, Any]) -> None:
+        super().__init__(owner, new)
+        self._slot = word(id(owner) + TP_CALL)
+        self._call = self._slot.value
+
+    def install(self) -> None:
+        super().install()
+        self._slot.value = word(id(Dispatching) + TP_CALL).value
+
+    def put_back(self) -> None:
+        self._slot.value = self._call
+        super().put_back()
+
+
+class Asked:
+    """A module of which so many functions are replaced that it answers for itself: it changes its class for a while.
+
+    Args:
+        module: The module.
+        standing: What it answers with, by the identity of what it has, and of that itself.
+    """
+
+    def __init__(self, module: ModuleType, standing: Mapping[int, Any]) -> None:
+        self._module, self._before = module, type(module)
+        find, put = self._before.__getattribute__, self._before.__setattr__
+
+        def answer(self: ModuleType, name: str) -> Any:
+            value = find(self, name)
+            return standing.get(id(value), value)
+
+        def accept(self: ModuleType, name: str, value: Any) -> None:
+            made = standing.get(id(value))
+            put(self, name, made.__wrapped__ if made is not None and made is value else value)
+
+        own = {
+            "__slots__": (), "__getattribute__": answer, "__setattr__": accept, "__class__": property(lambda _: self._before)
+        }  # fmt: skip
+        self._kind = type(self._before.__name__, (self._before,), own)
+        for name in ("__slots__", "__module__", "__doc__"):  # a module would seem to have them
+            own_attributes(self._kind).pop(name, None)
+
+    def install(self) -> None:
+        """Let it answer."""
+        _CLASS.__set__(self._module, self._kind)
+
+    def put_back(self) -> None:
+        """Let it be what it was."""
+        if type(self._module) is self._kind:
+            _CLASS.__set__(self._module, self._before)
+
+
+def names_of(owner: Any, new: Mapping[str, Any]) -> Names:
+    """The names of a module or a class, and what shall be under them."""
+    if not isinstance(owner, type):
+        return Names(owner, new)
+    if owner.__flags__ & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE:
+        return _OfOpenClass(owner, new)
+    return (_OfCallable if "__call__" in new and not owner.__flags__ & HEAP_TYPE else _OfClass)(owner, new)
+
+
+def set_names(owner: Any, new: Mapping[str, Any]) -> Undo:
+    """Set names of a module or a class, and give what puts the old ones back."""
+    names = names_of(owner, new)
+    names.install()
+    return names.put_back

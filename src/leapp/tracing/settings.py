@@ -1,0 +1,20 @@
+"""Where a session writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from leapp.tracing.log import Log
+
+__all__ = ["Settings"]
+
+
+@dataclass(slots=True)
+class Settings:
+    """The graph's name and directory, and what goes there."""
+
+    graph: str
+    directory: Path
+    dry_run: bool
+    log: Log
