@@ -188,17 +188,16 @@ class Recorder:
     def declare(self, tape: Tape, t: Tensor, axis: int | str | None = "auto") -> Tensor:
         """Make the value of ``t`` an input of the tape; the tensor to go on with is a fresh alias of it.
 
-        ``axis`` is the one that holds the batch, for a tape that follows it.
+        ``axis`` is the one that holds the batch, for a tape that follows it. To be called in silence.
         """
-        with self.silence():
-            self.arrays.exposed(t)  # while nobody holds it on our behalf
-            alias = t.view_as(t) if t.layout == torch.strided else t.detach()
-            if type(t) not in PLAIN:
-                alias = alias.as_subclass(type(t))
-                vars(alias).update(vars(t))
-            tape.declare(alias, axis)
-            self.given[id(t)] = (weakref.ref(t), tape.node)
-            self.autograd = self.autograd or (alias.requires_grad and torch.is_grad_enabled())
+        self.arrays.exposed(t)  # while nobody holds it on our behalf
+        alias = t.view_as(t) if t.layout == torch.strided else t.detach()
+        if type(t) not in PLAIN:
+            alias = alias.as_subclass(type(t))
+            vars(alias).update(vars(t))
+        tape.declare(alias, axis)
+        self.given[id(t)] = (weakref.ref(t), tape.node)
+        self.autograd = self.autograd or (alias.requires_grad and torch.is_grad_enabled())
         return alias
 
     silence = staticmethod(silence)
@@ -322,7 +321,8 @@ class Recorder:
             if not _is_known(known, t) and not tape.owns(t):
                 self.published.written(t, kind.name)
                 tape.adopt(t, *self.ages.origins_and_lender(t))
-                self.arrays.exposed(t)
+                with self.silence():
+                    self.arrays.exposed(t)
                 self.ages.written(t)
         refs: dict[int, Ref] = {}
         for t in leaves:
@@ -459,7 +459,8 @@ class Recorder:
             tape.memory_of[ref.slot] = memory
         tape.constant_ids.pop(id(t), None)
         tape.known[id(t)] = Ref(ref.slot, t)
-        self.arrays.exposed(t)
+        with self.silence():
+            self.arrays.exposed(t)
 
     def _metadata(
         self, tape: Tape, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]

@@ -51,13 +51,14 @@ class Program:
 def cut(tape: Tape, outputs: Sequence[int], inputs: Sequence[int] | None = None) -> Program:
     """The part of a tape that the outputs depend on, through values or through memory."""
     slots: set[int] = set(outputs)
-    memories: set[Memory] = {tape.memory_of[s] for s in outputs}
+    memory_of = tape.memory_of
+    memories: set[Memory] = {memory_of[s] for s in outputs}
     kept: list[Call] = []
     for call in reversed(tape.calls):
         if not slots.isdisjoint(call.outs) or not memories.isdisjoint(call.writes):
             kept.append(call)
             slots.update(call.reads)
-            memories.update(tape.memory_of[s] for s in call.reads)
+            memories.update([memory_of[s] for s in call.reads])
     kept.reverse()
     written = {m for call in kept for m in call.writes}
     declared = list(tape.inputs if inputs is None else inputs)

@@ -7,7 +7,7 @@ or that ``self.count`` is a larger number now, so the objects that run inside an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -40,45 +40,49 @@ class Attributes:
     def look(self, owner: Any) -> None:
         """Remember what an object holds, unless it was seen before."""
         if id(owner) not in self._seen:
-            self._seen[id(owner)] = (owner, dict(_parts(owner)), where())
+            self._seen[id(owner)] = (owner, _parts(owner), where())
 
-    def replaced(self, tracked: set[tuple[int, str]]) -> list[Tensor]:
-        """The tensors that are not where they were; ``tracked`` are owners and names that need no watching."""
-        found: list[Tensor] = []
-        for owner, before, _ in self._seen.values():
-            now = dict(_parts(owner))
-            for name, value in before.items():
-                if isinstance(value, Tensor) and now.get(name) is not value and (id(owner), name) not in tracked:
-                    found.append(value)
-        return found
+    def changes(self, tracked: set[tuple[int, str]]) -> tuple[list[Tensor], list[ChangedNumber]]:
+        """The tensors that are not where they were, and the numbers that are not what they were.
 
-    def numbers(self) -> list[ChangedNumber]:
-        """The numbers that are not what they were."""
-        found = []
+        ``tracked`` are owners and names of tensors that need no watching.
+        """
+        tensors: list[Tensor] = []
+        numbers: list[ChangedNumber] = []
         for owner, before, at in self._seen.values():
-            now = dict(_parts(owner))
+            now = _parts(owner)
             for name, value in before.items():
-                if isinstance(value, (int, float)) and isinstance(now.get(name), (int, float)) and now[name] != value:
-                    found.append(ChangedNumber(type(owner).__name__, name, value, now[name], at))
-        return found
+                found = now.get(name)
+                if found is value:
+                    continue
+                if isinstance(value, Tensor):
+                    if (id(owner), name) not in tracked:
+                        tensors.append(value)
+                elif isinstance(found, (int, float)) and found != value:
+                    numbers.append(ChangedNumber(type(owner).__name__, name, value, found, at))
+        return tensors, numbers
 
     def forget(self) -> None:
         """No node is open any more."""
         self._seen.clear()
 
 
-def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
+def _parts(owner: Any) -> dict[str, Any]:
     """The tensors and numbers an object holds, by name; those in containers by name and place."""
-    held = getattr(owner, "__dict__", {})
+    held = getattr(owner, "__dict__", None)
+    if not held:
+        return {}
+    parts: dict[str, Any] = {}
     is_module = isinstance(owner, torch.nn.Module)
-    for source in (held, held.get("_buffers") or {}):
-        for name, value in list(source.items()):
+    for source in (held, held.get("_buffers")):
+        for name, value in list(source.items()) if source else ():
             if (is_module and name[:1] == "_") or name in _OWN:
                 continue
             if isinstance(value, _HELD):
-                yield name, value
+                parts[name] = value
             elif isinstance(value, (list, tuple, deque)):
                 # Counted from the end: a history grows there, and what is read is the newest.
-                yield from ((f"{name}[-{i + 1}]", v) for i, v in enumerate(reversed(value)) if isinstance(v, _HELD))
+                parts.update((f"{name}[-{i + 1}]", v) for i, v in enumerate(reversed(value)) if isinstance(v, _HELD))
             elif isinstance(value, Mapping):
-                yield from ((f"{name}[{k!r}]", v) for k, v in value.items() if isinstance(v, _HELD))
+                parts.update((f"{name}[{k!r}]", v) for k, v in value.items() if isinstance(v, _HELD))
+    return parts

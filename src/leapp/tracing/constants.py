@@ -30,11 +30,13 @@ def constant_names(program: Program, modules: Iterable[weakref.ref[torch.nn.Modu
     for slot, constant in program.constants.items():
         origin = constant.origin()
         name = known.get(id(origin), f"constant_{len(names)}") if origin is not None else f"constant_{len(names)}"
-        while name in taken or name in passed or taken.intersection(_above(name)):
+        above = _above(name)
+        while name in taken or name in passed or not taken.isdisjoint(above):
             name += "_"
+            above = _above(name)
         names[slot] = name
         taken.add(name)
-        passed.update(_above(name))
+        passed.update(above)
     return names
 
 

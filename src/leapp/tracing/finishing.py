@@ -143,8 +143,8 @@ class Finisher:
         """Constants whose memory, older than the node, the program let go of or no longer names as it did."""
         tape, ages = node.require_traced(), self._recorder.ages
         tracked = {(id(b.module), b.name) for b in node.buffers}
-        gone = frozenset[int]().union(*map(ages.origins, self._attributes.replaced(tracked)))
-        node.changed_numbers = self._attributes.numbers()
+        replaced, node.changed_numbers = self._attributes.changes(tracked)
+        gone = frozenset[int]().union(*map(ages.origins, replaced))
         if len(self._recorder.tapes) == 1:
             self._attributes.forget()
         return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or tape.let_go(s)}

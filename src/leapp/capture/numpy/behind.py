@@ -70,9 +70,9 @@ def _as_bytes(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8) if records else array
 
 
-def _is_shared(t: Tensor, storage: torch.UntypedStorage, holders: int) -> bool:
-    """Whether anybody holds a tensor or its memory besides so many tensors, and the object at hand."""
-    return t._use_count() > 1 or torch._C._storage_Use_Count(storage._cdata) > holders + 1  # type: ignore[attr-defined]
+def _is_shared(t: Tensor, storage: torch.UntypedStorage) -> bool:
+    """Whether anybody holds a tensor or its memory besides the two objects at hand."""
+    return t._use_count() > 1 or torch._C._storage_Use_Count(storage._cdata) > 2  # type: ignore[attr-defined]
 
 
 class Behinds:
@@ -152,26 +152,28 @@ class Behinds:
         """The tensors over memory that holds traced values and that arrays lie over."""
         return [*self._held, *(t for _, _, t in self._exposed)]
 
-    def exposed(self, t: Tensor, holders: int = 1) -> None:
+    def exposed(self, t: Tensor) -> None:
         """Traced values get into the memory of ``t``; arrays over it are followed from here on, whenever they were made.
 
         Torch lets no storage grow that an array lies over, so whether there may be one can be asked. Of an array made by way
-        of DLPack it only counts that there is one more who holds the tensor than the ``holders`` that are known.
+        of DLPack it only counts that there is one more who holds the tensor. To be called in silence.
         """
-        with self.recorder.silence():
-            try:
-                storage = t.untyped_storage()
-                start, size = storage.data_ptr(), storage.nbytes()
-            except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
+        try:
+            storage = t.untyped_storage()
+            if not t.is_cpu or (storage.resizable() and not _is_shared(t, storage)):
                 return
-            if t.is_cpu and size and (not storage.resizable() or _is_shared(t, storage, holders)):
-                if not storage.resizable():
-                    self._first_use()
-                self._exposed.append((start, start + size, torch.empty(0, dtype=torch.uint8).set_(storage)))
-                # What was asked about before stands over tensors of its own.
-                for i, (_, other, _, _) in list(self._behind.items()):
-                    if start <= other.data_ptr() < start + size and other.untyped_storage()._cdata != storage._cdata:
-                        del self._behind[i]
+        except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
+            return
+        start, size = storage.data_ptr(), storage.nbytes()
+        if not size:
+            return
+        if not storage.resizable():
+            self._first_use()
+        self._exposed.append((start, start + size, torch.empty(0, dtype=torch.uint8).set_(storage)))
+        # What was asked about before stands over tensors of its own.
+        for i, (_, other, _, _) in list(self._behind.items()):
+            if start <= other.data_ptr() < start + size and other.untyped_storage()._cdata != storage._cdata:
+                del self._behind[i]
 
     def _over(self, array: Array) -> Tensor | None:
         """The exposed memory that ``array`` lies in."""

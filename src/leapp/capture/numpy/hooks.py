@@ -127,13 +127,16 @@ class _Slots:
     def __init__(self) -> None:
         self._owners: list[weakref.ref[type]] = []
         self._slots: list[_Redirected] = []
+        self._originals: list[int | None] = []
         self._sizes: list[tuple[type, int]] = []
 
     def install(self) -> None:
         """Redirect them."""
         kinds = list(_kinds(np.ndarray))
-        if [owner() for owner in self._owners] != kinds or any(slot.word.value != slot.original for slot in self._slots):
+        now = [slot.value for slot, _, _ in self._slots]
+        if [owner() for owner in self._owners] != kinds or now != self._originals:
             self._owners, self._slots = [weakref.ref(kind) for kind in kinds], list(_slots(kinds))
+            self._originals = [original for _, original, _ in self._slots]
         self._sizes = [(kind, len(vars(kind))) for kind in kinds[1:]]
         for slot, _, python in self._slots:
             slot.value = python

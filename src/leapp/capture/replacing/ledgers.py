@@ -54,10 +54,11 @@ class Ledger:
             self._expected, self._foreign = now, next(Ledger._others)
         return (self._foreign, *self._changes)
 
-    def made(self, change: Any) -> None:
-        """A change of our own was made since the state was asked for."""
+    def made(self, change: Any) -> tuple[Any, ...]:
+        """A change of our own was made since the state was asked for; the state now."""
         self._changes.append(change)
         self._expected = None if self._number is None else self._number.value
+        return self.state()
 
     def undone(self, change: Any) -> None:
         """A change of our own was undone since the state was asked for."""

@@ -67,8 +67,7 @@ class Names:
         self._ledger.state()
         self._installed = ()  # should this be interrupted
         self._write(self._new, [])
-        self._ledger.made(self)
-        self._installed = self._ledger.state()
+        self._installed = self._ledger.made(self)
 
     def put_back(self) -> None:
         """Put the originals back, but for names that were set since."""
@@ -93,44 +92,47 @@ class Names:
 
 
 class _OfClass(Names):
-    """Names of a class. One that refuses to be changed is changed all the same, but none of its slots follows."""
+    """Names of a class; those that have slots are set as anybody would."""
 
     def __init__(self, owner: type, new: Mapping[str, Any]) -> None:
         super().__init__(owner, new)
         self._owner = owner
+        self._slots = [name for name in new if name.startswith("__")]
 
     def _write(self, values: Mapping[str, Any], absent: list[str]) -> None:
-        super()._write(values, absent)
-        modified(self._owner)
-
-
-class _OfOpenClass(_OfClass):
-    """Names of a class that lets itself be changed; those that have slots are set as anybody would."""
-
-    def _write(self, values: Mapping[str, Any], absent: list[str]) -> None:
-        slots = [name for name in values if name.startswith("__")]
+        slots = [name for name in self._slots if name in values]
         for name in slots:
             delattr(self._owner, name) if name in absent else setattr(self._owner, name, values[name])
         if len(slots) < len(values):
             plain = {name: value for name, value in values.items() if name not in slots} if slots else values
             super()._write(plain, [name for name in absent if name not in slots])
+            modified(self._owner)
 
 
-class _OfCallable(_OfClass):
-    """Names of a class that refuses to be changed, and whose instances are called through a slot."""
+class _OfBuiltin(Names):
+    """Names of a class that lets nobody change it, so nobody has. Of its slots the one for calls follows."""
 
     def __init__(self, owner: type, new: Mapping[str, Any]) -> None:
         super().__init__(owner, new)
-        self._slot = word(id(owner) + TP_CALL)
-        self._call = self._slot.value
+        self._owner = owner
+        self._slot = word(id(owner) + TP_CALL) if "__call__" in new and not owner.__flags__ & HEAP_TYPE else None
+        self._call = None if self._slot is None else self._slot.value
 
     def install(self) -> None:
-        super().install()
-        self._slot.value = word(id(Dispatching) + TP_CALL).value
+        self._installed = ()
+        self._own.update(self._new)
+        modified(self._owner)
+        if self._slot is not None:
+            self._slot.value = word(id(Dispatching) + TP_CALL).value
 
     def put_back(self) -> None:
-        self._slot.value = self._call
-        super().put_back()
+        if self._installed is None:
+            return
+        if self._slot is not None:
+            self._slot.value = self._call
+        self._write(self._old, self._absent)
+        modified(self._owner)
+        self._installed = None
 
 
 class Asked:
@@ -174,9 +176,7 @@ def names_of(owner: Any, new: Mapping[str, Any]) -> Names:
     """The names of a module or a class, and what shall be under them."""
     if not isinstance(owner, type):
         return Names(owner, new)
-    if owner.__flags__ & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE:
-        return _OfOpenClass(owner, new)
-    return (_OfCallable if "__call__" in new and not owner.__flags__ & HEAP_TYPE else _OfClass)(owner, new)
+    return (_OfClass if owner.__flags__ & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE else _OfBuiltin)(owner, new)
 
 
 def set_names(owner: Any, new: Mapping[str, Any]) -> Undo:
