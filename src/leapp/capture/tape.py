@@ -99,6 +99,8 @@ class Escape:
 class Memory:
     """One storage that the tape knows, and the slots over it from which every alias can be derived.
 
+    ``weak`` is a weak reference of torch's, which is the address of the storage and keeps it from being used again.
+
     Most storages have one such slot for all their life, so the first is kept in place and further ones in ``more``.
     """
 
@@ -130,10 +132,6 @@ class Memory:
         self.root = self.geometry = None
         self.more, self.ids = (), ()
 
-    def __del__(self) -> None:
-        if self.weak is not None:
-            _free_weak_ref(self.weak)
-
 
 class Tape:
     """What one open node has recorded so far."""
@@ -145,6 +143,8 @@ class Tape:
         self.memory_of: list[Memory] = []
         self.known: dict[int, Ref] = {}
         self.memories: dict[int, Memory] = {}
+        self._weak: list[int] = []
+        """The weak references to storages that are to be given back."""
         self.constants: dict[int, Constant] = {}
         self.constant_ids: dict[int, tuple[Ref, int | None]] = {}
         self.inputs: list[int] = []
@@ -157,6 +157,10 @@ class Tape:
         """Where the global random generators stood when the node was opened."""
         self.precision = 0.0
         """The rounding step of the coarsest float type that the node computed with, if that is coarser than float32."""
+
+    def __del__(self) -> None:
+        for weak in self._weak:
+            _free_weak_ref(weak)
 
     # -- slots ---------------------------------------------------------------------------------------------------------
 
@@ -174,7 +178,9 @@ class Tape:
         cdata = storage._cdata
         memory = self.memories.get(cdata)
         if memory is None:
-            memory = self.memories[cdata] = Memory(True, storage._weak_ref())  # type: ignore[arg-type]
+            weak: Any = storage._weak_ref()  # as _weakly() does: this is the busiest place of all
+            self._weak.append(weak)
+            memory = self.memories[cdata] = Memory(True, weak)
             memory.root = ref
             try:
                 memory.geometry = (t.dtype, t.shape, t.stride(), t.storage_offset())
@@ -193,8 +199,13 @@ class Tape:
         cdata = storage._cdata
         memory = self.memories.get(cdata)
         if memory is None:
-            memory = self.memories[cdata] = Memory(True, storage._weak_ref())  # type: ignore[arg-type]
+            memory = self.memories[cdata] = Memory(True, self._weakly(storage))
         return memory
+
+    def _weakly(self, storage: Any) -> int:
+        weak: int = storage._weak_ref()
+        self._weak.append(weak)
+        return weak
 
     def declare(self, t: Tensor, axis: int | str | None = "open") -> Ref:
         """Make ``t`` itself an input of the node; ``axis`` tells a node that follows the batch where ``t`` has it."""
@@ -328,8 +339,7 @@ class Tape:
         if root is None or root.slot < first or memory.more or self.memories.get(cdata) is not memory or memory.weak is None:
             return False
         storage = target.untyped_storage()
-        _free_weak_ref(memory.weak)
-        memory.weak = storage._weak_ref()  # type: ignore[assignment]
+        memory.weak = self._weakly(storage)
         del self.memories[cdata]
         self.memories[storage._cdata] = memory
         self.known.pop(id(source), None)

@@ -33,7 +33,7 @@ class Replacements:
         self.by_identity: dict[int, Any] = {}
         """The replacements of functions of modules, by the identity of what they replace and by their own."""
         owners: dict[int, tuple[Any, dict[str, Any], dict[str, Any]]] = {}
-        recoded: list[Recoded] = []
+        recoded: list[tuple[Any, Any]] = []
         stand_ins: list[Any] = []
         for owner, name, made in found:
             _, new, old = owners.setdefault(id(owner), (owner, {}, {}))
@@ -41,25 +41,25 @@ class Replacements:
             if not isinstance(owner, ModuleType):
                 new[name] = made
             elif type(original) is FunctionType:
-                recoded.append(Recoded(original, made))
+                recoded.append((original, made))
             else:
                 made = made if hasattr(made, "__place__") else StandIn(made, original, owner.__name__, name)
                 stand_ins.append(made)
                 new[name] = self.by_identity[id(original)] = self.by_identity[id(made)] = made
         # All of their names: one that was of no interest may be so when it means something else.
         modules = {id(module): Namespace(module) for module in chosen_from}
-        self._modules, self._recoded = list(modules.values()), recoded
+        self._modules, self._recoded = list(modules.values()), Recoded(recoded)
         self._originals = [names_of(owner, old) for i, (owner, _, old) in owners.items() if i not in modules]
         answering = [Asked(module, self.by_identity) for module in chosen_from if asked]
         names = [names_of(owner, new) for owner, new, _ in owners.values() if new and not asked]
-        self._parts: list[Part] = [*answering, *names, *recoded, PickledByName(stand_ins)]
+        self._parts: list[Part] = [*answering, *names, self._recoded, PickledByName(stand_ins)]
 
     def stand(self) -> bool:
         """Whether the originals are where they were, and what they were."""
         return (
             all(module.stand() for module in self._modules)
             and all(names.stand() for names in self._originals)
-            and all(recoded.stands() for recoded in self._recoded)
+            and self._recoded.stand()
         )
 
     def install(self) -> None:

@@ -12,7 +12,7 @@ import inspect
 import pkgutil
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -34,23 +34,29 @@ def twin(function: Any) -> Any:
 
 
 class Recoded:
-    """Lets calls of ``function`` go to ``made``, which must not call it but its twin."""
+    """Lets calls of functions go to others, which must not call them but their twins.
 
-    def __init__(self, function: Any, made: Callable[..., Any]) -> None:
-        self._function, self._before, self._code = function, function.__code__, _leading_to(function, made)
+    Args:
+        functions: The functions, each with what is called in its place.
+    """
 
-    def stands(self) -> bool:
-        """Whether the function has the code that its twin has."""
-        return self._function.__code__ is self._before
+    def __init__(self, functions: Iterable[tuple[Any, Callable[..., Any]]]) -> None:
+        self._codes = [(function, function.__code__, _leading_to(function, made)) for function, made in functions]
+
+    def stand(self) -> bool:
+        """Whether the functions have the code that their twins have."""
+        return all([function.__code__ is before for function, before, _ in self._codes])
 
     def install(self) -> None:
-        """Give the function its other code."""
-        self._function.__code__ = self._code
+        """Give the functions their other code."""
+        for function, _, code in self._codes:
+            function.__code__ = code
 
     def put_back(self) -> None:
-        """Give the function its own code back."""
-        if self._function.__code__ is self._code:
-            self._function.__code__ = self._before
+        """Give the functions their own code back."""
+        for function, before, code in self._codes:
+            if function.__code__ is code:
+                function.__code__ = before
 
 
 def _leading_to(function: FunctionType, made: Callable[..., Any]) -> CodeType:
