@@ -45,7 +45,7 @@ class Recoded:
 
     def stand(self) -> bool:
         """Whether the functions have the code that their twins have."""
-        return all([function.__code__ is before for function, before, _ in self._codes])
+        return all(function.__code__ is before for function, before, _ in self._codes)
 
     def install(self) -> None:
         """Give the functions their other code."""
