@@ -7,7 +7,7 @@ noted, so that a consumer can be told what lies between the nodes. Nothing here 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,10 +71,6 @@ class Provenance:
         """Forget everything."""
         self.known.clear()
 
-    def sweep(self) -> None:
-        """Forget tensors that are gone."""
-        self.known = {i: p for i, p in self.known.items() if p.ref() is not None}
-
     def concerns(self, args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
         """Whether a call has anything to do with published outputs. Quick, and right for what ``follow`` looks at."""
         known = self.known
@@ -83,12 +79,13 @@ class Provenance:
                 return True
         return bool(kwargs) and any(id(t) in known for t in tensors(kwargs))
 
-    def publish(self, t: Tensor, node: str, port: str, passno: int, static: bool = False) -> None:
-        """Remember that ``t`` is an output of ``node``. A value with two names goes by the first."""
-        key = id(t)
-        found = self.source(t) if key in self.known else None
-        if found is None or (found.node, found.passno, found.glue) != (node, passno, ()):
-            self.known[key] = Published(t, node, port, passno, (), static)
+    def publish(self, node: str, passno: int, outputs: Mapping[str, Tensor], static: Container[str] = ()) -> None:
+        """Remember the outputs of a pass, and forget tensors that are gone. A value with two names goes by the first."""
+        self.known = known = {i: p for i, p in self.known.items() if p.ref() is not None}
+        for port, t in outputs.items():
+            found = self.source(t) if id(t) in known else None
+            if found is None or (found.node, found.passno, found.glue) != (node, passno, ()):
+                known[id(t)] = Published(t, node, port, passno, (), port in static)
 
     def copy(self, source: Published, target: Tensor) -> None:
         """``target`` holds the same value as ``source`` from here on."""

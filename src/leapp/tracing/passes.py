@@ -27,6 +27,7 @@ __all__ = ["Passes", "refuse_form"]
 Tensor = torch.Tensor
 _CHECKED = 100
 _DENSE = torch.strided
+_DTYPES = {spelled(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 
 
 class Passes:
@@ -41,6 +42,7 @@ class Passes:
         """Inputs or states of a later pass; the tensors to go on with."""
         recorder, ports = self._recorder, node.inputs
         known, former = recorder.published.known, recorder.former
+        unfinished = bool(recorder.tapes)
         kept = given
         for name, t in given.items():
             if type(t) is not Tensor or t.layout is not _DENSE or t.is_nested or t.is_meta:
@@ -51,10 +53,10 @@ class Passes:
                     _refuse_port(node, name, port, role)
                 kept = {n: v for n, v in kept.items() if n != name}
                 continue
-            if t.shape != port.shape or spelled(t.dtype) != port.dtype:
+            if t.shape != port.shape or t.dtype is not _DTYPES[port.dtype]:
                 node.check(port, t, _called(role))
             key = id(t)
-            if role == "input" and (key in known or key in former or port.source is not None or recorder.tapes):
+            if role == "input" and (unfinished or port.source is not None or key in known or key in former):
                 self._sources.check(node, port, self._sources.find(node, name, t), t)
         node.current.inputs.update(_copies(kept) if self.is_looked_at(node) else kept)
         # As in the first pass, the value inside the node is not the one between the nodes.
@@ -74,7 +76,7 @@ class Passes:
                     f"node '{node.name}' has no state '{name}' (update_state() at {where()}).{nearest(name, node.inputs)} "
                     "Declare it with annotate.state_tensors() first."
                 )
-            if t.shape != port.shape or spelled(t.dtype) != port.dtype:
+            if t.shape != port.shape or t.dtype is not _DTYPES[port.dtype]:
                 node.check(port, t, "state")
             node.updates[name] = (t, port.where)
 
@@ -96,7 +98,7 @@ class Passes:
             port = outputs.get(name)
             if port is None:
                 _refuse_other_ports(node, tensors)
-            if t.shape != port.shape or spelled(t.dtype) != port.dtype:
+            if t.shape != port.shape or t.dtype is not _DTYPES[port.dtype]:
                 node.check(port, t, "output")
         if len(tensors) < len(outputs) or len(node.current.inputs) < len(node.inputs):
             _refuse_other_ports(node, tensors)
@@ -104,21 +106,24 @@ class Passes:
 
     def end(self, node: NodeTrace, tensors: dict[str, Tensor]) -> None:
         """Keep the sample of a pass, let go of the pass, and publish the outputs."""
-        outputs, current = node.outputs, node.current
+        current, given = node.current, {}
+        left, static = {}, set()
+        for name, port in node.outputs.items():
+            given[name] = t = tensors[name]
+            if port.role == "state":
+                left[name] = t
+            elif port.role == "static":
+                static.add(name)
         if self.is_looked_at(node):
-            current.outputs = _copies({n: tensors[n] for n in outputs})
-            current.inputs = {n: current.inputs[n] for n in node.inputs}
+            current.outputs = _copies(given)
+            if list(current.inputs) != list(node.inputs):
+                current.inputs = {n: current.inputs[n] for n in node.inputs}
             if len(node.samples) < self._samples_kept or contradicts(node, current):
                 node.samples.append(current)
         if node.buffers:
             buffers.left_by_pass(node)
-        node.left = left = {}
-        published = self._recorder.published
-        published.sweep()
-        for name, port in outputs.items():
-            if port.role == "state":
-                left[name] = tensors[name]
-            published.publish(tensors[name], node.name, name, node.entered, port.role == "static")
+        node.left = left
+        self._recorder.published.publish(node.name, node.entered, given, static)
         node.current = Sample(node.entered)
         node.in_pass = False
         node.passes += 1
