@@ -45,6 +45,37 @@ def twice(change: Callable[[int], Any]) -> Callable[[], None]:
     return run
 
 
+def later(
+    x: Any = X, h: Any = X, new: Any = X, backend: str = "jit", names: tuple[str, str] = ("x", "y")
+) -> Callable[[], None]:
+    """Three passes, the last of which is given something else. Nobody listens to it any more."""
+
+    def run() -> None:
+        for wrong in (False, False, True):
+            (given, out), state = names if wrong else ("x", "y"), h if wrong else X
+            A.input_tensors("n", {given: x if wrong else X})
+            held = A.state_tensors("n", {"h": state})
+            A.update_state("n", {"h": new if wrong and new is not X else held + 1.0})
+            A.output_tensors("n", {out: held * 2.0}, export_with=backend if wrong else "jit")
+
+    return run
+
+
+def _missing_later() -> None:
+    for wrong in (False, False, True):
+        values = {"a": X, "b": X}
+        if wrong:
+            del values["b"]
+        given = A.input_tensors("n", values)
+        A.output_tensors("n", {"y": X * 2.0 if wrong else sum(given)}, export_with="jit")
+
+
+def _outputs_twice() -> None:
+    for _ in range(3):
+        y = node()
+    A.output_tensors("n", {"y": y}, export_with="jit")
+
+
 class Buffered(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -301,6 +332,17 @@ ROWS: list[tuple[str, Callable[[], Any], type[Exception], list[str]]] = [
     ("new dtype", twice(_new_dtype), ValueError, [NODE, "'x'", "float32", "float64", HERE]),
     ("new shape of an output", twice(_new_output_shape), ValueError, [NODE, "'y'", r"\[3\]", r"\[2\]", HERE]),
     ("state, then input", twice(_state_then_input), ValueError, [NODE, "'h'", "a state", "an input", HERE]),
+    ("another input later", later(names=("z", "y")), ValueError, [NODE, "'z'", HERE]),
+    ("another output later", later(names=("x", "z")), ValueError, [NODE, "'z'", HERE]),
+    ("another backend later", later(backend="onx"), LeappError, [NODE, "onx", HERE]),
+    ("sparse later", later(x=X.to_sparse()), TypeError, [NODE, "'x'", "sparse", HERE]),
+    ("meta later", later(h=X.to("meta")), TypeError, [NODE, "'h'", "meta", HERE]),
+    ("nested later", later(x=torch.nested.nested_tensor([X])), TypeError, [NODE, "'x'", "nested", HERE]),
+    ("state of another dtype later", later(h=X.double()), ValueError, [NODE, "'h'", "float64", HERE]),
+    ("update of another shape later", later(new=X[:2]), ValueError, [NODE, "'h'", r"\[2\]", HERE]),
+    ("number later", later(new=1.0), TypeError, [NODE, "'h'", "float", HERE]),
+    ("input left out later", _missing_later, ValueError, [NODE, "input 'b'", HERE]),
+    ("outputs twice", _outputs_twice, RuntimeError, ["n", "no new inputs", HERE]),
     ("node above the bundle", lambda: A.input_tensors("../evil", {"x": X}), ValueError, [r"'\.\./evil'", "file", HERE]),
     ("absolute node", lambda: A.input_tensors("/evil", {"x": X}), ValueError, ["'/evil'", "file", HERE]),
     ("number as a node", lambda: A.input_tensors(3, {"x": X}), TypeError, ["3", HERE]),  # type: ignore[arg-type]

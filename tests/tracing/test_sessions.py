@@ -173,6 +173,34 @@ def test_max_cached_io_counts_the_first_pass(limit: int, kept: int, tmp_path: Pa
     assert session is not None and len(session.nodes["n"].samples) == kept
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_samples_are_copies(grad: bool, tmp_path: Path) -> None:
+    """What a program does to its tensors after a pass, or in it, is not done to the samples of any pass."""
+    h, given = torch.zeros(3, 2), []
+    leapp.start("g", save_path=tmp_path)
+    with torch.set_grad_enabled(grad):
+        for _ in range(5):
+            x = torch.randn(2, 3).T
+            before = x.clone(), h.clone()
+            inside, state = A.input_tensors("n", {"x": x}), A.state_tensors("n", {"h": h})
+            inside.mul_(2.0)
+            h = A.update_state("n", {"h": state + inside})
+            y = A.output_tensors("n", {"y": inside - state}, export_with="jit")
+            torch.testing.assert_close(x, before[0] * 2.0)
+            given.append([*before, y.clone(), h.clone()])
+            y.zero_()
+    leapp.stop()
+    session = leapp.ExportManager().session
+    assert session is not None
+    samples = session.nodes["n"].samples
+    assert len(samples) == 5
+    for sample, wanted in zip(samples, given, strict=True):
+        kept = [sample.inputs["x"], sample.inputs["h"], sample.outputs["y"], sample.outputs["h"]]
+        torch.testing.assert_close(kept, wanted, rtol=0, atol=0)
+        assert all(t.is_contiguous() and not t.requires_grad for t in kept)
+    assert build() == {"n": True}
+
+
 def test_a_reset_in_the_middle(tmp_path: Path) -> None:
     """Feedback that goes back to its first value is a reset, not another source."""
     action = torch.zeros(3)

@@ -94,14 +94,14 @@ class Passes:
         for name, (t, _) in node.updates.items():
             tensors[name] = t
         outputs = node.outputs
+        if len(tensors) < len(outputs) or len(node.current.inputs) < len(node.inputs):
+            _refuse_other_ports(node, tensors)
         for name, t in tensors.items():
             port = outputs.get(name)
             if port is None:
                 _refuse_other_ports(node, tensors)
             if t.shape != port.shape or t.dtype is not _DTYPES[port.dtype]:
                 node.check(port, t, "output")
-        if len(tensors) < len(outputs) or len(node.current.inputs) < len(node.inputs):
-            _refuse_other_ports(node, tensors)
         self.end(node, tensors)
 
     def end(self, node: NodeTrace, tensors: dict[str, Tensor]) -> None:
