@@ -154,6 +154,19 @@ def test_random_outputs_are_compared_by_form_and_the_others_by_value(backend, tm
     assert "draws random numbers: noisy compared by shape and dtype only" in log(tmp_path)
 
 
+def test_layers_that_could_draw_but_do_not_are_not_random(tmp_path):
+    """Attention, recurrent layers and dropout in eval mode are proven like everything else."""
+    gru = torch.nn.GRU(3, 3, 2, dropout=0.5).eval()
+
+    def node(x):
+        attended = torch.nn.functional.scaled_dot_product_attention(*[x.reshape(1, 1, 2, 3)] * 3)[0, 0]
+        return gru(torch.nn.functional.dropout(attended, 0.5, False))[0]
+
+    trace(tmp_path, node, "jit")
+    assert leapp.compile_graph(visualize=False) == {"n": True}
+    assert leapp.report().random == {}
+
+
 def test_a_fixed_output_of_a_random_node_is_still_proven(tmp_path):
     count = [0.0]
     leapp.start("g", save_path=str(tmp_path))

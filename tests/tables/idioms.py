@@ -1243,6 +1243,80 @@ def circular_buffer(x: T, p: T, buf: T) -> T:
     return buf[order].transpose(0, 1)
 
 
+# Rows and elements that a traced number chooses are views of what they were taken from
+
+
+@idiom(normal(4, 5), index(4))
+def chosen_row_written(x: T, i: T) -> list[T]:
+    y = x.clone()
+    y[i][1:3] = 7.0
+    r = y[i]
+    r *= 2
+    r.view(-1)[0] = 5.0
+    return [y, r]
+
+
+@idiom(normal(4, 5), index(4))
+def chosen_row_reads_written_base(x: T, i: T) -> list[T]:
+    y = x.clone()
+    r = y[i]
+    part = r[1:]
+    y.mul_(2)
+    return [y, r, part]
+
+
+@idiom(normal(4, 5), index(4))
+def chosen_rows_overlap(x: T, i: T) -> list[T]:
+    y = x.clone()
+    a, b, c = y[i], y[3 - i], y[i]
+    a += 1
+    b *= c
+    c.zero_()
+    torch._foreach_add_([y[i], y[(i + 1) % 4]], 2.0)
+    return [y, a, b, c]
+
+
+@idiom(normal(4, 5), index(4))
+def chosen_row_counted_on(x: T, i: T) -> T:
+    y, k = x.clone(), i.clone()
+    r = y[k]
+    k += 1
+    k %= 4
+    r.fill_(3.0)
+    y[k].add_(9)
+    y[k] = r * 2
+    return y
+
+
+@idiom(normal(4, 5), index(4))
+def chosen_row_of_plain_buffer(x: T, i: T) -> list[T]:
+    buffer, other = torch.arange(20.0).view(4, 5), torch.ones(4, 5)
+    r = buffer[i]
+    r[:2] = x[0, :2]
+    seen = other[i]
+    other[0] = x[1]
+    return [buffer * 2, r, other, seen]
+
+
+@idiom(normal(4, 5), index(4))
+def chosen_elements_written(x: T, i: T) -> T:
+    y = x.clone()
+    y[i, i].mul_(3)
+    y[0][i].add_(1)
+    y[:, i] += 1
+    y.T[i][1:] = 0.0
+    y[i, i] = y[0, 0]
+    y[i] = y[i - 1]
+    return y
+
+
+@idiom(normal(4, 5), index(4))
+def chosen_row_of_input_written(x: T, i: T) -> T:
+    x[i][0] = 1.0
+    x[i] *= 2
+    return x
+
+
 @idiom(N34, bools(3))
 def reset_by_mask(x: T, done: T) -> T:
     h = x.clone()

@@ -768,6 +768,57 @@ class State(NamedTuple):
     a: Any
 
 
+@idiom(normal(4, 5))
+def row_of_argmax_written(x: A) -> list[A]:
+    y, i = x.copy(), x[:, 0].argmax()
+    y[i][:2] = 0
+    r = y[i]
+    r *= 2
+    r[1:3] += 1
+    y[0] += 1
+    y[i, 1] = 5
+    np.add(y[i], 1, out=y[i])
+    v = r.reshape(5, 1)
+    v[0] = 3
+    return [y, r, v]
+
+
+@idiom(normal(4, 5))
+def rows_exchanged_by_number(x: A) -> A:
+    y, i, j = x.copy(), x[:, 0].argmax(), x[0].argmax()
+    y[:, j] += 1
+    y[j % 4] = y[i]
+    y[i], y[0] = y[0].copy(), y[i].copy()
+    return y
+
+
+@idiom(normal(4, 5))
+def row_of_plain_buffer_by_number(x: A) -> A:
+    buffer, i = np.zeros((4, 5), np.float32), x[:, 0].argmax()
+    slot = buffer[i]
+    slot[:] = x[0]
+    slot[2] = x[i, 2]
+    return buffer
+
+
+@idiom(normal(4, 5), index(4, 3))
+def columns_by_index_written(x: A, i: A) -> list[A]:
+    y = x[:, i]
+    y[0] = 5
+    y += 1
+    return [y, x[..., i] * 2]
+
+
+@idiom(normal(4, 5))
+def history_shifted_in_place(x: A) -> list[A]:
+    newest, oldest = x.copy(), x.copy()
+    newest[1:] = newest[:-1]
+    newest[0] = x[2]
+    oldest[:-1] = oldest[1:]
+    oldest[:, 1:] += oldest[:, :-1]
+    return [newest, oldest]
+
+
 row("clip_by_keyword", lambda x: np.clip(x, a_min=-0.5, a_max=0.5) + np.clip(x, a_min=None, a_max=1.0) + np.clip(x[0], a_min=0, a_max=None), N34)
 row("clip_partial", lambda x: np.array(list(map(partial(np.clip, a_min=-1, a_max=1), x))), N4)
 row("average_whole_weights", lambda x: [np.average(x, weights=[3, 1, 2], axis=0), np.average(x[0], weights=[1, 2, 3, 4]), np.average(x, 1)], N34)

@@ -33,6 +33,8 @@ class Ages:
         self._carried: set[int] = set()
         self._received: set[int] = set()
         self._lent: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        self._old: dict[int, int] = {}
+        """Weak references to old memories that were read. While there is one, no other storage has that address."""
         self._births = Births()
 
     def begin(self) -> None:
@@ -45,6 +47,9 @@ class Ages:
         self._carried.clear()
         self._received.clear()
         self._lent.clear()
+        for weak in self._old.values():
+            torch.UntypedStorage._free_weak_ref(weak)  # type: ignore[no-untyped-call]
+        self._old.clear()
         self._births.end()
 
     def over(self, array: np.ndarray[Any, Any], t: Tensor) -> None:
@@ -65,7 +70,12 @@ class Ages:
         """The old memories that went into what ``t`` holds, and the array over whose memory it lies, if that is one."""
         cdata = _storage(t)
         memory, lender = self._lent.get(cdata, (cdata, None))
-        return self._made_of.get(memory, frozenset({memory})), lender
+        made_of = self._made_of.get(memory)
+        if made_of is not None:
+            return made_of, lender
+        if cdata and lender is None and memory not in self._old:
+            self._old[memory] = t.untyped_storage()._weak_ref()  # type: ignore[assignment]
+        return frozenset({memory}), lender
 
     def origins(self, t: Tensor) -> frozenset[int]:
         """The old memories that went into what ``t`` holds."""
@@ -82,6 +92,10 @@ class Ages:
     def received(self, origins: frozenset[int]) -> bool:
         """Whether a traced value was written to one of these memories."""
         return not self._received.isdisjoint(origins)
+
+    def gone(self, origins: frozenset[int]) -> bool:
+        """Whether the program let go of one of these memories: it put something else in its place."""
+        return any(m in self._old and torch.UntypedStorage._expired(self._old[m]) for m in origins)
 
     def written(self, t: Tensor) -> None:
         """A traced value is written to plain memory."""

@@ -27,6 +27,7 @@ from leapp.capture.extents import Number, bare, numbers
 from leapp.capture.modes import DISPATCH_MODES, FUNCTION_MODES, silence, unseen
 from leapp.capture.numpy.arrays import Arrays
 from leapp.capture.numpy.plain import address
+from leapp.capture.picks import Picks
 from leapp.capture.provenance import Provenance, Published
 from leapp.capture.regions import geometry, lent_memory
 from leapp.capture.rewrites import CONSTRUCTORS, REWRITES
@@ -152,6 +153,7 @@ class Recorder:
     def open(self, node: str, batched: bool = False) -> Tape:
         """Begin recording a node. ``batched`` asks which sizes follow the batch."""
         tape = Tape(node)
+        tape.picks = Picks(tape)
         if batched:
             tape.batch = Follower(tape, self.rows)
             self.dynamic = self.batched = True
@@ -294,7 +296,8 @@ class Recorder:
         except _UnknownError:
             return self.called(func, kind, args, kwargs, whole=True)
         others = len(found) + len(unknown) > 1
-        if not found or (others and kind.may_mask) or (unknown and (kind.hidden_writes or self.arrays.seen)):
+        watched = unknown and (kind.hidden_writes or self.arrays.seen)
+        if not found or (others and kind.may_mask) or watched or tape.picks:
             return self.called(func, kind, args, kwargs, whole=True)
         for i in unknown:
             recorded[i] = ref = tape.find(recorded[i]) or self.constant(tape, recorded[i])
@@ -318,7 +321,8 @@ class Recorder:
         known = tape.known
         targets = _targets(kind, args, kwargs) if kind.writes or kwargs or kind.statistics else []
         for t in targets:
-            if not _is_known(known, t) and not tape.owns(t):
+            unknown = not _is_known(known, t) and not tape.owns(t)
+            if unknown or (tape.picks and tape.picks.concern(t)):
                 self.published.written(t, kind.name)
                 tape.adopt(t, *self.ages.origins_and_lender(t))
                 with self.silence():
@@ -329,6 +333,7 @@ class Recorder:
             ref = known.get(id(t))
             refs[id(t)] = ref if ref is not None and ref.tensor() is t else tape.find(t) or self.constant(tape, t)
         versions = [(t, t._version) for t in leaves if not t.is_inference()] if kind.hidden_writes else ()
+        chance = torch.get_rng_state() if kind.random else None
         if tape.batch is None:
             out = func(*args, **kwargs)
         else:
@@ -339,7 +344,10 @@ class Recorder:
                 targets.append(t)
                 if refs[id(t)].slot in tape.constants:
                     self._adopt_after(tape, t, refs[id(t)])
-        return self._keep(tape, kind, args, kwargs, refs, targets, out)
+        self._keep(tape, kind, args, kwargs, refs, targets, out)
+        if chance is not None and _drawn(chance, kwargs, out):
+            tape.random.append(tape.calls[-1].where)
+        return out
 
     def _keep(
         self,
@@ -357,6 +365,8 @@ class Recorder:
             if out is not None and (kind.looks_at is None or any(tape.owns(args[i]) for i in kind.looks_at)):
                 self._escape(tape, kind, args, kwargs, refs, out)
             return out
+        if kind.name == "__setitem__" and tape.picks and tape.picks.settled(args, refs):
+            return out
         recorded_args = tuple([refs[id(a)] if id(a) in refs else a if type(a) in ATOMS else refer(a, refs) for a in args])
         recorded_kwargs = refer(kwargs, refs) if kwargs else kwargs
         outs, fresh, known = [], bool(targets), tape.known
@@ -373,10 +383,14 @@ class Recorder:
         reads = tuple([ref.slot for ref in refs.values()])
         at = where(3)
         tape.calls.append(Call(kind.call, recorded_args, recorded_kwargs, tuple(outs), reads, memories, at))
-        if kind.random:
-            tape.random.append(at)
         if kind.may_mask or tape.dynamic or kind.factory:
             self._note_dynamic(tape, kind, args, kwargs, refs, out, outs, results)
+        if kind.name == "__getitem__":
+            tape.picks.note(args[0], args[1], out, refs)
+        if tape.picks:
+            tape.picks.follow(refs, results)
+            if targets:
+                tape.picks.written([refs[id(t)] for t in targets])
         return out
 
     def _note_dynamic(
@@ -494,15 +508,12 @@ class Recorder:
         for tape in self.tapes if not kind.metadata else ():
             for t in leaves:
                 self._refuse_other_storage(tape, t)
-        # Dropout and attention carry the tag of random ops even where they draw nothing; the generator tells.
         before = torch.get_rng_state() if kind.random else None
         out = func(*args, **kwargs)
         if kind.metadata:
             return out
         results = list(tensors(out))
-        drawn = before is not None and (
-            "generator" in kwargs or not all(t.is_cpu for t in results) or not torch.equal(before, torch.get_rng_state())
-        )
+        drawn = before is not None and _drawn(before, kwargs, out)
         if self.published:
             self.published.follow(kind, args, leaves, results)
             if kind.name == "numpy" and self.source(leaves[0]) is not None:
@@ -564,6 +575,13 @@ def _targets(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     if kind.statistics:
         found += _statistics(kind, args, kwargs)
     return found + [t for k in kind.write_keywords if k in kwargs for t in tensors(kwargs[k])]
+
+
+def _drawn(before: Tensor, kwargs: dict[str, Any], out: Any) -> bool:
+    """Whether a call drew random numbers. Dropout and attention are tagged even where they do not; the generator tells."""
+    if kwargs.get("generator") is not None or not all(t.is_cpu for t in tensors(out)):
+        return True
+    return not torch.equal(before, torch.get_rng_state())
 
 
 def _statistics(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:

@@ -21,6 +21,7 @@ from leapp.errors import TraceError
 
 if TYPE_CHECKING:
     from leapp.capture.batch import Follower
+    from leapp.capture.picks import Picks
 
 __all__ = ["Call", "Constant", "Escape", "Memory", "Ref", "Tape", "refer", "snapshot"]
 
@@ -151,6 +152,8 @@ class Tape:
         self.escapes: list[Escape] = []
         self.random: list[Where] = []
         self.dynamic: set[int] = set()
+        self.picks: Picks
+        """The rows that traced numbers chose."""
         self.batch: Follower | None = None
         """Which sizes follow the batch, if the node is to take any."""
         self.chance: Any = None
@@ -354,14 +357,6 @@ class Tape:
         self.memory_of.append(Memory(True, None))
         self.calls.append(Call(torch.clone, (ref,), {}, (kept.slot,), (ref.slot,), (), where()))
         return kept
-
-    def let_go(self, slot: int) -> bool:
-        """Whether the memory of a constant, older than the node, is gone: the program put something else in its place."""
-        constant, weak = self.constants[slot], self.memory_of[slot].weak
-        # What the node itself made of older memory is gone after every pass. A weak reference is the address of its storage.
-        if weak not in constant.origins or constant.lender is not None or weak is None or constant.version is not None:
-            return False
-        return bool(torch.UntypedStorage._expired(weak))
 
     def changed_behind(self) -> Constant | None:
         """A constant held by reference that was written to after it was read, if there is one."""

@@ -147,7 +147,7 @@ class Finisher:
         gone = frozenset[int]().union(*map(ages.origins, replaced))
         if len(self._recorder.tapes) == 1:
             self._attributes.forget()
-        return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or tape.let_go(s)}
+        return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or ages.gone(c.origins)}
 
     def _cut(self, node: NodeTrace) -> None:
         tape = node.require_traced()

@@ -16,11 +16,22 @@ import torch
 from leapp.capture.calls import ATOMS, Kind
 from leapp.capture.extents import numbers
 from leapp.capture.numpy.hooks import ORIGINAL
-from leapp.capture.numpy.indexing import basic, is_basic, leading_mask, locate, runs_backwards
-from leapp.capture.numpy.plain import Array, arrays_in, bare_view, digits, same_bits, unwrapped, without_out
+from leapp.capture.numpy.indexing import basic, chosen, is_basic, leading_mask, locate, runs_backwards
+from leapp.capture.numpy.plain import (
+    Array,
+    arrays_in,
+    bare_view,
+    digits,
+    owner_of,
+    same_bits,
+    same_storage,
+    unwrapped,
+    without_out,
+)
 from leapp.capture.numpy.scalars import TracedScalar
 from leapp.capture.numpy.table import BLIND, CHECKS, DATA_SHAPED, IN_PLACE, SEQUENCES, TEXTS, THROUGH, Unmapped, lookup
 from leapp.capture.numpy.ufuncs import Ufuncs
+from leapp.capture.regions import geometry
 from leapp.capture.rewrites import assemble
 from leapp.capture.source import asked_by_capture, where
 from leapp.capture.tape import Call, refer
@@ -63,12 +74,17 @@ class Arrays(Ufuncs):
         return made
 
     def _chosen(self, array: Array, index: Any, result: Any, operands: list[Any]) -> Any:
-        """The result of an index with values in it.
-
-        NumPy gives a view for single numbers. Which one it is, the values decide: it can be read, but not written through.
-        """
-        view = isinstance(result, np.ndarray) and result.base is not None
-        apart = result.copy() if view else result
+        """The result of an index with values in it. NumPy gives a view for single numbers, and so does torch."""
+        view = isinstance(result, np.ndarray) and owner_of(result) is owner_of(array)
+        found = self.behind(array) if view else None
+        if found is not None and not found.flips:
+            self._refresh(found.tensor)
+            t = self._attempt(self.traced_by(operands), lambda: found.tensor[chosen(self.tensors_for(index))])
+            if t is not None:
+                row = self.wrap(result)
+                self.attach(row, t, (), found.root)
+                return row
+        apart = result.copy(order="K") if view else result
         made = self.perform("__getitem__", operands, lambda: apart, lambda: self._picked(array, index))
         if view:
             made.flags.writeable = False
@@ -93,6 +109,8 @@ class Arrays(Ufuncs):
             if place is None:
                 view, place, _ = locate(target, self.tensors_for(index))
             new = self.value_for(value)
+            if isinstance(new, Tensor) and same_storage(new, target) and not self._in_place_already(view, place, new):
+                new = new.clone()  # NumPy may read what it writes to, torch not
             mask = leading_mask(place)
             if mask is not None and isinstance(value, np.ndarray) and self._dynamic(value):
                 # As many values as the mask has true ones: said so, no exporter has to prove it.
@@ -110,6 +128,13 @@ class Arrays(Ufuncs):
             self.setitem(self.getitem(array, index), ..., value)
             return
         self.write("__setitem__", array, operands, lambda: ORIGINAL["__setitem__"](plain, bare, number), record)
+
+    def _in_place_already(self, view: Tensor, place: Any, new: Tensor) -> bool:
+        """Whether an assignment gives a part of an array to itself, as ``x[0] += 1`` ends."""
+        if any(isinstance(p, Tensor) for p in place):
+            return False
+        with self.recorder.silence():
+            return geometry(view[place]) == geometry(new)
 
     # -- functions -------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import torch
 from leapp.capture.numpy.scalars import TracedScalar
 from leapp.capture.numpy.table import Unmapped
 
-__all__ = ["basic", "is_basic", "leading_mask", "locate", "runs_backwards"]
+__all__ = ["basic", "chosen", "is_basic", "leading_mask", "locate", "runs_backwards"]
 
 Tensor = torch.Tensor
 
@@ -78,6 +78,11 @@ def basic(index: Any, shape: tuple[int, ...], flips: tuple[int, ...]) -> tuple[t
             parts.append(slice(first, first + (len(steps) - 1) * step + 1, step))
         result += 1
     return tuple(parts), tuple(backwards)
+
+
+def chosen(index: Any) -> tuple[Any, ...]:
+    """An index of numbers and slices as torch takes it."""
+    return tuple(_tensor(p) for p in _parts(index))
 
 
 def locate(t: Tensor, index: Any) -> tuple[Tensor, Any, bool]:
