@@ -16,7 +16,7 @@ from torch import nn
 
 import leapp
 from leapp import GraphConfigs, InferenceManager, TensorSemantics, annotate
-from leapp.errors import BundleFileError, SessionError, TraceError
+from leapp.errors import BundleFileError, SessionError, TraceError, ValidationError
 
 A = annotate
 Tensor = torch.Tensor
@@ -102,6 +102,45 @@ def test_retry_after_an_exception(failing: int, held: bool, tmp_path: Path) -> N
         with torch.no_grad():
             want = attempt(x, fail=False)
         torch.testing.assert_close(manager({"m/command": torch.ones(1, 3), "m/x": x})["n/z"], want)
+
+
+def test_retry_of_a_pass_that_wrote_to_its_input(tmp_path: Path) -> None:
+    """What the first attempt wrote is not in the tensor that the second one declares, though its variable still stands."""
+    leapp.start("g", save_path=tmp_path)
+    given = torch.randn(3)
+    for fails in (True, False):
+        try:
+            x = A.input_tensors("n", {"x": given.clone()})
+            x += 1.0
+            if fails:
+                raise Hiccup
+            y = A.output_tensors("n", {"y": x * 2.0}, export_with="jit")
+        except Hiccup:
+            pass
+    leapp.stop()
+    build()
+    torch.testing.assert_close(y, (given + 1.0) * 2.0)
+    torch.testing.assert_close(InferenceManager(tmp_path / "g")({"n/x": torch.ones(3)})["n/y"], torch.full((3,), 4.0))
+
+
+@pytest.mark.parametrize("apart", [0, 2], ids=["the same", "overlapping"])
+def test_inputs_that_share_memory(apart: int, tmp_path: Path) -> None:
+    """In a model they are values of their own: reading them is right, and where a write to one shows in the other, it is told."""
+    for writes in (False, True):
+        leapp.start("g", save_path=tmp_path)
+        memory = torch.randn(4 + apart)
+        a, b = A.input_tensors("n", {"a": memory[:4], "b": memory[apart:]})
+        if writes:
+            a.mul_(3.0)
+        A.output_tensors("n", {"y": a + b * 2.0}, export_with="jit")
+        leapp.stop()
+        if writes:
+            with pytest.raises(ValidationError, match=r"share memory.*test_sessions\.py:\d+: a\.mul_\(3\.0\)"):
+                leapp.compile_graph(visualize=False)
+        else:
+            build()
+            new = {"n/a": torch.randn(4), "n/b": torch.randn(4)}
+            torch.testing.assert_close(InferenceManager(tmp_path / "g")(new)["n/y"], new["n/a"] + new["n/b"] * 2.0)
 
 
 @pytest.mark.parametrize("failing", [0, 1])

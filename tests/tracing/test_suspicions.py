@@ -125,6 +125,8 @@ class Keeper(nn.Module):
         self.history = [torch.zeros(3)]
         self.table = {"last": torch.zeros(3)}
         self.window = deque([torch.zeros(3)] * 2, maxlen=2)
+        self.empty: Tensor | None = None
+        self.past: list[Tensor] = []
 
 
 def _buffer(k: Keeper, x: Tensor) -> Tensor:
@@ -171,7 +173,24 @@ def _gain(k: Keeper, x: Tensor) -> Tensor:
     return y
 
 
-ATTRIBUTES = [_buffer, _attribute, _view, _list, _dict, _deque, _count, _gain]
+def _none(k: Keeper, x: Tensor) -> Tensor:
+    k.empty = x * 1.0 if k.empty is None else x + k.empty
+    return k.empty * 2.0
+
+
+def _empty_list(k: Keeper, x: Tensor) -> Tensor:
+    y = x + sum(k.past)
+    k.past.append(x * 1.0 + 1.0)
+    return y
+
+
+def _no_name(k: Keeper, x: Tensor) -> Tensor:
+    y = x + getattr(k, "late", 0.0)
+    k.late = x * 1.0 + 1.0
+    return y
+
+
+ATTRIBUTES = [_none, _empty_list, _no_name, _buffer, _attribute, _view, _list, _dict, _deque, _count, _gain]
 
 
 @pytest.mark.parametrize("update", ATTRIBUTES)

@@ -328,6 +328,8 @@ class Recorder:
                 with self.silence():
                     self.arrays.exposed(t)
                 self.ages.written(t)
+            else:
+                tape.tear(t)
         refs: dict[int, Ref] = {}
         for t in leaves:
             ref = known.get(id(t))

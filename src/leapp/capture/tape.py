@@ -152,6 +152,8 @@ class Tape:
         self.escapes: list[Escape] = []
         self.random: list[Where] = []
         self.dynamic: set[int] = set()
+        self.torn: list[Where] = []
+        """Where an input was written to that shares memory with another one."""
         self.picks: Picks
         """The rows that traced numbers chose."""
         self.batch: Follower | None = None
@@ -243,6 +245,15 @@ class Tape:
             return False
         mine = _geometry(t)
         return any(root is None or mine is None or mine == root or overlaps(mine, root) for _, root in memory.roots())
+
+    def tear(self, t: Tensor) -> None:
+        """Before a write to ``t``: inputs that share its memory are one thing to the program and several to a model."""
+        memory = self._memory(t)
+        if memory is None or not memory.more:
+            return
+        mine = geometry(t)
+        if sum(r.slot in self.inputs and (g is None or overlaps(mine, g)) for r, g in memory.roots()) > 1:
+            self.torn.append(where())
 
     def alias(self, t: Tensor) -> Ref:
         """The slot of a tensor whose memory is traced but which no recorded call returned: derived as a view."""

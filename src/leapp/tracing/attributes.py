@@ -7,22 +7,22 @@ or that ``self.count`` is a larger number now, so the objects that run inside an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from leapp.capture.source import Where, where
 
-__all__ = ["Attributes", "ChangedNumber"]
+__all__ = ["Attributes", "Changed"]
 
 Tensor = torch.Tensor
 _HELD = (Tensor, int, float)
 _OWN = frozenset({"training", "dump_patches", "call_super_init"})
 
 
-class ChangedNumber(NamedTuple):
-    """A number that a pass changed."""
+class Changed(NamedTuple):
+    """A number that a pass changed, or a place that it filled."""
 
     owner: str
     name: str
@@ -42,13 +42,19 @@ class Attributes:
         if id(owner) not in self._seen:
             self._seen[id(owner)] = (owner, _parts(owner), where())
 
-    def changes(self, tracked: set[tuple[int, str]]) -> tuple[list[Tensor], list[ChangedNumber]]:
+    def changes(
+        self, tracked: set[tuple[int, str]], traced: Callable[[Tensor], bool]
+    ) -> tuple[list[Tensor], list[Changed]]:
         """The tensors that are not where they were, and the numbers that are not what they were.
 
-        ``tracked`` are owners and names of tensors that need no watching.
+        With the numbers come the places that held nothing and hold a value of the node now: its next call may begin with it.
+
+        Args:
+            tracked: Owners and names of tensors that need no watching.
+            traced: Whether a tensor holds a value of the node.
         """
         tensors: list[Tensor] = []
-        numbers: list[ChangedNumber] = []
+        numbers: list[Changed] = []
         for owner, before, at in self._seen.values():
             now = _parts(owner)
             for name, value in before.items():
@@ -59,7 +65,11 @@ class Attributes:
                     if (id(owner), name) not in tracked:
                         tensors.append(value)
                 elif isinstance(found, (int, float)) and found != value:
-                    numbers.append(ChangedNumber(type(owner).__name__, name, value, found, at))
+                    numbers.append(Changed(type(owner).__name__, name, value, found, at))
+            for name in now.keys() - before.keys():
+                found = now[name]
+                if isinstance(found, Tensor) and (id(owner), name) not in tracked and traced(found):
+                    numbers.append(Changed(type(owner).__name__, name, None, found, at))
         return tensors, numbers
 
     def forget(self) -> None:

@@ -143,7 +143,7 @@ class Finisher:
         """Constants whose memory, older than the node, the program let go of or no longer names as it did."""
         tape, ages = node.require_traced(), self._recorder.ages
         tracked = {(id(b.module), b.name) for b in node.buffers}
-        replaced, node.changed_numbers = self._attributes.changes(tracked)
+        replaced, node.changed = self._attributes.changes(tracked, tape.owns)
         gone = frozenset[int]().union(*map(ages.origins, replaced))
         if len(self._recorder.tapes) == 1:
             self._attributes.forget()

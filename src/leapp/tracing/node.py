@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leapp.capture.source import Where
     from leapp.capture.tape import Tape
     from leapp.semantics import TensorSemantics
-    from leapp.tracing.attributes import ChangedNumber
+    from leapp.tracing.attributes import Changed
 
 __all__ = ["InputPort", "NodeTrace", "OutputPort", "Role", "Sample", "Source", "TrackedBuffer", "dtype_name", "spelled"]
 
@@ -138,7 +138,7 @@ class NodeTrace:
         self.registered = 0
         self.suspects: dict[int, bool] = {}
         """Constants made of tensors that are older than the node and that the first pass changed; whether that is certain."""
-        self.changed_numbers: list[ChangedNumber] = []
+        self.changed: list[Changed] = []
         self.samples: list[Sample] = []
         self.current = Sample(entered)
         self.passes = 0

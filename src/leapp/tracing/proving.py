@@ -404,6 +404,13 @@ def _cause(proof: Proof, node: NodeTrace, names: FileNames, sample: Sample, repo
 
 
 def _frozen(node: NodeTrace, report: Report) -> str:
+    assert node.tape is not None
+    if node.tape.torn:
+        at = node.tape.torn[0]
+        return (
+            f"cause: inputs of the node share memory, and one of them is written to at {at}: {at.text}\nIn a model each input "
+            "is a value of its own. Clone the tensors before they are declared."
+        )
     text = (
         "cause: the file does what was recorded in the first pass; in this pass the program computed something else. A value "
         "that changes between passes was frozen. Keep it a tensor, or declare it with input_tensors or state_tensors."

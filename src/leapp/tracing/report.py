@@ -179,14 +179,19 @@ def _unseen(node: NodeTrace) -> list[EscapeInfo]:
     """What no recorded call tells of: with one pass a suspicion, which further passes prove or clear."""
     found = []
     several = len(node.samples) > 1
-    proven = several and bool(node.read_before or node.changed_numbers) and departs(node)
+    proven = several and bool(node.read_before or node.changed) and departs(node)
     for r in node.read_before:
         if proven or not (several and r.varies):  # else the samples show that the node does not use it
             what = f"{r.kind} of '{r.source}', read out before the node"
             varies = proven and r.varies
             found.append(EscapeInfo(node.name, what, r.where.file, r.where.line, r.where.text, _short(r.value), varies))
-    for n in node.changed_numbers if proven or not several else ():
+    for n in node.changed if proven or not several else ():
         what = f"undeclared state: {n.owner}.{n.name} is {n.after} after the pass (keep it in a tensor, declared as state)"
+        if n.before is None:
+            what = (
+                f"undeclared state: {n.owner}.{n.name} is empty before the first pass and a tensor after it (declare it as "
+                "state if a call reads what the last one left; a second pass tells)"
+            )
         found.append(EscapeInfo(node.name, what, n.where.file, n.where.line, n.where.text, _short(n.before), proven))
     for name, (op, at) in node.changed_later.items():
         if name in node.outputs and (not several or _interrupted(node, name)):

@@ -364,7 +364,9 @@ class Session:
         alias = node.aliases.get(port.name)
         if port.role == role and alias is not None:
             another_attempt = node.entered != self.clock or (port.where == at and not self._in_use(node))
-            if not another_attempt and same_bits(node.current.inputs[port.name], t):
+            # What an attempt that failed wrote to its input is not in the tensor that is declared now.
+            unchanged = same_bits(node.current.inputs[port.name], t) and same_bits(alias[1].detach(), t)
+            if not another_attempt and unchanged:
                 if role == "state":
                     logger.warning("node '%s': state '%s' is declared twice in one pass (at %s).", node.name, port.name, at)
                 node.again.append(port.name)

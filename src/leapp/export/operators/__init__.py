@@ -8,10 +8,10 @@ unroll. A function stands in the module of its subject and enters the table by `
 from . import arithmetic, cells, geometry, indexing, layers, linalg, lists, ordering, special
 
 # Last, because each goes before what the others have registered.
-from . import complexes, wide  # isort: skip
+from . import complexes, narrow, wide  # isort: skip
 from .table import BROKEN_COMPOSITES, DECOMPOSITIONS, TRANSLATIONS
 
 __all__ = [
     "BROKEN_COMPOSITES", "DECOMPOSITIONS", "TRANSLATIONS", "arithmetic", "cells", "complexes", "geometry", "indexing",
-    "layers", "linalg", "lists", "ordering", "special", "wide",
+    "layers", "linalg", "lists", "narrow", "ordering", "special", "wide",
 ]  # fmt: skip

@@ -1,0 +1,64 @@
+"""Operators on truth values and narrow whole numbers that ONNX, or ONNX Runtime, has for wider types only.
+
+They are computed in int32, of which the narrow type keeps the low bits, as eager arithmetic does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .table import aten, is_float, replaces_where
+
+_NARROW = (torch.uint8, torch.int8, torch.int16)
+_WHERE = (aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
+_HERE = {
+    (torch.bool,): (aten.add.Tensor, aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor),
+    (torch.uint8,): (aten.neg.default,),
+    _NARROW: (
+        aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.tril.default, aten.triu.default, aten.mm.default,
+        aten.bmm.default, aten.matmul.default,
+    ),
+    (torch.uint8, torch.int16): (
+        aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar, aten.bitwise_right_shift.Tensor,
+        aten.bitwise_right_shift.Tensor_Scalar,
+    ),
+    (torch.int16,): (
+        aten.maximum.default, aten.minimum.default, aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default,
+        aten.clamp_max.default, aten.constant_pad_nd.default, aten.pad.default, aten.argmax.default, aten.argmin.default,
+        *_WHERE,
+    ),
+}  # fmt: skip
+
+
+def _widened(target: Any, dtypes: tuple[torch.dtype, ...]) -> Callable[..., Any]:
+    def rewrite(*args: Any, **named: Any) -> Any:
+        operands = [a for a in args if isinstance(a, Tensor) or (isinstance(a, (int, float)) and not isinstance(a, bool))]
+        if target in _WHERE:
+            del operands[0]
+        if is_float(*operands) or not any(isinstance(o, Tensor) and o.dtype in dtypes for o in operands):
+            return NotImplemented
+        if any(isinstance(o, Tensor) and o.dtype not in (*_NARROW, torch.bool) for o in operands):
+            return NotImplemented
+        wide = [a.to(torch.int32) if any(a is o for o in operands) and isinstance(a, Tensor) else a for a in args]
+        out = target(*wide, **named)
+        return out if target in (aten.argmax.default, aten.argmin.default) else out.to(_result(operands))
+
+    return rewrite
+
+
+def _result(operands: list[Any]) -> torch.dtype:
+    """The type that eager arithmetic gives."""
+    tensors = [o for o in operands if isinstance(o, Tensor)]
+    if len(tensors) > 1:
+        return torch.result_type(tensors[0], tensors[1])
+    number = next((o for o in operands if not isinstance(o, Tensor)), None)
+    return tensors[0].dtype if number is None else torch.result_type(tensors[0], number)
+
+
+for _dtypes, _targets in _HERE.items():
+    for _target in _targets:
+        replaces_where(lambda tensor, dtypes=_dtypes: tensor.dtype in dtypes, _target)(_widened(_target, _dtypes))  # type: ignore[misc]
