@@ -125,7 +125,7 @@ def test_retry_of_a_pass_that_wrote_to_its_input(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("apart", [0, 2], ids=["the same", "overlapping"])
 def test_inputs_that_share_memory(apart: int, tmp_path: Path) -> None:
-    """In a model they are values of their own: reading them is right, and where a write to one shows in the other, it is told."""
+    """In a model each is a value of its own: reading them is right; where a write to one shows in the other, it is told."""
     for writes in (False, True):
         leapp.start("g", save_path=tmp_path)
         memory = torch.randn(4 + apart)
