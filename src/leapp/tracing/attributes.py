@@ -66,10 +66,10 @@ class Attributes:
                         tensors.append(value)
                 elif isinstance(found, (int, float)) and found != value:
                     numbers.append(Changed(type(owner).__name__, name, value, found, at))
-            for name in now.keys() - before.keys():
-                found = now[name]
-                if isinstance(found, Tensor) and (id(owner), name) not in tracked and traced(found):
-                    numbers.append(Changed(type(owner).__name__, name, None, found, at))
+            for name, found in now.items():
+                new = name not in before and (id(owner), name) not in tracked
+                if new and isinstance(found, Tensor) and traced(found):
+                    numbers.append(Changed(type(owner).__name__, name, None, "a tensor", at))
         return tensors, numbers
 
     def forget(self) -> None:
