@@ -881,6 +881,11 @@ for name, dtype in {"i8": i8, "i16": i16, "u8": u8}.items():
     row(f"narrow_choice_{name}", lambda x: [x.clamp(-5, 9), torch.maximum(x, x.flip(0)), torch.where(x > 3, x, 0), x.argmax(1)], narrow)
     row(f"narrow_form_{name}", lambda x: [x.tril(), torch.nn.functional.pad(x, (1, 2)), x << 2, x >> 1], narrow)
 row("bool_arithmetic", lambda x: [(x > 0) + (x > 1), (x > 0) ** 2, (x > 0) * (x < 1), (x > 0) + 1], N34)
+for name, dtype in {"f32": f32, "f64": f64}.items():
+    odd: Draw = lambda g, dtype=dtype: ODD34(g).to(dtype)  # noqa: E731
+    row(f"order_of_nan_{name}", lambda x: [*x.sort(dim=1, stable=True), *x.sort(dim=0, descending=True, stable=True), x.topk(2).values, x.kthvalue(2).values], odd)
+    row(f"place_of_nan_{name}", lambda x: [x.argmax(1), x.argmin(0, keepdim=True), x.argmax(), x.argmin(keepdim=True), x.max(1).values], odd)
+    row(f"ranks_without_nan_{name}", lambda x: [x.nanquantile(0.3, dim=1), x.nanmedian()], odd)
 row("dtype_i16", lambda x: x.to(i32) * 3, ints(-9, 9, 3, 4, dtype=i16))
 row("dtype_i8", lambda x: x.to(i32) * 3, ints(-9, 9, 3, 4, dtype=i8))
 row("dtype_u8", lambda x: x.float() / 255, ints(0, 256, 3, 4, dtype=u8))

@@ -74,7 +74,64 @@ def _min_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     return (x.amin(dim, keepdim), _ranked(x).argmin(dim, keepdim)) if x.dim() else NotImplemented
 
 
-# Order statistics: a stable sort is a TopK over the whole axis.
+# Order statistics: a stable sort is a TopK over the whole axis. To the engine NaN has no place in any order; to torch it is the
+# greatest of all numbers, and the one that argmax and argmin find.
+
+_LARGEST = {
+    ir.DataType.FLOAT: torch.finfo(torch.float32).max,
+    ir.DataType.DOUBLE: torch.finfo(torch.float64).max,
+    ir.DataType.FLOAT16: torch.finfo(torch.float16).max,
+}
+
+
+def _ordered(x: Any, sign: int = 1) -> Any:
+    """``x`` with infinity in the place of NaN, and the largest number in the place of infinity; ``sign`` tells which end."""
+    dtype = ir.DataType(x.dtype)
+    if dtype not in _LARGEST:
+        return x
+    limit, infinite = (
+        opset18.Constant(value=ir.tensor([sign * v], dtype=dtype)) for v in (_LARGEST[dtype], math.inf)
+    )  # fmt: skip
+    finite = opset18.Min(x, limit) if sign > 0 else opset18.Max(x, limit)
+    return opset18.Where(opset18.IsNaN(x), infinite, finite)
+
+
+def _leading(x: Any, count: Any, dim: int, largest: bool) -> Any:
+    """The first elements along an axis in order, and where they were."""
+    _, indices = opset18.TopK(_ordered(x), count, axis=dim, largest=int(largest), sorted=1)
+    return opset18.GatherElements(x, indices, axis=dim), indices
+
+
+def _place(find: Callable[..., Any], sign: int) -> Callable[..., Any]:
+    def place(self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+        if not len(self.shape):
+            return opset18.Constant(value_int=0)
+        if dim is not None:
+            return find(_ordered(self, sign), axis=dim % len(self.shape), keepdims=int(keepdim))
+        flat = opset18.Reshape(_ordered(self, sign), opset18.Constant(value_ints=[-1]))
+        found = find(flat, axis=0, keepdims=0)
+        return opset18.Reshape(found, opset18.Constant(value_ints=[1] * len(self.shape))) if keepdim else found
+
+    return place
+
+
+translates(aten.argmax.default)(_place(opset18.ArgMax, 1))
+translates(aten.argmin.default)(_place(opset18.ArgMin, -1))
+
+
+@translates(aten.sort.default)
+def _translated_sort(self: Any, dim: int = -1, descending: bool = False) -> Any:
+    if not len(self.shape):
+        return opset18.Identity(self), opset18.Constant(value_int=0)
+    axis = dim % len(self.shape)
+    return _leading(self, opset18.Shape(self, start=axis, end=axis + 1), axis, descending)
+
+
+@translates(aten.topk.default)
+def _translated_topk(self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if not len(self.shape):
+        return opset18.Identity(self), opset18.Constant(value_int=0)
+    return _leading(self, opset18.Constant(value_ints=[k]), dim % len(self.shape), largest)
 
 
 @replaces(aten.sort.stable)
