@@ -91,8 +91,8 @@ def _forget_reducer() -> None:
 
 
 @functools.cache
-def _hooks() -> Hooks | None:
-    return Hooks(PLAIN_METHODS, make_number, tell_memory) if supported() else None
+def _hooks() -> list[Hooks]:
+    return [Hooks(PLAIN_METHODS, make_number, tell_memory)] if supported() else []
 
 
 class _Modules:
@@ -102,7 +102,7 @@ class _Modules:
         self._ledger = ledger_of(sys.modules)
         self._state: tuple[Any, ...] = ()
         self._all: dict[str, Any] = {}
-        self._foreign: list[str] = []
+        self._foreign: list[ModuleType] = []
 
     def now(self) -> dict[str, Any]:
         """All of them, by name; the same object as long as they are the same."""
@@ -114,17 +114,14 @@ class _Modules:
 
     def foreign(self) -> list[ModuleType]:
         """Those that may have imported what is replaced by name."""
-        return _loaded(self._foreign)
+        return list(self._foreign)
 
 
-def _foreign(modules: Iterable[str]) -> list[str]:
-    unknown = set(modules) - _defining
+def _foreign(names: Iterable[str]) -> list[ModuleType]:
+    unknown = set(names) - _defining
     _defining.update(name for name in unknown if name.partition(".")[0] in SEEN_OTHERWISE)
-    return list(unknown - _defining)
-
-
-def _loaded(names: Iterable[str]) -> list[ModuleType]:
-    return [m for name in names if isinstance(m := sys.modules.get(name), ModuleType)]
+    found = {id(m): m for name in names if name not in _defining and isinstance(m := sys.modules.get(name), ModuleType)}
+    return list(found.values())
 
 
 _modules = _Modules()
@@ -138,8 +135,8 @@ class Patches:
         self._follow_arrays = follow_arrays
         self._patches = list(patches)
         self._undo: list[Undo] = []
-        self._replaced: dict[int, Any] = {}
-        """The replacements of functions, by the identity of what they replace and by their own."""
+        self._groups: list[Replacements] = []
+        """The replacements that hold for the whole session."""
         self._before: dict[str, Any] = {}
         self._treated: dict[str, Any] = {}
         """The modules that are taken care of, and those of them that were there before."""
@@ -157,18 +154,19 @@ class Patches:
             self._follow_imports()
             self._run_compiled_code_eagerly()
             self._follow_pickling()
-            self._replace_all(around(), self._undo)
+            self._replace_all(around())
             if "torch.onnx" in sys.modules:
-                self._replace_all(onnx_exporter(), self._undo)
+                self._replace_all(onnx_exporter())
             self._foreign = _modules.foreign()
             # First, while the modules are as they were found the last time.
             if self._follow_arrays:
-                self._follow_compiled_code(self._foreign)
-            self._replace_all(watched(), self._undo)
+                self._put(compiled_callables(self._foreign), self._undo)
+            self._replace_all(watched())
             if self._follow_arrays:
-                self._replace_all(crossings(), self._undo)
+                self._replace_all(crossings())
                 self._follow_numpy()
-            self._replace_by_name(self._foreign, self._undo, self._replaced)
+            for group in self._groups:
+                self._put(group.imported(self._foreign), self._undo)
             self._follow_runtime()
             for patch in self._patches:
                 self._replace(patch.module, patch.function_name, self._switch(patch))
@@ -185,11 +183,13 @@ class Patches:
 
     def _restore_new_modules(self) -> None:
         """Modules imported during the session have taken what they found."""
-        for name in self._new_modules(self._before):
+        new = self._new_modules(self._before)
+        groups = [*self._groups, readers_of_lists()] if new else []
+        for name in new:
             names = getattr(sys.modules[name], "__dict__", {})
-            taken = {n: value for n, value in list(names.items()) if self._replaced.get(id(value), self) is value}
+            taken = {n: v.__wrapped__ for n, v in list(names.items()) if any(g.by_identity.get(id(v)) is v for g in groups)}
             if taken:
-                set_names(sys.modules[name], {n: value.__wrapped__ for n, value in taken.items()})
+                set_names(sys.modules[name], taken)
 
     @staticmethod
     def _new_modules(known: Mapping[str, Any]) -> list[str]:
@@ -205,28 +205,10 @@ class Patches:
             undo.append(part.put_back)
             part.install()
 
-    def _replace_all(self, found: Replacements, undo: list[Undo]) -> None:
+    def _replace_all(self, found: Replacements) -> None:
         """Replace functions where they are defined."""
-        self._put([found], undo)
-        self._replaced |= found.by_identity
-
-    @staticmethod
-    def _replace_by_name(modules: Iterable[ModuleType], undo: list[Undo], replaced: Mapping[int, Any]) -> None:
-        """Replace functions where somebody has imported them by name."""
-        for module in modules:
-            names = vars(module)
-            if replaced.keys().isdisjoint(map(id, names.values())):
-                continue
-            new: dict[str, Any] = {}
-            for name in [n for n, value in names.items() if id(value) in replaced]:
-                found = replaced[id(names[name])]
-                if found.__wrapped__ is names[name]:
-                    new[name] = found
-                elif found is not names[name]:
-                    continue
-                if hasattr(found, "names"):
-                    found.names.add(name)
-            undo.append(set_names(module, new))
+        self._put([found], self._undo)
+        self._groups.append(found)
 
     def _switch(self, patch: FunctionPatch) -> Callable[..., Any]:
         original = getattr(patch.module, patch.function_name)
@@ -254,10 +236,7 @@ class Patches:
             if on and not undo:
                 self._treat_new_modules()
                 readers = readers_of_lists()
-                self._replace_all(readers, undo)
-                self._replace_by_name(self._foreign, undo, readers.by_identity)
-                if hooks is not None:
-                    self._put([hooks], undo)
+                self._put([readers, *readers.imported(self._foreign), *hooks], undo)
             while undo and not on:
                 undo.pop()()
 
@@ -289,11 +268,12 @@ class Patches:
         if not new:
             return
         self._treated = _modules.now()
-        foreign = _loaded(_foreign(new))
+        foreign = _foreign(new)
         self._foreign += foreign
         if self._follow_arrays:
-            self._follow_compiled_code(foreign)
-        self._replace_by_name(foreign, self._undo, self._replaced)
+            self._put(compiled_callables(foreign, new=True), self._undo)
+        for group in self._groups:
+            self._put(group.imported(foreign, new=True), self._undo)
         self._follow_runtime()
         if "torch._dynamo" in new:
             self._run_compiled_code_eagerly()
@@ -301,10 +281,6 @@ class Patches:
     def _follow_runtime(self) -> None:
         """Note which bundles read traced values."""
         self._put(runtime_methods(self._running), self._undo)
-
-    def _follow_compiled_code(self, modules: Iterable[ModuleType]) -> None:
-        """Note which compiled functions read traced arrays."""
-        self._put(compiled_callables(modules), self._undo)
 
     def _follow_pickling(self) -> None:
         import torch

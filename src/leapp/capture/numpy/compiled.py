@@ -10,16 +10,16 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.numpy.traced import listening
 from leapp.capture.replacing.layout import supported
-from leapp.capture.replacing.namespaces import Namespace
 from leapp.capture.replacing.owners import Names, Part, names_of
 from leapp.capture.replacing.standins import PickledByName, StandIn
+from leapp.capture.replacing.surveys import Survey
 
 __all__ = [
     "SEEN_OTHERWISE", "compiled_callables", "insisting", "insisting_classes", "reading", "running", "runtime_methods",
@@ -124,53 +124,37 @@ def running(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     return run
 
 
-def compiled_callables(modules: Iterable[ModuleType]) -> list[Part]:
-    """What to replace in ``modules`` and in their classes: functions and methods."""
+def _callables(module: ModuleType) -> tuple[dict[Any, Part] | None, list[type]]:
+    """What to replace in a module and in the classes it has: functions and methods, by whose they are."""
+    name = vars(module).get("__name__")
+    if not isinstance(name, str):
+        return None, []
+    functions: dict[str, Any] = {}
+    classes: dict[int, type] = {}
+    for attribute, value in list(vars(module).items()):
+        if issubclass(type(value), type):  # asking the value itself could load a lazy module
+            classes[id(value)] = value
+        elif type(value).__name__ in _FUNCTIONS:
+            if not _is_seen(getattr(value, "__module__", None) or _of_instance(value) or name):
+                made = reading(value, f"{name}.{attribute}", _top(name))
+                functions[attribute] = StandIn(made, value, name, attribute)
+        elif callable(value):
+            classes[id(type(value))] = type(value)
+    found: dict[Any, Part] = {kind: names_of(kind, methods) for kind in classes.values() if (methods := _methods(kind))}
+    if functions:
+        found |= {module: names_of(module, functions), name: PickledByName(list(functions.values()))}
+    return found or None, list(classes.values())
+
+
+_survey = Survey(_callables)
+
+
+def compiled_callables(modules: Sequence[ModuleType], new: bool = False) -> list[Part]:
+    """What to replace in ``modules`` and in their classes; in ``new`` ones, besides what is replaced already."""
     found: dict[Any, Part] = {}
-    for module in modules:
-        name = vars(module).get("__name__")
-        if isinstance(name, str):
-            known = _looked_at.get(name)
-            if known is None or known.module is not module or not known.stand():
-                known = _looked_at[name] = _Callables(name, module)
-            found |= known.found
+    for part in _survey.within(modules) if new else _survey.of(modules):
+        found |= part
     return list(found.values())
-
-
-class _Callables:
-    """What was found in a module; looking takes longer than all the rest of opening a session."""
-
-    def __init__(self, name: str, module: ModuleType) -> None:
-        self.module = module
-        self._names = Namespace(module)
-        functions: dict[str, Any] = {}
-        classes: dict[int, type] = {}
-        for attribute, value in list(vars(module).items()):
-            if issubclass(type(value), type):  # asking the value itself could load a lazy module
-                classes[id(value)] = value
-            elif type(value).__name__ in _FUNCTIONS:
-                if not _is_seen(getattr(value, "__module__", None) or _of_instance(value) or name):
-                    made = reading(value, f"{name}.{attribute}", _top(name))
-                    functions[attribute] = StandIn(made, value, name, attribute)
-            elif callable(value):
-                classes[id(type(value))] = type(value)
-        self._own = [vars(kind) for kind in classes.values()]
-        self._sizes = tuple(map(len, self._own))
-        self._methods = {kind: names_of(kind, found) for kind in classes.values() if (found := _methods(kind))}
-        self.found: dict[Any, Part] = dict(self._methods)
-        if functions:
-            self.found |= {module: names_of(module, functions), name: PickledByName(list(functions.values()))}
-
-    def stand(self) -> bool:
-        """Whether the module holds what it held, and its classes have the methods they had."""
-        return (
-            self._names.stand()
-            and tuple(map(len, self._own)) == self._sizes
-            and all(methods.stand() for methods in self._methods.values())
-        )
-
-
-_looked_at: dict[str, _Callables] = {}
 
 
 def _methods(kind: type) -> dict[str, Any]:

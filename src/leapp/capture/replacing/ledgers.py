@@ -35,36 +35,50 @@ def _numbered() -> bool:
     return len(seen) == 3
 
 
+class _Unknown:
+    """Stands for the number of an interpreter that has none: another one each time."""
+
+    _all = itertools.count()
+
+    @property
+    def value(self) -> int:
+        """The number now."""
+        return next(_Unknown._all)
+
+
 class Ledger:
     """The changes of one dictionary. There is one for each, as long as anybody has it."""
+
+    __slots__ = ("__weakref__", "_changes", "_expected", "_foreign", "names", "number")
 
     _others = itertools.count()
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
-        self._number = _number(names) if _numbered() else None
+        self.number = _number(names) if _numbered() else _Unknown()
+        """Its ``value`` is the number of the last change."""
         self._expected: int | None = None
         self._foreign = 0
         self._changes: list[Any] = []
 
     def state(self) -> tuple[Any, ...]:
         """Equal to an earlier one if the dictionary holds what it held then."""
-        now = None if self._number is None else self._number.value
-        if now is None or now != self._expected:
+        now = self.number.value
+        if now != self._expected:
             self._expected, self._foreign = now, next(Ledger._others)
         return (self._foreign, *self._changes)
 
     def made(self, change: Any) -> tuple[Any, ...]:
         """A change of our own was made since the state was asked for; the state now."""
         self._changes.append(change)
-        self._expected = None if self._number is None else self._number.value
+        self._expected = self.number.value
         return self.state()
 
     def undone(self, change: Any) -> None:
         """A change of our own was undone since the state was asked for."""
         if change in self._changes:
             self._changes.remove(change)
-        self._expected = None if self._number is None else self._number.value
+        self._expected = self.number.value
 
 
 def ledger_of(names: dict[str, Any]) -> Ledger:

@@ -10,8 +10,9 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from leapp.capture.replacing.namespaces import Namespace
-from leapp.capture.replacing.owners import Asked, Part, names_of
+from leapp.capture.replacing.owners import Asked, Names, Part, names_of
 from leapp.capture.replacing.standins import PickledByName, Recoded, StandIn
+from leapp.capture.replacing.surveys import Survey
 
 __all__ = ["Replacements", "made_once"]
 
@@ -53,6 +54,27 @@ class Replacements:
         answering = [Asked(module, self.by_identity) for module in chosen_from if asked]
         names = [names_of(owner, new) for owner, new, _ in owners.values() if new and not asked]
         self._parts: list[Part] = [*answering, *names, self._recoded, PickledByName(stand_ins)]
+
+        self._imports = Survey(self._imported)
+
+    def imported(self, modules: Sequence[ModuleType], new: bool = False) -> list[Names]:
+        """The names under which ``modules`` have imported the functions; ``new`` ones are looked at only this once."""
+        return self._imports.within(modules) if new else self._imports.of(modules)
+
+    def _imported(self, module: ModuleType) -> tuple[Names | None, tuple[()]]:
+        standing, names = self.by_identity, vars(module)
+        if standing.keys().isdisjoint(map(id, names.values())):
+            return None, ()
+        new: dict[str, Any] = {}
+        for name, value in list(names.items()):
+            found = standing.get(id(value))
+            if found is None or (found is not value and found.__wrapped__ is not value):
+                continue
+            if found is not value:
+                new[name] = found
+            if hasattr(found, "names"):
+                found.names.add(name)
+        return names_of(module, new), ()
 
     def stand(self) -> bool:
         """Whether the originals are where they were, and what they were."""
