@@ -136,7 +136,7 @@ class Patches:
         self._patches = list(patches)
         self._undo: list[Undo] = []
         self._groups: list[Replacements] = []
-        """The replacements that hold for the whole session."""
+        """What was replaced in the session."""
         self._before: dict[str, Any] = {}
         self._treated: dict[str, Any] = {}
         """The modules that are taken care of, and those of them that were there before."""
@@ -183,13 +183,14 @@ class Patches:
 
     def _restore_new_modules(self) -> None:
         """Modules imported during the session have taken what they found."""
-        new = self._new_modules(self._before)
-        groups = [*self._groups, readers_of_lists()] if new else []
-        for name in new:
+        for name in self._new_modules(self._before):
             names = getattr(sys.modules[name], "__dict__", {})
-            taken = {n: v.__wrapped__ for n, v in list(names.items()) if any(g.by_identity.get(id(v)) is v for g in groups)}
+            taken = {n: value.__wrapped__ for n, value in list(names.items()) if self._stands_in(value)}
             if taken:
                 set_names(sys.modules[name], taken)
+
+    def _stands_in(self, value: Any) -> bool:
+        return value is not None and any(group.by_identity.get(id(value)) is value for group in self._groups)
 
     @staticmethod
     def _new_modules(known: Mapping[str, Any]) -> list[str]:
@@ -237,6 +238,8 @@ class Patches:
                 self._treat_new_modules()
                 readers = readers_of_lists()
                 self._put([readers, *readers.imported(self._foreign), *hooks], undo)
+                if readers not in self._groups:
+                    self._groups.append(readers)
             while undo and not on:
                 undo.pop()()
 
