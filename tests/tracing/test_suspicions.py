@@ -240,6 +240,31 @@ def test_any_tensor_that_the_program_lets_go_of(plainly: bool, tmp_path: Path) -
     suspected(tmp_path, make, "undeclared state")
 
 
+@torch.jit.script
+def _signed(a: float, b: Tensor) -> Tensor:
+    return torch.tensor(a, device=b.device, dtype=torch.float).repeat(b.shape[0]).abs() * b.sign()
+
+
+PASSING: dict[str, Callable[[Tensor], Tensor]] = {
+    "scripted": lambda x: _signed(2.0, x),
+    "old constructor": lambda x: x * (torch.FloatTensor([1.0, 2.0, 3.0]) * 2),
+    "buffer": lambda x: x * (torch.frombuffer(bytearray(12), dtype=torch.float32) + 1),
+    "dlpack": lambda x: x * (torch.from_dlpack(np.ones(3, np.float32)) * 2),
+    "in a transform": lambda x: torch.vmap(lambda row: row * torch.tensor(2.0))(x),
+}
+
+
+@pytest.mark.parametrize("node", PASSING.values(), ids=PASSING)
+def test_tensors_that_unseen_code_makes_for_one_call(node: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    """They are gone after it, and no state."""
+
+    def step(number: int) -> None:
+        x = A.input_tensors("n", {"x": values(number)})
+        A.output_tensors("n", {"y": node(x)}, export_with="jit")
+
+    harmless(tmp_path, step)
+
+
 def test_attributes_that_the_node_does_not_use(tmp_path: Path) -> None:
     """A counter for the log is suspicious after one pass; the second pass clears it."""
 

@@ -35,6 +35,9 @@ class Ages:
         self._lent: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._old: dict[int, int] = {}
         """Weak references to old memories that were read. While there is one, no other storage has that address."""
+        self._unsure: set[int] = set()
+        self._passing: set[int] = set()
+        """Memories that code which nobody saw made for one plain call: they are gone after it."""
         self._births = Births()
 
     def begin(self) -> None:
@@ -50,6 +53,8 @@ class Ages:
         for weak in self._old.values():
             torch.UntypedStorage._free_weak_ref(weak)  # type: ignore[no-untyped-call]
         self._old.clear()
+        self._unsure.clear()
+        self._passing.clear()
         self._births.end()
 
     def over(self, array: np.ndarray[Any, Any], t: Tensor) -> None:
@@ -68,6 +73,9 @@ class Ages:
 
     def origins_and_lender(self, t: Tensor) -> tuple[frozenset[int], weakref.ref[Any] | None]:
         """The old memories that went into what ``t`` holds, and the array over whose memory it lies, if that is one."""
+        if self._unsure:
+            self._passing.update(m for m in self._unsure if torch.UntypedStorage._expired(self._old[m]))
+            self._unsure.clear()
         cdata = _storage(t)
         memory, lender = self._lent.get(cdata, (cdata, None))
         made_of = self._made_of.get(memory)
@@ -95,7 +103,7 @@ class Ages:
 
     def gone(self, origins: frozenset[int]) -> bool:
         """Whether the program let go of one of these memories: it put something else in its place."""
-        return any(m in self._old and torch.UntypedStorage._expired(self._old[m]) for m in origins)
+        return any(torch.UntypedStorage._expired(self._old[m]) for m in origins & self._old.keys() - self._passing)
 
     def written(self, t: Tensor) -> None:
         """A traced value is written to plain memory."""
@@ -103,7 +111,7 @@ class Ages:
             self._received.add(self._memory(t))
 
     def read_in(self, results: Iterable[Tensor]) -> None:
-        """Tensors were read from a file: their memory is new."""
+        """Tensors were made of numbers, or read from a file: their memory is new."""
         self._made_of.update((self._memory(t), _NONE) for t in results)
 
     def plain_call(self, kind: Kind, target: Tensor | None, leaves: list[Tensor], results: list[Tensor]) -> None:
@@ -111,7 +119,13 @@ class Ages:
         if target is not None:
             self._plain_write(kind, target, [t for t in leaves if t is not target])
             return
+        if kind.name.startswith("lift"):  # what torch calls on every tensor that it makes of numbers
+            self.read_in(results)
+            return
+        known = len(self._old)
         into = frozenset[int]().union(*map(self.origins, leaves)) if leaves else _NONE
+        if len(self._old) > known:
+            self._unsure.update(list(self._old)[known:])
         shared = {self._memory(t) for t in leaves}
         for o in results:
             cdata = self._memory(o)
