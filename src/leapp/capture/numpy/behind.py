@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy import generic, ndarray
 from torch.autograd.graph import increment_version
 
 from leapp.capture.calls import classify
@@ -213,17 +214,17 @@ class Behinds:
         """A nested argument with a tensor for each array."""
         if isinstance(value, TracedScalar):
             value = value.array
-        if isinstance(value, np.ndarray):
+        if isinstance(value, ndarray):
             found = self.tensor(value)
             if found is None:
                 raise Unmapped
             return found
-        if isinstance(value, np.generic):
+        if isinstance(value, generic):
             found = self.tensor(np.array(value))
             if found is None:
                 raise Unmapped
             return found
-        if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, generic)):
             return np.dtype(value).name
         if isinstance(value, tuple):
             return tuple(self.tensors_for(v) for v in value)
@@ -277,8 +278,8 @@ class Behinds:
     def follow(self, array: Array) -> None:
         """See what happens to an existing array from now on."""
         item: Any = array
-        while isinstance(item, np.ndarray) and not self.is_partly_over(item):
-            if type(item) is np.ndarray and supported():
+        while isinstance(item, ndarray) and not self.is_partly_over(item):
+            if type(item) is ndarray and supported():
                 change_class(item, TracedNpArray)
                 self._changed.append(weakref.ref(item))
             item = item.base
@@ -288,7 +289,7 @@ class Behinds:
         for ref in [*self._changed, *(b.array for b in self._behind.values())]:
             array = ref()
             if array is not None and type(array) is TracedNpArray:
-                change_class(array, np.ndarray)
+                change_class(array, ndarray)
         self._behind.clear()
         self._roots.clear()
         self._held.clear()
@@ -309,7 +310,7 @@ class Behinds:
     def port(self, array: Any) -> Tensor | None:
         """The value of an array at a port, or ``None`` if torch has no such dtype."""
         self._first_use()
-        if not isinstance(array, np.ndarray):
+        if not isinstance(array, ndarray):
             return self.tensors_for(array) if torch_dtype(array.dtype) is not None else None
         found = self.behind(array)
         if found is not None and not found.flips:
@@ -325,7 +326,7 @@ class Behinds:
         """The array to go on with after ``array`` was declared as an input, with ``alias`` behind it."""
         if alias is t:
             return array
-        if not isinstance(array, np.ndarray):
+        if not isinstance(array, ndarray):
             return scalar(self.wrap(silent_numpy(alias), alias))
         plain = bare_view(array)
         with self.recorder.silence():
@@ -392,7 +393,7 @@ class Behinds:
                 yield from self._tensors([operand.array])
             elif isinstance(operand, Tensor):
                 yield operand
-            elif isinstance(operand, np.ndarray):
+            elif isinstance(operand, ndarray):
                 found = self.behind(operand)
                 if found is not None:
                     yield found.tensor

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy import ndarray
 
 from leapp.capture.numpy.hooks import NUMBER_TYPES, ORIGINAL, new_number
 from leapp.capture.numpy.indexing import is_basic
@@ -35,7 +36,7 @@ def notice(*values: Any) -> bool:
     """Follow every plain array in ``values`` that lies over traced memory; whether there was one."""
     found = False
     for value in values:
-        if type(value) is np.ndarray:
+        if type(value) is ndarray:
             arrays = listening()
             if arrays is None:
                 continue
@@ -50,7 +51,7 @@ def notice(*values: Any) -> bool:
                 )
         elif type(value) in (list, tuple):
             found = notice(*value) or found
-        elif isinstance(value, np.ndarray) and not isinstance(value, TracedNpArray):
+        elif isinstance(value, ndarray) and not isinstance(value, TracedNpArray):
             _tell_of(value)
     return found
 
@@ -62,9 +63,9 @@ def _tell_of(value: Any) -> None:
 
 def tell_memory(array: Any) -> None:
     """The memory of an array is asked for, or read through a ``memoryview`` that may be older than what is in it."""
-    if type(array) is memoryview and isinstance(array.obj, np.ndarray):
+    if type(array) is memoryview and isinstance(array.obj, ndarray):
         _tell(array.obj, "memoryview")
-    elif type(array) is np.ndarray:
+    elif type(array) is ndarray:
         _tell(array, "memoryview")
 
 
@@ -84,8 +85,8 @@ def _is_users_call() -> bool:
 
 def _seen(value: Any) -> bool:
     """Whether an argument could hold a traced value."""
-    if isinstance(value, np.ndarray):
-        return type(value) is not np.ndarray
+    if isinstance(value, ndarray):
+        return type(value) is not ndarray
     if isinstance(value, (tuple, list, deque)):
         return any(_seen(v) for v in value)
     return isinstance(value, (torch.Tensor, TracedScalar))
@@ -103,7 +104,7 @@ def _part(array: Any, index: Any) -> Any:
 def _getitem(self: Any, index: Any) -> Any:
     part = _part(self, index)
     if part is not None:
-        return part if isinstance(ORIGINAL["__getitem__"](self, index), np.ndarray) else _getitem(part, ())
+        return part if isinstance(ORIGINAL["__getitem__"](self, index), ndarray) else _getitem(part, ())
     if notice(self) or _seen(index):
         arrays = listening()
         if arrays is not None:
@@ -162,7 +163,7 @@ def _given(name: str) -> Callable[..., Any]:
 _METADATA = frozenset("shape size nbytes __hash__ __len__ __array_ufunc__ __array_function__ __reduce__".split())
 
 PLAIN_METHODS: dict[str, Any] = {
-    **{n: _noticing(n) for n in [*vars(ArrayMethods), *OPERATORS] if n in vars(np.ndarray) and n not in _METADATA},
+    **{n: _noticing(n) for n in [*vars(ArrayMethods), *OPERATORS] if n in vars(ndarray) and n not in _METADATA},
     **{name: _given(name) for name in "dot take put searchsorted choose compress repeat".split()},
     "__getitem__": _getitem,
     "__setitem__": _setitem,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy import generic, ndarray  # asking the module takes a detour while a node is open
 
 from leapp.capture.extents import Followed
 from leapp.capture.modes import Silence
@@ -23,7 +24,7 @@ __all__ = [
     "is_number", "owner_of", "same_bits", "same_storage", "silent_numpy", "torch_dtype", "unwrapped", "without_out",
 ]  # fmt: skip
 
-Array = np.ndarray[Any, Any]
+Array = ndarray[Any, Any]
 Tensor = torch.Tensor
 
 # As they are before a session replaces them.
@@ -63,7 +64,7 @@ def torch_dtype(dtype: Any) -> torch.dtype | None:
 
 def unwrapped(value: Any, tensors: bool = False) -> Any:
     """A nested argument with plain arrays and NumPy numbers for traced ones; ``tensors`` stay, or become arrays."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, ndarray):
         return bare_view(value) if type(value) is TracedNpArray else value
     if isinstance(value, TracedScalar):
         return number_of(value)
@@ -101,14 +102,14 @@ def _silence() -> Iterator[None]:
 
 def bare_view(array: Array) -> Array:
     """A plain array over the same memory."""
-    return ORIGINAL["view"](array, np.ndarray)  # type: ignore[no-any-return]
+    return ORIGINAL["view"](array, ndarray)  # type: ignore[no-any-return]
 
 
 def owner_of(array: Array) -> Array:
     """The array at the end of the chain of bases. What ``as_strided`` makes has an object in between that keeps the array."""
     base: Any = array.base
     while base is not None:
-        if isinstance(base, np.ndarray):
+        if isinstance(base, ndarray):
             array = base
         elif not isinstance(base, _STRIDED):
             break
@@ -118,7 +119,7 @@ def owner_of(array: Array) -> Array:
 
 def arrays_in(value: Any) -> list[Any]:
     """Every array and tensor in a nested argument."""
-    if isinstance(value, (np.ndarray, Tensor)):
+    if isinstance(value, (ndarray, Tensor)):
         return [value]
     if isinstance(value, TracedScalar):
         return [value.array]
@@ -153,7 +154,7 @@ def same_storage(a: Tensor, b: Tensor) -> bool:
 
 def is_number(value: Any) -> bool:
     """Whether a value is a number of Python or NumPy. A traced number is none."""
-    return isinstance(value, (bool, int, float, complex, np.generic)) and not isinstance(value, TracedScalar)
+    return isinstance(value, (bool, int, float, complex, generic)) and not isinstance(value, TracedScalar)
 
 
 def given(result: Any, outs: tuple[Any, ...]) -> Any:
@@ -195,7 +196,7 @@ def without_out(
 def frozen(value: Any) -> Any:
     """A frozen value for the report: no larger than it needs to be, and no longer connected."""
     value = value.array if isinstance(value, TracedScalar) else value
-    if isinstance(value, np.ndarray):
+    if isinstance(value, ndarray):
         plain = bare_view(value)
         return plain.item() if plain.ndim == 0 and plain.dtype != object else plain.copy()
     return value
