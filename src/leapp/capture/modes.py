@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,14 +15,10 @@ from torch._C import (
 )
 from torch.utils import _python_dispatch
 
-__all__ = ["DISPATCH_MODES", "FUNCTION_MODES", "Modes", "Silence", "silence", "unseen"]
+__all__ = ["DISPATCH_MODES", "FUNCTION_MODES", "Modes", "Silence", "Unseen", "silence"]
 
-_PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
-    torch._C.DispatchKey.PythonTLSSnapshot
-)
-
-unseen: Callable[[], Any] = functools.partial(torch._C._ExcludeDispatchKeyGuard, _PYTHON_KEYS)
-"""A context in which no dispatch mode sees what this thread does."""
+Unseen: Callable[[], Any] = torch._C._DisableTorchDispatch
+"""As long as an instance lives, no dispatch mode sees what this thread does."""
 
 
 class Silence:
@@ -32,13 +27,12 @@ class Silence:
     __slots__ = ("_dispatch", "_function")
 
     def __enter__(self) -> None:
-        self._dispatch, self._function = unseen(), DisableTorchFunction()
-        self._dispatch.__enter__()
+        self._dispatch, self._function = Unseen(), DisableTorchFunction()
         self._function.__enter__()
 
     def __exit__(self, *_: object) -> None:
         self._function.__exit__(None, None, None)
-        self._dispatch.__exit__(None, None, None)
+        del self._dispatch
 
 
 def silence() -> Any:

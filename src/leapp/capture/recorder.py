@@ -24,7 +24,7 @@ from leapp.capture.batch import Follower
 from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
 from leapp.capture.dice import generators
 from leapp.capture.extents import Number, bare, numbers
-from leapp.capture.modes import DISPATCH_MODES, FUNCTION_MODES, silence, unseen
+from leapp.capture.modes import DISPATCH_MODES, FUNCTION_MODES, Unseen, silence
 from leapp.capture.numpy.arrays import Arrays
 from leapp.capture.numpy.plain import address
 from leapp.capture.picks import Picks
@@ -40,6 +40,7 @@ __all__ = ["PLAIN", "Recorder"]
 Tensor = torch.Tensor
 PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _TEXT = frozenset({"__repr__", "__str__", "__format__"})
+_new = tuple.__new__  # what a named tuple's own does, with less ado
 _any_autocast = torch._C._is_any_autocast_enabled
 _functorch_level = torch._C._functorch.peek_interpreter_stack
 
@@ -311,7 +312,8 @@ class Recorder:
             refs = {id(ref.tensor()): ref for ref in found}
             return self._keep(tape, kind, args, kwargs, refs, targets, out)
         reads = (found[0].slot,) if len(found) == 1 else tuple(dict.fromkeys([ref.slot for ref in found]))
-        tape.calls.append(Call(kind.call, tuple(recorded), named, (tape.bind(out).slot,), reads, (), where(3)))
+        call = (kind.call, tuple(recorded), named, (tape.bind(out).slot,), reads, (), where(3))
+        tape.calls.append(_new(Call, call))
         return out
 
     def record(
@@ -430,14 +432,16 @@ class Recorder:
                 f"Pass it through annotate.input_tensors('{tape.node}', {{...}}) first."
             )
         self._refuse_other_storage(tape, t)
+        before = len(tape.constants)
         ref = tape.constant(t)
+        if len(tape.constants) == before:
+            return ref
         constant = tape.constants[ref.slot]
-        born = self.random.get(id(t))
         constant.origins, constant.lender = self.ages.origins_and_lender(t)
-        constant.random = born is not None and born() is t and not isinstance(t, torch.nn.Parameter)
+        born, given = self.random.get(id(t)), self.given.get(id(t))
+        constant.random = born is not None and born() is t and not constant.parameter
         if source is not None:
             constant.undeclared = f"{source.node}/{source.port}"
-        given = self.given.get(id(t))
         if given is not None and given[0]() is t and given[1] != tape.node:
             constant.undeclared = f"an input of node '{given[1]}'"
         return ref
@@ -662,21 +666,27 @@ class _FunctionMode(TorchFunctionMode):
             or (kind.hidden_writes and torch.is_inference_mode_enabled())  # no version tells what such a call writes to
         ):
             return self._aside(func, kind, args, kwargs)
-        if recorder.shared:
-            with recorder.lock, unseen():
-                return recorder.called(func, kind, args, kwargs, whole=True)
-        with unseen():
+        guard = Unseen()
+        try:
+            if recorder.shared:
+                with recorder.lock:
+                    return recorder.called(func, kind, args, kwargs, whole=True)
             if kind.plain and len(recorder.tapes) == 1 and not recorder.dynamic and "out" not in kwargs:
                 return recorder.plain(func, kind, args, kwargs)
             return recorder.called(func, kind, args, kwargs, whole=True)
+        finally:
+            del guard  # a traceback would keep it
 
     def _aside(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:
         """Leave the call to the dispatch mode; only what has no ATen form is handled here."""
         if kind.metadata or kind.rewritten:
             leaves = list(tensors(args))
             if leaves and not torch._C._functorch.is_functorch_wrapped_tensor(leaves[0]):
-                with unseen():
+                guard = Unseen()
+                try:
                     return self.recorder.called(func, kind, args, kwargs, whole=True)
+                finally:
+                    del guard
         for number in numbers((args, kwargs)) if self.recorder.batched else ():
             number.owner.bake(f"{kind.name} is recorded as its single operations, which take the batch size as a plain number")
             return func(*bare(args), **bare(kwargs))

@@ -20,6 +20,8 @@ _CAPTURE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STDLIB = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "numpy", "functorch"))
 
+_new = tuple.__new__  # what a named tuple's own does, with less ado
+
 # By file name: code objects hash by all they contain, which is slow.
 _is_library: dict[str, bool] = {}
 
@@ -91,7 +93,7 @@ def where(depth: int = 1, beyond: str = "") -> Where:
         if library is None:
             library = _is_library[name] = is_library(name)
         if not library:
-            return Where(code, frame.f_lasti)
+            return _new(Where, (code, frame.f_lasti))
         frame = frame.f_back
     assert first is not None
     return Where(first.f_code, first.f_lasti)
