@@ -1299,6 +1299,15 @@ def chosen_row_of_plain_buffer(x: T, i: T) -> list[T]:
 
 
 @idiom(normal(4, 5), index(4))
+def chosen_row_of_buffer_written_plainly(x: T, i: T) -> list[T]:
+    buffer = torch.arange(20.0).view(4, 5)
+    r = buffer[i]
+    buffer[:, 1:].sub_(0.25)
+    r.view(-1)[2:].neg_()
+    return [buffer + x, r * x[0]]
+
+
+@idiom(normal(4, 5), index(4))
 def chosen_elements_written(x: T, i: T) -> T:
     y = x.clone()
     y[i, i].mul_(3)
@@ -1308,6 +1317,16 @@ def chosen_elements_written(x: T, i: T) -> T:
     y[i, i] = y[0, 0]
     y[i] = y[i - 1]
     return y
+
+
+@idiom(normal(4, 5), index(2))
+def chosen_column_beside_itself(x: T, i: T) -> list[T]:
+    y = x.clone()
+    c = y[:, i]
+    c *= 2
+    y[:, 0] += c
+    torch.add(y[:, 1], c, out=y[:, 1])
+    return [y, c]
 
 
 @idiom(normal(4, 5), index(4))

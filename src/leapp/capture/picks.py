@@ -67,7 +67,7 @@ class Picks:
         self._of[pick.row.slot] = pick
 
     def follow(self, refs: dict[int, Ref], results: Sequence[Tensor]) -> None:
-        """Views of rows were made."""
+        """A call made ``results``; those that lie over a row it was given are views of that."""
         for t in results:
             ref = self._tape.known.get(id(t))
             if ref is None or ref.slot in self._of:
@@ -76,6 +76,7 @@ class Picks:
                 pick, source = self._of.get(other.slot), other.tensor()
                 if pick is not None and source is not None and _shared(source, t):
                     self._of[ref.slot] = pick
+                    self._tape.memory_of[ref.slot] = self._tape.memory_of[pick.row.slot]  # the memory of the copy
                     pick.held.append(ref.tensor)
                     break
 
@@ -83,6 +84,10 @@ class Picks:
         """Whether ``t`` is a row, or a view of one."""
         ref = self._tape.known.get(id(t))
         return ref is not None and ref.tensor() is t and ref.slot in self._of
+
+    def lie_in(self, t: Tensor) -> bool:
+        """Whether a row was taken from the memory of ``t``."""
+        return any((row := pick.tensor()) is not None and _shared(row, t) for pick in self._of.values())
 
     def settled(self, args: tuple[Any, ...], refs: dict[int, Ref]) -> bool:
         """Whether ``base[index] = value`` gives a row to its own place, as ``x[i] += 1`` ends: its writes have reached it."""

@@ -373,7 +373,7 @@ class Recorder:
             return out
         recorded_args = tuple([refs[id(a)] if id(a) in refs else a if type(a) in ATOMS else refer(a, refs) for a in args])
         recorded_kwargs = refer(kwargs, refs) if kwargs else kwargs
-        outs, fresh, known = [], bool(targets), tape.known
+        outs, fresh, known, first = [], bool(targets), tape.known, len(tape.memory_of)
         for o in results:
             ref = refs.get(id(o))
             if ref is None:
@@ -392,7 +392,7 @@ class Recorder:
         if kind.name == "__getitem__":
             tape.picks.note(args[0], args[1], out, refs)
         if tape.picks:
-            tape.picks.follow(refs, results)
+            tape.picks.follow(refs, [o for o, slot in zip(results, outs, strict=True) if slot >= first])
             if targets:
                 tape.picks.written([refs[id(t)] for t in targets])
         return out
@@ -510,7 +510,13 @@ class Recorder:
         self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
     ) -> Any:
         if kind.writes or "out" in kwargs or kind.statistics:
-            self._before_plain_write(kind, args, kwargs)
+            targets = _targets(kind, args, kwargs)
+            tape = next((c for c in self.tapes if c.picks and any(map(c.picks.lie_in, targets))), None)
+            if tape is not None:  # traced rows of it show what is written here
+                for t in targets:
+                    tape.adopt(t, *self.ages.origins_and_lender(t))
+                return self.record(tape, func, kind, args, kwargs, leaves)
+            self._before_plain_write(targets)
         for tape in self.tapes if not kind.metadata else ():
             for t in leaves:
                 self._refuse_other_storage(tape, t)
@@ -553,8 +559,8 @@ class Recorder:
         found = self.random.get(id(t))
         return found is not None and found() is t
 
-    def _before_plain_write(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for t in _targets(kind, args, kwargs):
+    def _before_plain_write(self, targets: list[Tensor]) -> None:
+        for t in targets:
             for tape in self.tapes:
                 try:
                     memory = tape.memories.get(t.untyped_storage()._cdata)
