@@ -47,13 +47,19 @@ class Picks:
     """The rows of one tape."""
 
     def __init__(self, tape: Tape) -> None:
-        self._tape = tape
-        self._of: dict[int, _Pick] = {}
+        self._owner = weakref.ref(tape)
+        self.rows: dict[int, _Pick] = {}
+
+    @property
+    def _tape(self) -> Tape:
+        tape = self._owner()  # which has these rows: a cycle would keep the weights of the model alive
+        assert tape is not None
+        return tape
 
     def __bool__(self) -> bool:
-        if self._of:
-            self._of = {slot: pick for slot, pick in self._of.items() if pick.tensor() is not None}
-        return bool(self._of)
+        if self.rows:
+            self.rows = {slot: pick for slot, pick in self.rows.items() if pick.tensor() is not None}
+        return bool(self.rows)
 
     def note(self, base: Tensor, index: Any, out: Any, refs: dict[int, Ref]) -> None:
         """``out`` is ``base[index]``. If it lies in the memory of ``base``, the two have to be kept together."""
@@ -64,18 +70,18 @@ class Picks:
         pick.given, pick.versions = refer(index, refs), _versions(index)
         kept = {id(p): self._tape.remember(refs[id(p)]) for p in parts if isinstance(p, Tensor)}
         pick.index, pick.reads = refer(index, {**refs, **kept}), tuple(ref.slot for ref in kept.values())
-        self._of[pick.row.slot] = pick
+        self.rows[pick.row.slot] = pick
 
     def follow(self, refs: dict[int, Ref], results: Sequence[Tensor]) -> None:
         """A call made ``results``; those that lie over a row it was given are views of that."""
         for t in results:
             ref = self._tape.known.get(id(t))
-            if ref is None or ref.slot in self._of:
+            if ref is None or ref.slot in self.rows:
                 continue
             for other in refs.values():
-                pick, source = self._of.get(other.slot), other.tensor()
+                pick, source = self.rows.get(other.slot), other.tensor()
                 if pick is not None and source is not None and _shared(source, t):
-                    self._of[ref.slot] = pick
+                    self.rows[ref.slot] = pick
                     self._tape.memory_of[ref.slot] = self._tape.memory_of[pick.row.slot]  # the memory of the copy
                     pick.held.append(ref.tensor)
                     break
@@ -83,30 +89,30 @@ class Picks:
     def concern(self, t: Tensor) -> bool:
         """Whether ``t`` is a row, or a view of one."""
         ref = self._tape.known.get(id(t))
-        return ref is not None and ref.tensor() is t and ref.slot in self._of
+        return ref is not None and ref.tensor() is t and ref.slot in self.rows
 
     def lie_in(self, t: Tensor) -> bool:
         """Whether a row was taken from the memory of ``t``."""
-        return any((row := pick.tensor()) is not None and _shared(row, t) for pick in self._of.values())
+        return any((row := pick.tensor()) is not None and _shared(row, t) for pick in self.rows.values())
 
     def settled(self, args: tuple[Any, ...], refs: dict[int, Ref]) -> bool:
         """Whether ``base[index] = value`` gives a row to its own place, as ``x[i] += 1`` ends: its writes have reached it."""
         base, index, value = args
         ref = refs.get(id(value))
-        pick = None if ref is None else self._of.get(ref.slot)
+        pick = None if ref is None else self.rows.get(ref.slot)
         if pick is None or pick.row is not ref or pick.base is not refs.get(id(base)):
             return False
         return bool(refer(index, refs) == pick.given) and _versions(index) == pick.versions is not None
 
     def written(self, targets: Sequence[Ref]) -> None:
         """The last call on the tape wrote to ``targets``."""
-        rows = {self._of[t.slot]: None for t in targets if t.slot in self._of}
+        rows = {self.rows[t.slot]: None for t in targets if t.slot in self.rows}
         memories = {self._tape.memory_of[t.slot] for t in targets}
         for pick in rows:
             memory = self._tape.memory_of[self._base(pick).slot]
             self._call(selecting.setitem, pick, memory)
             memories.add(memory)
-        for pick in dict.fromkeys(self._of.values()):
+        for pick in dict.fromkeys(self.rows.values()):
             if (pick not in rows or len(rows) > 1) and self._tape.memory_of[self._base(pick).slot] in memories:
                 self._call(_read_again, pick, self._tape.memory_of[pick.row.slot])
 

@@ -298,7 +298,7 @@ class Recorder:
             return self.called(func, kind, args, kwargs, whole=True)
         others = len(found) + len(unknown) > 1
         watched = unknown and (kind.hidden_writes or self.arrays.seen)
-        if not found or (others and kind.may_mask) or watched or tape.picks:
+        if not found or (others and kind.may_mask) or watched or tape.picks.rows:
             return self.called(func, kind, args, kwargs, whole=True)
         for i in unknown:
             recorded[i] = ref = tape.find(recorded[i]) or self.constant(tape, recorded[i])
