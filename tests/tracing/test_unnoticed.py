@@ -6,6 +6,7 @@ import copy
 import datetime
 import decimal
 import functools
+import gc
 import hashlib
 import inspect
 import json
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -263,3 +265,49 @@ def test_methods_added_to_a_class_later_are_seen(tmp_path: Path) -> None:
     assert list(compiled._methods(Compiled)) == []
 
 
+
+
+def test_what_changed_between_sessions_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the user is not looked through twice, unless it or a class in it is changed meanwhile."""
+    mine = types.ModuleType("observations_of_mine")
+    monkeypatch.setitem(sys.modules, mine.__name__, mine)
+    exec(
+        "import numpy as np\n"
+        "def scale(): return 2.0\n"
+        "def root(a): return np.sqrt(a)\n"
+        "def observe(x): return root([x, x])[0] * scale()\n",
+        vars(mine),
+    )
+
+    def escapes() -> list[str]:
+        leapp.start("g", save_path=tmp_path)
+        x = A.input_tensors("n", {"x": np.ones(3)})
+        A.output_tensors("n", {"y": mine.observe(x)}, export_with="jit")
+        leapp.stop()
+        assert all(type(v).__name__ != "StandIn" for v in vars(mine).values())
+        return [e.kind for e in leapp.report().escapes]
+
+    assert escapes() == []
+    mine.scale = time.time
+    assert escapes() == ["time.time"]
+    mine.scale = lambda: 3.0
+    mine.root = np.sqrt
+    assert escapes() == []
+    mine.scale = random.random
+    assert escapes() == ["random.random"]
+    assert mine.scale is random.random
+
+
+def test_a_session_leaves_no_cycle_around_its_tapes(tmp_path: Path) -> None:
+    """The weights a tape holds are free as soon as the next session begins, not when Python looks for garbage."""
+    gc.collect()
+    gc.disable()
+    try:
+        with node(tmp_path):
+            pass
+        tape = weakref.ref(leapp.ExportManager().session.nodes["n"].tape)
+        with node(tmp_path):
+            pass
+        assert tape() is None
+    finally:
+        gc.enable()
