@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from leapp.capture.replacing.layout import HEAP_TYPE, IMMUTABLE_TYPE, own_attributes
 from leapp.capture.replacing.ledgers import Ledger, ledger_of
@@ -15,7 +16,8 @@ T = TypeVar("T")
 Look = Callable[[ModuleType], tuple[T | None, Iterable[type]]]
 
 
-class _Found(NamedTuple, Generic[T]):
+@dataclass(slots=True, eq=False)
+class _Found(Generic[T]):
     """What was found in a module, and the changes of what was looked at."""
 
     module: ModuleType
