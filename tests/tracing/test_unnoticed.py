@@ -8,7 +8,9 @@ import decimal
 import functools
 import gc
 import hashlib
+import importlib
 import inspect
+import io
 import json
 import pickle
 import random
@@ -22,7 +24,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -154,6 +156,19 @@ def test_functions_are_pickled_and_copied(name: str, tmp_path: Path) -> None:
         function, partial = pickle.loads(data)
         assert bare(function) == bare(before) == bare(partial.func)
         assert b"leapp" not in data
+
+
+class KnowsModules(pickle.Pickler):
+    """Pickles modules by name, as those do that ship functions to other processes."""
+
+    dispatch_table: ClassVar[dict[Any, Any]] = {types.ModuleType: lambda m: (importlib.import_module, (m.__name__,))}
+
+
+def test_modules_are_pickled_by_those_who_can(tmp_path: Path) -> None:
+    data = io.BytesIO()
+    with node(tmp_path):
+        KnowsModules(data).dump([np, np.linalg, json])
+    assert pickle.loads(data.getvalue()) == [np, np.linalg, json]
 
 
 def test_pickles_are_read_by_another_process(tmp_path: Path) -> None:

@@ -124,9 +124,9 @@ class ExportManager:
 
     def _leave(self) -> None:
         """Undo everything the session did to the process."""
-        annotate._session = None
-        ExportManager.interpreting = False
         try:
+            annotate._session = None
+            ExportManager.interpreting = False
             if self.session is not None:
                 self.session.end()
                 in_other_threads(Recorder.meet)

@@ -20,10 +20,11 @@ from leapp.capture.numpy.noticing import PLAIN_METHODS, make_number, tell_memory
 from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.pickling import reduce
 from leapp.capture.recorder import Recorder
-from leapp.capture.replacing.layout import supported
+from leapp.capture.replacing.layout import own_attributes, supported
 from leapp.capture.replacing.ledgers import ledger_of
 from leapp.capture.replacing.names import Replacements
-from leapp.capture.replacing.owners import Part, Undo, set_names
+from leapp.capture.replacing.owners import Part, Undo, names_of, set_names
+from leapp.capture.replacing.standins import StandIn
 from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.tracing.around import around, onnx_exporter
 
@@ -108,8 +109,9 @@ class _Modules:
         """All of them, by name; the same object as long as they are the same."""
         state = self._ledger.state()
         if state != self._state:
-            self._state, self._all = state, dict(sys.modules)
+            self._all = dict(sys.modules)
             self._foreign = _foreign(self._all)
+            self._state = state
         return self._all
 
     def foreign(self) -> list[ModuleType]:
@@ -175,22 +177,35 @@ class Patches:
             raise
 
     def remove(self) -> None:
-        """Put the originals back."""
-        self._removed = True
-        while self._undo:
-            self._undo.pop()()
-        self._restore_new_modules()
+        """Put the originals back. What interrupts it, or goes wrong with one of them, comes through when that is done."""
+        try:
+            self._removed = True
+            while self._undo:
+                self._undo[-1]()
+                self._undo.pop()
+            self._restore_new_modules()
+        except BaseException:
+            if not self._undo:
+                self._restore_new_modules()
+                raise
+            try:
+                self._undo.pop()()  # once more: it may have been interrupted
+            finally:
+                self.remove()
+            raise
 
     def _restore_new_modules(self) -> None:
         """Modules imported during the session have taken what they found."""
         for name in self._new_modules(self._before):
-            names = getattr(sys.modules[name], "__dict__", {})
+            names = own_attributes(module) if isinstance(module := sys.modules[name], ModuleType) else {}
             taken = {n: value.__wrapped__ for n, value in list(names.items()) if self._stands_in(value)}
             if taken:
-                set_names(sys.modules[name], taken)
+                set_names(module, taken)
 
     def _stands_in(self, value: Any) -> bool:
-        return value is not None and any(group.by_identity.get(id(value)) is value for group in self._groups)
+        if value is None:
+            return False
+        return type(value) is StandIn or any(group.by_identity.get(id(value)) is value for group in self._groups)
 
     @staticmethod
     def _new_modules(known: Mapping[str, Any]) -> list[str]:
@@ -198,7 +213,7 @@ class Patches:
         return [] if now is known else [n for n, m in now.items() if known.get(n) is not m]
 
     def _replace(self, owner: Any, name: str, replacement: Any) -> None:
-        self._undo.append(set_names(owner, {name: replacement}))
+        self._put([names_of(owner, {name: replacement})], self._undo)
 
     @staticmethod
     def _put(parts: Iterable[Part], undo: list[Undo]) -> None:
@@ -237,11 +252,12 @@ class Patches:
             if on and not undo:
                 self._treat_new_modules()
                 readers = readers_of_lists()
-                self._put([readers, *readers.imported(self._foreign), *hooks], undo)
                 if readers not in self._groups:
                     self._groups.append(readers)
+                self._put([readers, *readers.imported(self._foreign), *hooks], undo)
             while undo and not on:
-                undo.pop()()
+                undo[-1]()
+                undo.pop()
 
         arrays.watch = watch
         self._undo.append(lambda: watch(False))
@@ -289,8 +305,8 @@ class Patches:
         import torch
 
         if torch.Tensor not in copyreg.dispatch_table:
-            copyreg.pickle(torch.Tensor, reduce)
             self._undo.append(_forget_reducer)
+            copyreg.pickle(torch.Tensor, reduce)
 
     def _run_compiled_code_eagerly(self) -> None:
         # torch.compile loads dynamo; without it no compiled function can exist, and loading it costs seconds.

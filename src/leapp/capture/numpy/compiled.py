@@ -16,7 +16,7 @@ from typing import Any
 
 from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.numpy.traced import listening
-from leapp.capture.replacing.layout import supported
+from leapp.capture.replacing.layout import own_attributes, supported
 from leapp.capture.replacing.owners import Names, Part, names_of
 from leapp.capture.replacing.standins import PickledByName, StandIn
 from leapp.capture.replacing.surveys import Survey
@@ -126,12 +126,13 @@ def running(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _callables(module: ModuleType) -> tuple[dict[Any, Part] | None, list[type]]:
     """What to replace in a module and in the classes it has: functions and methods, by whose they are."""
-    name = vars(module).get("__name__")
+    held = own_attributes(module)
+    name = held.get("__name__")
     if not isinstance(name, str):
         return None, []
     functions: dict[str, Any] = {}
     classes: dict[int, type] = {}
-    for attribute, value in list(vars(module).items()):
+    for attribute, value in list(held.items()):
         if issubclass(type(value), type):  # asking the value itself could load a lazy module
             classes[id(value)] = value
         elif type(value).__name__ in _FUNCTIONS:

@@ -129,21 +129,24 @@ class _Slots:
         self._slots: list[_Redirected] = []
         self._originals: list[int | None] = []
         self._sizes: list[tuple[type, int]] = []
+        """The classes whose slots are redirected, which must not die meanwhile."""
 
     def install(self) -> None:
         """Redirect them."""
         kinds = list(_kinds(np.ndarray))
-        now = [slot.value for slot, _, _ in self._slots]
-        if [owner() for owner in self._owners] != kinds or now != self._originals:
-            self._owners, self._slots = [weakref.ref(kind) for kind in kinds], list(_slots(kinds))
+        # The slots of classes that are gone are no longer to be read.
+        if [owner() for owner in self._owners] != kinds or [slot.value for slot, _, _ in self._slots] != self._originals:
+            self._owners = []  # should this be interrupted
+            self._slots = list(_slots(kinds))
             self._originals = [original for _, original, _ in self._slots]
+            self._owners = [weakref.ref(kind) for kind in kinds]
         self._sizes = [(kind, len(vars(kind))) for kind in kinds[1:]]
         for slot, _, python in self._slots:
             slot.value = python
 
     def put_back(self) -> None:
         """Put their functions back."""
-        for slot, original, _ in self._slots:
+        for slot, original, _ in self._slots if self._sizes else ():
             slot.value = original
         for kind, size in self._sizes:
             for name in _METHODS.intersection(vars(kind)) if len(vars(kind)) != size else ():
@@ -223,6 +226,6 @@ class Hooks:
     def put_back(self) -> None:
         """Put NumPy's own back."""
         if self._installed:
-            self._installed = False
             for part in reversed(self._parts):
                 part.put_back()
+            self._installed = False

@@ -11,6 +11,7 @@ import functools
 import gc
 import sys
 import sysconfig
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = [
 WORD = ctypes.sizeof(ctypes.c_void_p)
 OB_TYPE, _TP_BASICSIZE, TP_CALL = (n * WORD for n in (1, 4, 16))
 HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8
+_NAMES: Any = vars(ModuleType)["__dict__"]
 
 _BINARY = "add sub mul truediv floordiv mod divmod pow matmul and or xor lshift rshift".split()
 OPERATORS = [
@@ -64,9 +66,13 @@ def supported() -> bool:
     )
 
 
-def own_attributes(owner: type) -> dict[str, Any]:
-    """The dictionary of a built-in class: it takes what the class refuses, but no slot follows."""
-    own: dict[str, Any] = gc.get_referents(owner.__dict__)[0]
+def own_attributes(owner: Any) -> dict[str, Any]:
+    """The dictionary of a module, which is not asked for it and loads nothing if it is a lazy one, or of a class.
+
+    That of a built-in class takes what the class refuses, but no slot follows.
+    """
+    own: dict[str, Any]
+    own = _NAMES.__get__(owner) if isinstance(owner, ModuleType) else gc.get_referents(owner.__dict__)[0]
     return own
 
 

@@ -65,7 +65,8 @@ class Ledger:
         """Equal to an earlier one if the dictionary holds what it held then."""
         now = self.number.value
         if now != self._expected:
-            self._expected, self._foreign = now, next(Ledger._others)
+            self._foreign = next(Ledger._others)  # first, should this be interrupted
+            self._expected = now
         return (self._foreign, *self._changes)
 
     def made(self, change: Any) -> tuple[Any, ...]:

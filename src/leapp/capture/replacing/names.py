@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
+from leapp.capture.replacing.layout import own_attributes
 from leapp.capture.replacing.namespaces import Namespace
 from leapp.capture.replacing.owners import Asked, Names, Part, names_of
 from leapp.capture.replacing.standins import PickledByName, Recoded, StandIn
@@ -62,7 +63,7 @@ class Replacements:
         return self._imports.within(modules) if new else self._imports.of(modules)
 
     def _imported(self, module: ModuleType) -> tuple[Names | None, tuple[()]]:
-        standing, names = self.by_identity, vars(module)
+        standing, names = self.by_identity, own_attributes(module)
         if standing.keys().isdisjoint(map(id, names.values())):
             return None, ()
         new: dict[str, Any] = {}

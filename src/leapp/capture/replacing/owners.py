@@ -6,6 +6,7 @@ of C, however many names there are.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from operator import is_
 from types import ModuleType
@@ -29,7 +30,10 @@ _CLASS: Any = vars(object)["__class__"]
 
 
 class Part(Protocol):
-    """Something that can be put in place of something else, and back."""
+    """Something that can be put in place of something else, and back.
+
+    Both may be interrupted. What was put in place in part, or put back in part, can be put back all the same.
+    """
 
     def install(self) -> None:
         """Put it in place."""
@@ -42,10 +46,10 @@ class Names:
     """Names of a module."""
 
     def __init__(self, owner: Any, new: Mapping[str, Any]) -> None:
-        self._own: dict[str, Any] = own_attributes(owner) if isinstance(owner, type) else vars(owner)
+        self._own: dict[str, Any] = own_attributes(owner)
         self._new = dict(new)
         self._old = {name: self._own.get(name) for name in new}
-        self._absent = [name for name, value in self._old.items() if value is None]
+        self._some_absent = any(value is None for value in self._old.values())
         self._ledger = ledger_of(self._own)
         self._state = self._ledger.state()
         self._installed: tuple[Any, ...] | None = None
@@ -66,7 +70,7 @@ class Names:
         """Put the others in place."""
         self._ledger.state()
         self._installed = ()  # should this be interrupted
-        self._write(self._new, [])
+        self._write(self._new)
         self._installed = self._ledger.made(self)
 
     def put_back(self) -> None:
@@ -74,10 +78,9 @@ class Names:
         if self._installed is None:
             return
         if self._ledger.state() == self._installed or self._hold(self._new):
-            self._write(self._old, self._absent)
+            self._write(self._old)
         else:
-            mine = [name for name, made in self._new.items() if self._own.get(name) is made]
-            self._write({name: self._old[name] for name in mine}, [name for name in mine if self._old[name] is None])
+            self._write({name: self._old[name] for name, made in self._new.items() if self._own.get(name) is made})
         self._ledger.undone(self)
         self._installed = None
 
@@ -85,10 +88,12 @@ class Names:
         """Whether these very objects are under the names; ``None`` stands for nothing."""
         return all(map(is_, map(self._own.get, values), values.values()))
 
-    def _write(self, values: Mapping[str, Any], absent: list[str]) -> None:
+    def _write(self, values: Mapping[str, Any]) -> None:
+        if self._some_absent:
+            for name in [name for name, value in values.items() if value is None]:
+                self._own.pop(name, None)
+            values = {name: value for name, value in values.items() if value is not None}
         self._own.update(values)
-        for name in absent:
-            del self._own[name]
 
 
 class _OfClass(Names):
@@ -99,13 +104,12 @@ class _OfClass(Names):
         self._owner = owner
         self._slots = [name for name in new if name.startswith("__")]
 
-    def _write(self, values: Mapping[str, Any], absent: list[str]) -> None:
+    def _write(self, values: Mapping[str, Any]) -> None:
         slots = [name for name in self._slots if name in values]
         for name in slots:
-            delattr(self._owner, name) if name in absent else setattr(self._owner, name, values[name])
+            delattr(self._owner, name) if values[name] is None else setattr(self._owner, name, values[name])
         if len(slots) < len(values):
-            plain = {name: value for name, value in values.items() if name not in slots} if slots else values
-            super()._write(plain, [name for name in absent if name not in slots])
+            super()._write({name: value for name, value in values.items() if name not in slots} if slots else values)
             modified(self._owner)
 
 
@@ -130,7 +134,7 @@ class _OfBuiltin(Names):
             return
         if self._slot is not None:
             self._slot.value = self._call
-        self._write(self._old, self._absent)
+        self._write(self._old)
         modified(self._owner)
         self._installed = None
 
@@ -155,8 +159,13 @@ class Asked:
             made = standing.get(id(value))
             put(self, name, made.__wrapped__ if made is not None and made is value else value)
 
+        def reduce(self: ModuleType, _: Any) -> Any:
+            # Picklers that know modules know them by their type, which is another now.
+            return importlib.import_module, (self.__name__,)
+
         own = {
-            "__slots__": (), "__getattribute__": answer, "__setattr__": accept, "__class__": property(lambda _: self._before)
+            "__slots__": (), "__getattribute__": answer, "__setattr__": accept, "__reduce_ex__": reduce,
+            "__class__": property(lambda _: self._before),
         }  # fmt: skip
         self._kind = type(self._before.__name__, (self._before,), own)
         for name in ("__slots__", "__module__", "__doc__"):  # a module would seem to have them
@@ -174,7 +183,7 @@ class Asked:
 
 def names_of(owner: Any, new: Mapping[str, Any]) -> Names:
     """The names of a module or a class, and what shall be under them."""
-    if not isinstance(owner, type):
+    if isinstance(owner, ModuleType):
         return Names(owner, new)
     return (_OfClass if owner.__flags__ & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE else _OfBuiltin)(owner, new)
 

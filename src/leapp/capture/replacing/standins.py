@@ -135,8 +135,9 @@ class PickledByName:
         table = copyreg.dispatch_table
         for kind in self._kinds:
             before = table.get(kind)
-            made = table[kind] = functools.partial(_reduce, self._places, before)
+            made = functools.partial(_reduce, self._places, before)
             self._added[kind] = made, before
+            table[kind] = made
 
     def put_back(self) -> None:
         """Let pickle do as it did, but for kinds that somebody spoke for since."""

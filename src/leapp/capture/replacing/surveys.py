@@ -51,19 +51,20 @@ class Survey(Generic[T]):
 
     def of(self, modules: Sequence[ModuleType]) -> list[T]:
         """What is found in these modules, which are mostly the same ones as the last time."""
-        if modules != self._modules:
+        last, self._modules = self._modules, []  # should this be interrupted: then each one is asked the next time
+        if modules != last:
             known = {id(entry.module): entry for entry in self._entries}
-            self._modules = list(modules)
-            self._entries = [self._looked_at(m, known.get(id(m))) for m in self._modules]
+            self._entries = [self._looked_at(m, known.get(id(m))) for m in modules]
             self._count()
         elif again := self._changed():
             before = [self._entries[i].ledgers for i in again]
             for i in again:
-                self._entries[i] = self._looked_at(self._modules[i], None)
+                self._entries[i] = self._looked_at(modules[i], None)
             if [self._entries[i].ledgers for i in again] != before:
                 self._count()
             else:
                 self._take_states(again)
+        self._modules = list(modules)
         return self._found
 
     def within(self, modules: Iterable[ModuleType]) -> list[T]:
@@ -76,7 +77,7 @@ class Survey(Generic[T]):
         what, classes = self._look(module)
         # A class that lets nobody change it has been changed by nobody.
         open_classes = [kind for kind in classes if kind.__flags__ & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE]
-        ledgers = [ledger_of(vars(module)), *(ledger_of(own_attributes(kind)) for kind in open_classes)]
+        ledgers = [ledger_of(own_attributes(module)), *(ledger_of(own_attributes(kind)) for kind in open_classes)]
         return _Found(module, what, ledgers, [ledger.state() for ledger in ledgers])
 
     def _count(self) -> None:
