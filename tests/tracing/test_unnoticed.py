@@ -33,6 +33,7 @@ import torch
 
 import leapp
 from leapp import annotate
+from leapp.capture.dice import generators
 from leapp.capture.replacing.classes import WatchedBuffer
 
 A = annotate
@@ -278,6 +279,43 @@ def test_methods_added_to_a_class_later_are_seen(tmp_path: Path) -> None:
     assert list(compiled._methods(Compiled)) == ["correlate"]
     del Compiled.correlate  # type: ignore[attr-defined]
     assert list(compiled._methods(Compiled)) == []
+    Compiled.later = None  # type: ignore[attr-defined]
+    assert list(compiled._methods(Compiled)) == []
+    Compiled.later = scipy.ndimage._nd_image.correlate1d  # type: ignore[attr-defined]
+    assert list(compiled._methods(Compiled)) == ["later"]
+    del Compiled.later  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("where", ["base", "class"])
+def test_operators_of_array_classes_that_are_set_in_a_node(where: str, tmp_path: Path) -> None:
+    class Base:
+        pass
+
+    class Mine(Base, np.ndarray):
+        note = "as many attributes before and after"
+
+    mine = np.arange(3.0).view(Mine)
+    with node(tmp_path):
+        owner = Base if where == "base" else Mine
+        del Mine.note
+        owner.__getitem__ = lambda self, i: f"item {i}"  # type: ignore[attr-defined]
+        assert mine[1] == "item 1"
+    assert mine[1] == "item 1"
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "other"),
+    [(random, "_inst", random.Random(3)), (np.random.mtrand, "_rand", np.random.RandomState(3))],
+)
+def test_draws_are_seen_whatever_the_module_calls_its_generator(
+    owner: Any, name: str, other: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The functions of the module go on with the one they were made for."""
+    draw = {random: random.betavariate, np.random.mtrand: np.random.beta}[owner]
+    monkeypatch.setattr(owner, name, other)
+    before = generators()
+    draw(1.0, 2.0)
+    assert generators() != before
 
 
 

@@ -29,9 +29,15 @@ def generators() -> tuple[Any, ...]:
 _SIZE = 4 * (_WORDS + 1)
 
 
+def _asked(function: Any) -> Any:
+    """The generator that a function of a module asks. What else the module calls its generator may be another one."""
+    return getattr(function, "__self__", None)
+
+
 def _of_python() -> tuple[Any, ...]:
-    one: Any = random._inst
-    if not _known():
+    one = _asked(random.getstate)
+    plain = type(one) is random.Random
+    if not plain or not _known():
         return (random.getstate(),)
     return ctypes.string_at(id(one) + _HEADER, _SIZE), one.gauss_next
 
@@ -48,10 +54,10 @@ def _known() -> bool:
 
 
 def _of_numpy() -> tuple[Any, ...]:
-    one = np.random.mtrand._rand
-    bits = one._bit_generator
+    one = _asked(np.random.get_state)
+    bits = one._bit_generator if type(one) is np.random.RandomState else None
     if not supported() or type(bits) is not np.random.MT19937:
-        return (repr(one.get_state(legacy=False)),)
+        return (repr(np.random.get_state(legacy=False)),)
     # What lies in the object itself is what a distribution has left over for the next call.
     rest = ctypes.string_at(id(one) + _HEADER, type(one).__basicsize__ - _HEADER)
     return ctypes.string_at(bits.ctypes.state_address, _SIZE), rest

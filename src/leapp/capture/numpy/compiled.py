@@ -16,7 +16,8 @@ from typing import Any
 
 from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.numpy.traced import listening
-from leapp.capture.replacing.layout import own_attributes, supported
+from leapp.capture.replacing.layout import is_open, own_attributes, supported
+from leapp.capture.replacing.ledgers import ledger_of
 from leapp.capture.replacing.owners import Names, Part, names_of
 from leapp.capture.replacing.standins import PickledByName, StandIn
 from leapp.capture.replacing.surveys import Survey
@@ -33,8 +34,6 @@ SEEN_OTHERWISE = frozenset(
 _FUNCTIONS = frozenset({"builtin_function_or_method", "cython_function_or_method", "fused_cython_function", "nb_func"})
 _FORTRAN = "fortran"  # what f2py calls the class of its functions
 _RUNTIME = ("leapp.runtime", "leapp.client")
-# Of a class's flags: nothing may be changed in it, it was made at run time, and both.
-_FIXED, _HEAP, _MUTABLE = 1 << 8, 1 << 9, 1 << 9 | 1 << 8
 _METHODS = _FUNCTIONS | {"method_descriptor", "instancemethod", "nb_method"}
 
 
@@ -69,7 +68,7 @@ def insisting(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def insisting_classes(modules: Iterable[ModuleType]) -> Iterator[tuple[type, dict[str, Any]]]:
     """The classes of ``modules`` that insist on types of numbers, and methods to put into them."""
-    for kind in {v for m in modules for v in vars(m).values() if isinstance(v, type) and v.__flags__ & _FIXED}:
+    for kind in {v for m in modules for v in vars(m).values() if isinstance(v, type) and not is_open(v)}:
         methods: dict[str, Any] = {}
         for name, value in vars(kind).items():
             if type(value).__name__ == "classmethod_descriptor":
@@ -161,16 +160,17 @@ def compiled_callables(modules: Sequence[ModuleType], new: bool = False) -> list
 def _methods(kind: type) -> dict[str, Any]:
     """The methods to replace in a class, the same ones for every module that has it; none if they are replaced already."""
     own = vars(kind)
-    size, known = _methods_of.get(kind, (0, {}))
-    if any(own.get(name) is made for name, (_, made) in known.items()):
+    state, known = _methods_of.get(kind, ((), {}))
+    if any(own.get(name) is made for name, made in known.items()):
         return {}
-    if len(own) != size or any(own.get(name) is not before for name, (before, _) in known.items()):
-        known = {name: (own.get(name), made) for name, made in _find_methods(kind)}
-        _methods_of[kind] = len(own), known
-    return {name: made for name, (_, made) in known.items()}
+    now = ledger_of(own_attributes(kind)).state()
+    if now != state:
+        known = dict(_find_methods(kind))
+        _methods_of[kind] = now, known
+    return known
 
 
-_methods_of: weakref.WeakKeyDictionary[type, tuple[int, dict[str, tuple[Any, Any]]]] = weakref.WeakKeyDictionary()
+_methods_of: weakref.WeakKeyDictionary[type, tuple[tuple[Any, ...], dict[str, Any]]] = weakref.WeakKeyDictionary()
 
 
 def _find_methods(kind: type) -> Iterator[tuple[str, Any]]:
@@ -186,7 +186,7 @@ def _find_methods(kind: type) -> Iterator[tuple[str, Any]]:
             made = reading(function, f"{kind.__name__}.{name}", _top(module))
             yield name, staticmethod(made) if static else made
     call = next((vars(b)["__call__"] for b in kind.__mro__ if "__call__" in vars(b)), None)
-    if isinstance(call, WrapperDescriptorType) and not issubclass(kind, type) and kind.__flags__ & _MUTABLE == _HEAP:
+    if isinstance(call, WrapperDescriptorType) and not issubclass(kind, type) and is_open(kind):
         yield "__call__", reading(call, f"a {kind.__name__}", _top(module))
 
 

@@ -23,9 +23,12 @@ from leapp.capture.replacing.layout import (
     OPERATORS,
     WORD,
     Dispatching,
+    is_open,
+    own_attributes,
     supported,
     word,
 )
+from leapp.capture.replacing.ledgers import Ledger, ledger_of
 from leapp.capture.replacing.owners import Part, names_of
 
 __all__ = ["NUMBER_TYPES", "ORIGINAL", "Hooks", "change_class", "make_type", "new_number", "no_sequence"]
@@ -105,6 +108,12 @@ def _kinds(kind: type) -> Iterator[type]:
             yield from _kinds(derived)
 
 
+def _own_bases(kinds: list[type]) -> Iterator[type]:
+    """Classes that derive from the first one, and their bases, as far as anybody can set a method there."""
+    found = dict.fromkeys(base for kind in kinds[1:] for base in kind.__mro__)
+    return (base for base in found if is_open(base) and base not in kinds[0].__mro__)
+
+
 class _Redirected(NamedTuple):
     """A slot of a class, what is in it, and the slot function that asks for a Python method."""
 
@@ -128,8 +137,10 @@ class _Slots:
         self._owners: list[weakref.ref[type]] = []
         self._slots: list[_Redirected] = []
         self._originals: list[int | None] = []
-        self._sizes: list[tuple[type, int]] = []
+        self._kinds: list[type] = []
         """The classes whose slots are redirected, which must not die meanwhile."""
+        self._bases: list[tuple[type, Ledger, tuple[Any, ...]]] = []
+        """Those and their own bases, and the state of each."""
 
     def install(self) -> None:
         """Redirect them."""
@@ -140,18 +151,19 @@ class _Slots:
             self._slots = list(_slots(kinds))
             self._originals = [original for _, original, _ in self._slots]
             self._owners = [weakref.ref(kind) for kind in kinds]
-        self._sizes = [(kind, len(vars(kind))) for kind in kinds[1:]]
+        self._bases = [(base, ledger := ledger_of(own_attributes(base)), ledger.state()) for base in _own_bases(kinds)]
+        self._kinds = kinds
         for slot, _, python in self._slots:
             slot.value = python
 
     def put_back(self) -> None:
         """Put their functions back."""
-        for slot, original, _ in self._slots if self._sizes else ():
+        for slot, original, _ in self._slots if self._kinds else ():
             slot.value = original
-        for kind, size in self._sizes:
-            for name in _METHODS.intersection(vars(kind)) if len(vars(kind)) != size else ():
-                setattr(kind, name, vars(kind)[name])  # set meanwhile, and its slot goes by it
-        self._sizes = []
+        for base, ledger, state in self._bases:
+            for name in _METHODS.intersection(vars(base)) if ledger.state() != state else ():
+                setattr(base, name, vars(base)[name])  # set meanwhile, and the slots of all that derive from it go by it
+        self._kinds, self._bases = [], []
 
 
 def _slots(kinds: list[type]) -> Iterator[_Redirected]:

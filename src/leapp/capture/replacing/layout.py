@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "HEAP_TYPE", "IMMUTABLE_TYPE", "OB_TYPE", "OPERATORS", "TP_CALL", "WORD", "Dispatching", "modified", "own_attributes",
-    "supported", "word",
+    "HEAP_TYPE", "OB_TYPE", "OPERATORS", "TP_CALL", "WORD", "Dispatching", "is_open", "modified", "own_attributes", "supported",
+    "word",
 ]  # fmt: skip
 
 # Of PyObject and PyTypeObject.
 WORD = ctypes.sizeof(ctypes.c_void_p)
 OB_TYPE, _TP_BASICSIZE, TP_CALL = (n * WORD for n in (1, 4, 16))
-HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8
+HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
 _NAMES: Any = vars(ModuleType)["__dict__"]
 
 _BINARY = "add sub mul truediv floordiv mod divmod pow matmul and or xor lshift rshift".split()
@@ -64,6 +64,11 @@ def supported() -> bool:
         and all(word(id(t) + _TP_BASICSIZE).value == t.__basicsize__ for t in (np.ndarray, np.float32, Dispatching))
         and word(id(np.ndarray) + OB_TYPE).value == id(type)
     )
+
+
+def is_open(kind: type) -> bool:
+    """Whether a class lets anybody change it."""
+    return kind.__flags__ & (HEAP_TYPE | _IMMUTABLE_TYPE) == HEAP_TYPE
 
 
 def own_attributes(owner: Any) -> dict[str, Any]:

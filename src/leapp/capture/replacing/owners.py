@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from leapp.capture.replacing.layout import (
     HEAP_TYPE,
-    IMMUTABLE_TYPE,
     TP_CALL,
     Dispatching,
+    is_open,
     modified,
     own_attributes,
     word,
@@ -185,7 +185,7 @@ def names_of(owner: Any, new: Mapping[str, Any]) -> Names:
     """The names of a module or a class, and what shall be under them."""
     if isinstance(owner, ModuleType):
         return Names(owner, new)
-    return (_OfClass if owner.__flags__ & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE else _OfBuiltin)(owner, new)
+    return (_OfClass if is_open(owner) else _OfBuiltin)(owner, new)
 
 
 def set_names(owner: Any, new: Mapping[str, Any]) -> Undo:

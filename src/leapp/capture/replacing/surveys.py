@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from leapp.capture.replacing.layout import HEAP_TYPE, IMMUTABLE_TYPE, own_attributes
+from leapp.capture.replacing.layout import is_open, own_attributes
 from leapp.capture.replacing.ledgers import Ledger, ledger_of
 
 __all__ = ["Survey"]
@@ -76,8 +76,7 @@ class Survey(Generic[T]):
             return known
         what, classes = self._look(module)
         # A class that lets nobody change it has been changed by nobody.
-        open_classes = [kind for kind in classes if kind.__flags__ & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE]
-        ledgers = [ledger_of(own_attributes(module)), *(ledger_of(own_attributes(kind)) for kind in open_classes)]
+        ledgers = [ledger_of(own_attributes(owner)) for owner in (module, *filter(is_open, classes))]
         return _Found(module, what, ledgers, [ledger.state() for ledger in ledgers])
 
     def _count(self) -> None:
