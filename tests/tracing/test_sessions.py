@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -664,3 +665,12 @@ def test_the_callers_tensors_stay_as_they_are(tmp_path: Path) -> None:
     assert A.output_tensors("n", {"y": y}, export_with="jit") is y
     leapp.stop()
     assert torch.equal(x, kept) and type(y) is Tensor
+
+
+def test_the_log_takes_any_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A file name need not be text: Python spells the bytes of it with half characters."""
+    where = tmp_path / os.fsdecode(b"odd-\xff")
+    trace(where, simple())
+    logging.getLogger("leapp").warning("in %s", where)
+    assert "odd-\\udcff" in (where / "g" / "log.txt").read_text()
+    assert "Traceback" not in capfd.readouterr().err

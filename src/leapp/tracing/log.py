@@ -51,7 +51,7 @@ class _File(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             if self._file is not None:
-                os.write(self._file, f"{self.format(record)}\n".encode())
+                os.write(self._file, f"{self.format(record)}\n".encode(errors="backslashreplace"))
         except OSError:
             pass
         except Exception:  # as every handler of the standard library: a log must not stop the program
