@@ -12,7 +12,7 @@ import torch
 
 import leapp
 from leapp import TensorSemantics, annotate
-from leapp.errors import LeappError
+from leapp.errors import AnnotationTypeError, LeappError
 
 A = annotate
 X = torch.arange(3.0)
@@ -519,3 +519,19 @@ def test_mistake_around_a_session(
     assert isinstance(caught.value, LeappError)
     for part in wanted:
         assert re.search(part, str(caught.value)), (part, str(caught.value))
+
+
+@pytest.mark.parametrize("form", ["sparse", "meta"])
+def test_an_output_without_dense_memory_in_a_later_pass(form: str, tmp_path: Path) -> None:
+    leapp.start("g", save_path=tmp_path)
+    try:
+        for later in (False, True):
+            y = A.input_tensors("n", {"x": torch.ones(3)}) * 2.0
+            if later:
+                y = y.to_sparse() if form == "sparse" else y.to("meta")
+                with pytest.raises(AnnotationTypeError, match=f"port 'y' .*test_errors.py:[0-9]+.*{form} tensor"):
+                    A.output_tensors("n", {"y": y}, export_with="jit")
+            else:
+                A.output_tensors("n", {"y": y}, export_with="jit")
+    finally:
+        leapp.stop()

@@ -100,6 +100,8 @@ class Passes:
             port = outputs.get(name)
             if port is None:
                 _refuse_other_ports(node, tensors)
+            if t.layout is not _DENSE or t.is_meta:
+                refuse_form(node, name, t)
             if t.shape != port.shape or t.dtype is not _DTYPES[port.dtype]:
                 node.check(port, t, "output")
         self.end(node, tensors)
