@@ -92,11 +92,11 @@ class ExportManager:
         try:
             self.patches.install()
             self.session.begin()
+            ExportManager.interpreting = True
+            annotate._session = self.session
         except BaseException:
             self._leave()
             raise
-        ExportManager.interpreting = True
-        annotate._session = self.session
         in_other_threads(Recorder.meet)
         if unseen := self._threads_before():
             logger.warning(
