@@ -10,7 +10,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from leapp.capture.replacing.layout import own_attributes
-from leapp.capture.replacing.namespaces import Namespace
+from leapp.capture.replacing.ledgers import ledger_of
 from leapp.capture.replacing.owners import Asked, Names, Part, names_of
 from leapp.capture.replacing.standins import PickledByName, Recoded, StandIn
 from leapp.capture.replacing.surveys import Survey
@@ -49,13 +49,13 @@ class Replacements:
                 stand_ins.append(made)
                 new[name] = self.by_identity[id(original)] = self.by_identity[id(made)] = made
         # All of their names: one that was of no interest may be so when it means something else.
-        modules = {id(module): Namespace(module) for module in chosen_from}
-        self._modules, self._recoded = list(modules.values()), Recoded(recoded)
+        modules = {id(module): ledger_of(vars(module)) for module in chosen_from}
+        self._chosen_from = [(ledger, ledger.state()) for ledger in modules.values()]
+        self._recoded = Recoded(recoded)
         self._originals = [names_of(owner, old) for i, (owner, _, old) in owners.items() if i not in modules]
         answering = [Asked(module, self.by_identity) for module in chosen_from if asked]
         names = [names_of(owner, new) for owner, new, _ in owners.values() if new and not asked]
         self._parts: list[Part] = [*answering, *names, self._recoded, PickledByName(stand_ins)]
-
         self._imports = Survey(self._imported)
 
     def imported(self, modules: Sequence[ModuleType], new: bool = False) -> list[Names]:
@@ -80,7 +80,7 @@ class Replacements:
     def stand(self) -> bool:
         """Whether the originals are where they were, and what they were."""
         return (
-            all(module.stand() for module in self._modules)
+            all(ledger.state() == state for ledger, state in self._chosen_from)
             and all(names.stand() for names in self._originals)
             and self._recoded.stand()
         )
