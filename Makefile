@@ -39,7 +39,7 @@ $(SCALE:%=test-%): test-%: .venv-%/.ready
 
 .venv-%/.ready: pyproject.toml tests/scale/%/requirements.txt
 	test -x .venv-$*/bin/python || $(or $(PYTHON_$*),$(PYTHON)) -m venv .venv-$*
-	.venv-$*/bin/pip install --quiet --disable-pip-version-check -r tests/scale/$*/requirements.txt -e .
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check -r tests/scale/$*/requirements.txt -e ".[export]"
 	touch $@
 
 soak: $(READY)

@@ -58,7 +58,17 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'leapp' has no attribute '{name}'")
-    value = getattr(import_module(home), name)
+    try:
+        value = getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from leapp.errors import MissingDependencyError
+
+        raise MissingDependencyError(
+            f"leapp.{name} needs torch: install the build you train with, or pip install torch. On a robot, leapp.runtime "
+            "runs ONNX bundles without it."
+        ) from error
     globals()[name] = value
     return value
 

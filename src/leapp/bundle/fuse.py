@@ -21,6 +21,7 @@ from leapp.bundle.files import read_regular
 from leapp.bundle.layout import contract_of, dump_contract
 from leapp.bundle.reading import Bundle, model_file, read_initial_values
 from leapp.errors import BundleError
+from leapp.extras import require
 from leapp.graph.contract import Contract, key
 
 __all__ = ["CONTRACT", "INITIAL_VALUES", "fuse", "fused_name", "read_fused"]
@@ -56,6 +57,7 @@ def fuse(bundle: Bundle, path: str | os.PathLike[str]) -> Path:
     Raises:
         BundleError: If a node is not ONNX, or the models cannot live in one file.
     """
+    require("Fusing models", "onnx")
     import onnx
 
     contract = bundle.contract
@@ -82,6 +84,7 @@ def read_fused(path: str | os.PathLike[str]) -> tuple[Contract, dict[str, RawTen
     Raises:
         BundleError: If the file was not written by ``fuse``.
     """
+    require("Reading a fused model", "onnx")
     import onnx
 
     file = Path(path)

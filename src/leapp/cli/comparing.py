@@ -9,6 +9,7 @@ from typing import Any
 
 from leapp.bundle import Bundle, open_bundle, read_initial_values, read_model, read_samples
 from leapp.cli.output import Answer, Table, Text, progress
+from leapp.extras import INSTALL, has
 from leapp.graph.contract import Contract, Port, key
 
 __all__ = ["diff"]
@@ -27,7 +28,8 @@ def diff(arguments: Namespace) -> Answer:
         *_start(old, new),
     ]
     with progress("comparing weights"):
-        changes += _models(old, new)
+        models = _models(old, new)
+    changes += models
     with progress("running both"):
         values, remark = _values(old, new)
     changed = [v for v in values if v["largest"] != 0]
@@ -42,6 +44,8 @@ def diff(arguments: Namespace) -> Answer:
         parts.append(Table(f"Largest difference of outputs over {remark}", ("output", "difference"), figures))
     elif remark:
         parts.append(Text(f"Outputs were not compared: {remark}."))
+    if models and not has("onnx"):
+        parts.append(Text(f"Weights were not compared one by one, which needs onnx: {INSTALL}."))
     if same:
         parts.append(Text("The same." if values or not remark else "The same, as far as compared.", "green"))
     return Answer(data, parts, 0 if same else 1)
@@ -119,7 +123,7 @@ def _models(old: Bundle, new: Bundle) -> list[_Change]:
             continue
         hashes = [f"sha256 {m.sha256sum[:12]}" if m.sha256sum else "-" for m in (node.model, other.model)]
         changes.append(_change("model file", name, *hashes))
-        if node.model.backend == other.model.backend == "onnx":
+        if node.model.backend == other.model.backend == "onnx" and has("onnx"):
             weights = [_initializers(bundle, name) for bundle in (old, new)]
             changes += [fact | {"where": f"{name}: {fact['where']}"} for fact in _mapping("weight", *weights)]
     return changes

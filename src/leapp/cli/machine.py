@@ -11,16 +11,20 @@ from importlib.util import find_spec
 
 from leapp.bundle import system_information
 from leapp.cli.output import Answer, Cell, Table, Text
+from leapp.extras import INSTALL
 
 __all__ = ["doctor"]
 
 _PACKAGES = {
     "numpy": "1.26", "msgspec": "0.19", "pyyaml": "6", "onnxruntime": "1.20", "onnx": "1.19", "onnxscript": "0.5",
-    "pillow": "10", "rich": "13", "torch": "2.6",
+    "onnx-ir": "0.1.7", "pillow": "10", "rich": "13", "torch": "2.6",
 }  # fmt: skip
 """What leapp uses and the oldest version it is made for."""
 
-_OPTIONAL = frozenset({"torch"})
+_EXPORT = ("onnx", "onnxscript", "onnx-ir", "pillow", "rich")
+"""What ``leapp[export]`` adds."""
+
+_OPTIONAL = frozenset({"torch", *_EXPORT})
 
 
 def doctor(arguments: Namespace) -> Answer:
@@ -77,6 +81,8 @@ def _problems(versions: dict[str, str | None], failure: str | None) -> Iterator[
             yield "error", f"{name} {found} is older than {_PACKAGES[name]}: pip install -U {name}."
     if failure is not None and versions["onnxruntime"] is not None:
         yield "error", f"onnxruntime cannot be imported: {failure}."
+    if missing := [name for name in _EXPORT if versions[name] is None]:
+        yield "note", f"bundles run here; exporting, fusing and drawing need {', '.join(missing)}: {INSTALL}."
     if versions["torch"] is None:
         yield "note", "torch is not installed: ONNX bundles run; exporting, TorchScript and .pt2 nodes need it."
     builds = [name for name in ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino") if _installed(name)]

@@ -1,4 +1,4 @@
-"""What a command answers, and how it is shown: JSON, tables on a terminal, plain columns in a pipe."""
+"""What a command answers, and how it is shown: JSON, tables on a terminal, plain columns in a pipe or without rich."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
+
+from leapp.extras import has
 
 __all__ = ["Answer", "Cell", "Table", "Text", "announce", "progress", "report", "write"]
 
@@ -47,7 +49,7 @@ def write(answer: Answer, *, as_json: bool) -> None:
     """Print an answer."""
     if as_json:
         print(json.dumps(_finite(answer.data), indent=2, ensure_ascii=False, default=str))
-    elif _is_terminal(sys.stdout):
+    elif _is_terminal(sys.stdout) and has("rich"):
         _write_rich(answer.parts)
     else:
         lines = [line for part in answer.parts for line in _plain(part)]
@@ -73,6 +75,10 @@ def report(error: Exception, *, expected: bool, as_json: bool) -> int:
 def progress(label: str, total: int | None = None) -> Iterator[Callable[[], None]]:
     """A bar on a terminal for work that takes longer than a second. Gives the function that advances it."""
     if not _is_terminal(sys.stderr):
+        yield lambda: None
+        return
+    if not has("rich"):
+        announce(f"{label} ...")
         yield lambda: None
         return
     from rich.console import Console

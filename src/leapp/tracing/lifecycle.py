@@ -13,6 +13,7 @@ from leapp.annotations import annotate
 from leapp.capture.recorder import Recorder
 from leapp.capture.threads import in_other_threads, reachable
 from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, SessionError
+from leapp.extras import require
 from leapp.graph.words import knows_its_keywords
 from leapp.semantics import GraphConfigs
 from leapp.tracing.log import FATAL, Log, logger
@@ -66,6 +67,7 @@ class ExportManager:
         dynamic_batch: bool = False,
     ) -> None:
         """See :func:`leapp.start`."""
+        require("Exporting")
         Recorder.sweep()
         graph, directory = _place(name, save_path)
         if not isinstance(max_cached_io, int):

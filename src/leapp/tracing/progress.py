@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from leapp.extras import has
+
 __all__ = ["Progress"]
 
 
@@ -26,7 +28,7 @@ class Progress:
         self._shown: Any = None
         self._tasks: dict[str, Any] = {}
         self._texts: dict[str, list[str]] = {}
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and has("rich"):
             self._shown = _display()
             for line in lines:
                 self._texts[line] = []

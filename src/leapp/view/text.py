@@ -10,6 +10,8 @@ import unicodedata
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
+from leapp.extras import require
+
 if TYPE_CHECKING:
     from PIL import ImageFont
 
@@ -30,6 +32,7 @@ _MISSING = "\U0010fffe"
 
 @cache
 def _face(bold: bool) -> ImageFont.FreeTypeFont:
+    require("Drawing", "PIL")
     from PIL import ImageFont
 
     for pair in TYPEFACES:
