@@ -38,6 +38,9 @@ _TAKEN = frozenset(
     | {"float", "int", "bool", "str", "list", "Tensor", "List", "Dict", "Tuple", "Optional", "inf", "nan", "ops"}
 )
 
+_UNSAFE = {f"aten::unsafe_{name}": f"aten::{name}" for name in ("chunk", "split", "split_with_sizes")}
+"""Operators that share memory without telling. Engines fold them into constants, and writes of the model change those."""
+
 _OPERATORS = "and or xor mul add sub truediv floordiv mod pow eq ne lt le gt ge".split()
 _NAMED = "bitwise_and bitwise_or bitwise_xor mul multiply add sub subtract div divide pow eq ne lt le gt ge".split()
 _BINARY = frozenset(
@@ -142,7 +145,8 @@ def _trace_functional(job: ExportJob, error: Exception) -> Any:
         from .operators import DECOMPOSITIONS
 
         lists = {op: function for op, function in DECOMPOSITIONS.items() if "_foreach_" in str(op)}
-        backward = {op: function for op, function in decomposition_table.items() if "backward" in str(op)}
+        known = {**decomposition_table, **DECOMPOSITIONS}
+        backward = {op: function for op, function in known.items() if "backward" in str(op)}
         bits = {torch.ops.aten.view.dtype: torch.ops.aten.view_copy.dtype}
         graph = trace_aten(job.module, job.example, {**backward, **lists, **bits}, (), job.batch_axes)
         return trace_function(replace(job, module=_Functional(graph)))
@@ -176,7 +180,7 @@ def _without_sources(traced: Any) -> Any:
     for node in traced.nodes():
         if next(node.blocks(), None) is not None:
             return traced
-        copy = graph.create(node.kind(), [values[value.unique()] for value in node.inputs()], node.outputsSize())
+        copy = graph.create(_UNSAFE.get(node.kind(), node.kind()), [values[value.unique()] for value in node.inputs()], node.outputsSize())
         copy.copyAttributes(node)
         for old, new in zip(node.outputs(), copy.outputs(), strict=True):
             new.setType(old.type())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -103,9 +104,15 @@ def _relu_integer(x: Tensor) -> Any:
 
 @replaces(aten.clamp.default)
 def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Any:
-    if low is not None and high is not None and not is_float(low, high) and x.is_floating_point():
-        return aten.clamp.default(x, float(low), float(high))
-    if (low is not None and high is not None) or torch.result_type(x, low if low is not None else high) != x.dtype:
+    given = [bound for bound in (low, high) if bound is not None]
+    dtype = functools.reduce(torch.promote_types, (torch.result_type(x, bound) for bound in given))
+    number = float if dtype.is_floating_point else int
+    if len(given) == 2:
+        if x.dtype == dtype and type(low) is number and type(high) is number:
+            return NotImplemented
+        # Bounds of two types, or of another than the values, are more than the library can promote.
+        return aten.clamp.default(x.to(dtype), number(low), number(high))
+    if dtype != x.dtype:
         return NotImplemented
     if low is not None:
         return torch.maximum(x, torch.full((), low, dtype=x.dtype, device=x.device))

@@ -104,19 +104,25 @@ def _squeeze(x: Tensor, dim: int | Sequence[int]) -> Any:
 
 @replaces(aten.index_put.default)
 def _masked_write(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """A mask over some axes and everything along the others, written with values that do not count the hits."""
+    """A mask over some axes and everything along the others."""
     masks = [(axis, i) for axis, i in enumerate(indices) if i is not None]
     if len(masks) != 1 or masks[0][1].dtype != torch.bool or accumulate:
         return NotImplemented
     axis, mask = masks[0]
     behind = x.dim() - axis - mask.dim()
     hits = values.shape[values.dim() - behind - 1] if values.dim() > behind else 1
-    if not isinstance(hits, int) or hits != 1:
+    if not isinstance(hits, int) or (hits != 1 and axis == 0):
         return NotImplemented
     if values.dim() > behind:
-        # The axis of hits has length one: it becomes the axes of the mask.
+        # The axis of hits becomes the axes of the mask.
         front, back = values.shape[: values.dim() - behind - 1], values.shape[values.dim() - behind :]
-        values = values.reshape(*front, *([1] * mask.dim()), *back)
+        if hits != 1:
+            # Each place takes the value whose turn it is. A mask with more hits than values is out of range, as in eager.
+            turn = torch.cumsum(mask.reshape(-1).to(torch.int64), 0) - 1
+            turn = torch.where(mask.reshape(-1), turn, torch.zeros_like(turn))
+            values = values.index_select(len(front), turn).reshape(*front, *mask.shape, *back)
+        else:
+            values = values.reshape(*front, *([1] * mask.dim()), *back)
     spread = mask.reshape(*mask.shape, *([1] * behind))
     return torch.where(spread, values.to(x.dtype), x)
 

@@ -1,0 +1,81 @@
+"""Gradients that are computed inside a node, of operators whose backward torch's ONNX library lacks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table
+from torch.nn.functional import pad
+
+from .table import DECOMPOSITIONS, aten, replaces
+
+# The library leaves these two to torch, which leaves them whole.
+for _op in (aten.silu_backward.default, aten.mish_backward.default):
+    DECOMPOSITIONS[_op] = decomposition_table[_op]
+
+
+@replaces(aten.convolution_backward.default)
+def _convolution_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
+    output_mask: Sequence[bool],
+) -> Any:  # fmt: skip
+    spatial = x.dim() - 2
+    stride, padding, dilation = ([*v, *[v[-1]] * (spatial - len(v))] for v in (stride, padding, dilation))
+    nothing = [0] * spatial
+    dx = dw = db = None
+    if output_mask[0] and transposed:
+        dx = aten.convolution.default(grad, weight, None, stride, padding, dilation, False, nothing, groups)
+    elif output_mask[0]:
+        sizes = zip(x.shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+        rest = [n - ((out - 1) * s - 2 * p + d * (k - 1) + 1) for n, out, k, s, p, d in sizes]
+        dx = aten.convolution.default(grad, weight, None, stride, padding, dilation, True, rest, groups)
+    if output_mask[1]:
+        entering, leaving = (grad, x) if transposed else (x, grad)
+        parts = zip(entering.chunk(groups, 1), leaving.chunk(groups, 1), strict=True)
+        dw = torch.cat([_kernel_gradient(a, b, weight.shape[2:], stride, padding, dilation) for a, b in parts])
+    if output_mask[2]:
+        db = grad.sum([0, *range(2, grad.dim())])
+    return dx, dw, db
+
+
+def _kernel_gradient(
+    x: Tensor, grad: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> Tensor:
+    """How the result of a convolution without groups changes with its kernel: a convolution with the gradient as kernel."""
+    nothing = [0] * len(size)
+    # Some engines want the kernel to lie within the padding of one side only.
+    x = pad(x, [amount for p in reversed(padding) for amount in (p, p)])
+    found = aten.convolution.default(
+        x.transpose(0, 1), grad.transpose(0, 1), None, dilation, nothing, stride, False, nothing, 1
+    )
+    for axis, length in enumerate(size):
+        found = found.narrow(axis + 2, 0, length)
+    return found.transpose(0, 1)
+
+
+@replaces(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+def _attention_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, dropout_p: float,
+    is_causal: bool, *, attn_mask: Tensor | None = None, scale: float | None = None,
+) -> Any:  # fmt: skip
+    if dropout_p or query.shape[-3] != key.shape[-3]:
+        return NotImplemented
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = query @ key.mT * factor
+    if is_causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+        scores = scores.masked_fill(~allowed, -math.inf)
+    elif attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    weights = scores.softmax(-1)
+    if attn_mask is not None:
+        barred = (scores != -math.inf).to(torch.float32).sum(-1, keepdim=True) == 0
+        weights = weights.masked_fill(barred, 0.0)
+    d_weights = grad @ value.mT
+    d_scores = weights * (d_weights - (d_weights * weights).sum(-1, keepdim=True)) * factor
+    return d_scores @ key, d_scores.mT @ query, weights.mT @ grad
