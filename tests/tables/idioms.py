@@ -10,6 +10,7 @@ import functools
 import math
 import pickle
 import tempfile
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -882,6 +883,31 @@ def autograd_create_graph(x: T) -> T:
     return h
 
 
+def gradient(name: str, fn: Callable[[T], T], *draws: Any, setup: Any = None) -> None:
+    """A row that gives the gradient of a function by its input, and by the parameters of a module."""
+
+    def run(x: T) -> T:
+        y = x.detach().clone().requires_grad_()
+        return torch.autograd.grad((fn(y) ** 2).sum(), y)[0]
+
+    def run_module(m: nn.Module, x: T) -> tuple[T, ...]:
+        y = x.detach().clone().requires_grad_()
+        return torch.autograd.grad((fn(m(y)) ** 2).sum(), [y, *m.parameters()])
+
+    row(f"gradient_{name}", run if setup is None else run_module, *draws, setup=setup)
+
+
+for _kind in ("silu", "mish", "gelu", "elu", "softplus", "hardswish", "leaky_relu", "logsigmoid"):
+    gradient(_kind, getattr(F, _kind), N34)
+gradient("conv1d", torch.tanh, normal(2, 4, 9), setup=lambda: nn.Conv1d(4, 6, 3, dilation=2, groups=2, padding=2))
+gradient("conv2d", torch.tanh, normal(2, 3, 8, 7), setup=lambda: nn.Conv2d(3, 5, 3, stride=2, padding=1))
+gradient("conv3d", torch.tanh, normal(1, 2, 4, 5, 4), setup=lambda: nn.Conv3d(2, 3, (2, 3, 1), stride=(1, 2, 1)))
+gradient("conv_transpose", torch.tanh, normal(2, 4, 5, 5), setup=lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1))
+gradient("attention", lambda x: F.scaled_dot_product_attention(x, x * 2, x + 1), normal(2, 3, 5, 4))
+gradient("attention_causal", lambda x: F.scaled_dot_product_attention(x, x * 2, x + 1, is_causal=True), normal(2, 3, 5, 4))
+gradient("attention_mask", lambda x: F.scaled_dot_product_attention(x, x * 2, x + 1, attn_mask=torch.ones(5, 5).tril().log(), scale=0.3), normal(2, 3, 5, 4))
+gradient("transformer_layer", torch.tanh, normal(2, 5, 8), setup=lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True))
+
 row("autograd_jacobian", lambda x: torch.autograd.functional.jacobian(lambda v: v.sin() * v.sum(), x), N4)
 row("func_vmap", lambda x, y: torch.func.vmap(torch.dot)(x, y), N34, N34)
 row("func_vmap_dims", lambda x, y: torch.vmap(lambda a, b: a * b.sum(), in_dims=(1, None), out_dims=1)(x, y), N34, N4)
@@ -1496,6 +1522,35 @@ row("top_action_one_hot", lambda x: F.one_hot(x.argmax(-1), 4).to(x.dtype) * 2, 
 row("chained_where_ladder", lambda x: torch.where(x < -1, -1.0, torch.where(x < 0, -0.5, torch.where(x < 1, 0.5, 1.0))), N34)
 row("lookup_table", lambda t, x: t[x.clamp(0, 3)] * 2, ints(-2, 6, 5), setup=lambda: torch.tensor([1.0, 10.0, 100.0, 1000.0]))
 row("linear_interpolation", lambda x: (lambda i: torch.tensor([0.0, 1.0, 4.0, 9.0])[i] + (x - i) * (torch.tensor([0.0, 1.0, 4.0, 9.0])[i + 1] - torch.tensor([0.0, 1.0, 4.0, 9.0])[i]))(x.floor().long().clamp(0, 2)), uniform(0, 3, 5))
+row("clamp_mixed_bounds_and_index", lambda x, i: x.clamp(0.05, 2)[i] + x[i].clamp(-1, 0.5), N34, index(3, 4))
+row("clamp_mixed_bounds_of_integers", lambda x: x.clamp(-0.5, 2), ints(-4, 5, 6))
+COLUMNS = torch.tensor([True, False, True, True])
+CELLS = torch.tensor([[True, False], [False, True], [True, True]])
+
+
+@idiom(N34, normal(3, 3))
+def write_columns_by_mask(x: T, v: T) -> T:
+    y = x * 2
+    y[:, COLUMNS] = v
+    y[..., COLUMNS] += v.flip(1)
+    return y
+
+
+@idiom(normal(5, 3, 2, 3), normal(5, 4, 3))
+def write_cells_by_mask(x: T, v: T) -> T:
+    y = x * 2
+    y[:, CELLS] = v
+    return y
+
+
+@idiom(normal(3, 4, 3), normal(3, 3, 2), normal(3, 1, 3))
+def write_part_of_columns_by_mask(x: T, v: T, w: T) -> T:
+    y = x * 2
+    y[:, COLUMNS, 1:] = v
+    y[:, ~COLUMNS] = w
+    return y
+
+
 row("masked_mean", lambda x, m: (x * m).sum(1) / m.sum(1).clamp(min=1), N34, bools(3, 4))
 row("running_max_pool", lambda x: x.unfold(1, 2, 1).amax(-1), N34)
 row("point_cloud_centre", lambda p: (p - p.mean(1, keepdim=True)) / p.norm(dim=-1).amax(1)[:, None, None], normal(2, 7, 3))

@@ -27,6 +27,13 @@ def layer(name: str, make: Callable[[], nn.Module], *draws: Draw, pick: Callable
     row(name, lambda m, *x: pick(m(*x)), *draws, setup=lambda: randomised(make()).eval())
 
 
+def unrolled(cell: Callable[..., T], x: T, h: T) -> T:
+    """A cell that runs over the second axis, from a constant state."""
+    for step in x.unbind(1):
+        h = cell(step, h)
+    return h
+
+
 def randomised(module: nn.Module) -> nn.Module:
     """Give affine weights and running statistics values that a wrong order or a lost one would show."""
     for name, value in module.state_dict().items():
@@ -156,6 +163,8 @@ layer("rnn_relu", lambda: nn.RNN(4, 5, nonlinearity="relu", num_layers=2), norma
 layer("lstm_cell", lambda: nn.LSTMCell(4, 5), normal(2, 4))
 layer("lstm_cell_state", lambda: CellState(nn.LSTMCell(4, 5)), normal(2, 4), normal(2, 5), normal(2, 5))
 layer("gru_cell", lambda: nn.GRUCell(4, 5), normal(2, 4), normal(2, 5))
+row("gru_cell_loop", lambda m, x: unrolled(m, x, torch.zeros(2, 5)), normal(2, 4, 4), setup=lambda: nn.GRUCell(4, 5))
+row("lstm_cell_loop", lambda m, x: unrolled(lambda t, h: m(t, (h, h + 1))[0], x, torch.zeros(2, 5)), normal(2, 4, 4), setup=lambda: nn.LSTMCell(4, 5))
 layer("rnn_cell", lambda: nn.RNNCell(4, 5), normal(2, 4), normal(2, 5))
 
 
@@ -183,6 +192,13 @@ class CellState(nn.Module):
 
 
 # Attention
+
+
+
+def padded(rows: int, length: int) -> Draw:
+    """A mask of padding at the end of each row, of any length."""
+    return lambda g: torch.arange(length) >= torch.randint(1, length + 1, (rows, 1), generator=g)
+
 
 PADDING = torch.tensor([[False, False, False, True, True], [False, False, False, False, False]])
 CAUSAL = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
@@ -228,6 +244,12 @@ seq("encoder_no_grad", encoder(2), lambda m, x: torch.no_grad()(m)(x), TOK)
 seq("encoder_padding", encoder(2), lambda m, x: m(x, src_key_padding_mask=PADDING), TOK)
 seq("encoder_padding_no_grad", encoder(2), lambda m, x: torch.no_grad()(m)(x, src_key_padding_mask=PADDING), TOK)
 seq("encoder_nested_fast_path", lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2), lambda m, x: torch.no_grad()(m)(x, src_key_padding_mask=PADDING), TOK)
+for _name, _first, _call in (
+    ("encoder_nested_padding_traced", False, lambda m, x, p: torch.no_grad()(m)(x, src_key_padding_mask=p)),
+    ("encoder_nested_padding_grad", False, lambda m, x, p: m(x, src_key_padding_mask=p)),
+    ("encoder_nested_norm_first", True, lambda m, x, p: torch.no_grad()(m)(x, src_key_padding_mask=p)),
+):
+    seq(_name, lambda first=_first: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=first), 2), _call, TOK, padded(2, 5))
 seq("encoder_mask_float", encoder(2), lambda m, x: m(x, mask=nn.Transformer.generate_square_subsequent_mask(5)), TOK)
 seq("decoder_layer", lambda: nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), lambda m, x, y: m(x, y), TOK, normal(2, 3, 8))
 seq("decoder", lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2), lambda m, x, y: m(x, y, tgt_mask=CAUSAL), TOK, normal(2, 3, 8))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from leapp.capture import selecting
-from leapp.capture.fastpath import LOWERED
+from leapp.capture.fastpath import COVERED, LOWERED
 
 __all__ = ["Kind", "classify", "tensors"]
 
@@ -66,7 +66,7 @@ class Kind:
     """How to treat calls of one function. Immutable once made."""
 
     __slots__ = (
-        "autograd", "call", "dynamic", "factory", "hidden_writes", "identity", "looks_at", "may_mask", "metadata",
+        "autograd", "call", "covered", "dynamic", "factory", "hidden_writes", "identity", "looks_at", "may_mask", "metadata",
         "name", "plain", "random", "rewritten", "setter", "shape", "statistics", "tracks_grad", "write_keywords", "writes",
     )  # fmt: skip
 
@@ -100,6 +100,8 @@ class Kind:
         bare = self.name.split(".")[0]
         #: Positions of the arguments whose values a result that is no tensor tells of; ``None`` means all.
         self.looks_at: tuple[int, ...] | None = () if bare in _STRUCTURE else _LOOKS_AT.get(bare)
+        #: An answer that tells nothing: what follows is recorded so that it holds for any other.
+        self.covered: Any = COVERED.get(bare)
         self.metadata = schema is None and (
             self.name in _METADATA or (self.name.startswith("is_") and self.name != "is_nonzero")
         )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-__all__ = ["LOWERED"]
+__all__ = ["COVERED", "LOWERED"]
 
 Tensor = torch.Tensor
 _KEEP = "_leapp_keep"
@@ -134,9 +134,12 @@ def _from_mask(t: Tensor, mask: Tensor, mask_check: bool = True) -> Tensor:
 
 
 def _to_padded(t: Tensor, padding: float, output_size: Any = None) -> Tensor:
-    """``Tensor.to_padded_tensor``."""
+    """``Tensor.to_padded_tensor``. With padding between real rows ``nn.TransformerEncoder`` makes no nested tensor."""
     keep = getattr(t, _KEEP, None)
-    return t if keep is None else t.masked_fill(~keep[..., None], padding)
+    if keep is None:
+        return t
+    between = (keep[:, 1:] & ~keep[:, :-1]).any()
+    return t.masked_fill((~keep & ~between)[..., None], padding)
 
 
 LOWERED: dict[str, Callable[..., Any]] = {
@@ -146,3 +149,6 @@ LOWERED: dict[str, Callable[..., Any]] = {
     "to_padded_tensor": _to_padded,
     "nested_to_padded_tensor": _to_padded,
 }
+
+COVERED: dict[str, Any] = {"_nested_tensor_from_mask_left_aligned": True}
+"""Questions about values, each with the answer after which the functions here are right on inputs of any answer."""

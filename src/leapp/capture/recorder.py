@@ -366,7 +366,8 @@ class Recorder:
         """Put a call that has run on the tape. Every microsecond here is paid once for each call of the user's program."""
         results = [out] if isinstance(out, Tensor) else list(tensors(out))
         if not results and not targets:
-            if out is not None and (kind.looks_at is None or any(tape.owns(args[i]) for i in kind.looks_at)):
+            asked = kind.looks_at is None or any(tape.owns(args[i]) for i in kind.looks_at)
+            if asked and out is not None and out is not kind.covered:
                 self._escape(tape, kind, args, kwargs, refs, out)
             return out
         if kind.name == "__setitem__" and tape.picks and tape.picks.settled(args, refs):

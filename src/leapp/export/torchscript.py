@@ -180,7 +180,8 @@ def _without_sources(traced: Any) -> Any:
     for node in traced.nodes():
         if next(node.blocks(), None) is not None:
             return traced
-        copy = graph.create(_UNSAFE.get(node.kind(), node.kind()), [values[value.unique()] for value in node.inputs()], node.outputsSize())
+        kind = _UNSAFE.get(node.kind(), node.kind())
+        copy = graph.create(kind, [values[value.unique()] for value in node.inputs()], node.outputsSize())
         copy.copyAttributes(node)
         for old, new in zip(node.outputs(), copy.outputs(), strict=True):
             new.setType(old.type())

@@ -48,9 +48,8 @@ def _kernel_gradient(
 ) -> Tensor:
     """How the result of a convolution without groups changes with its kernel: a convolution with the gradient as kernel."""
     nothing = [0] * len(size)
-    # Some engines want the kernel to lie within the padding of one side only.
     x = pad(x, [amount for p in reversed(padding) for amount in (p, p)])
-    found = aten.convolution.default(
+    found: Tensor = aten.convolution.default(
         x.transpose(0, 1), grad.transpose(0, 1), None, dilation, nothing, stride, False, nothing, 1
     )
     for axis, length in enumerate(size):
