@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
@@ -16,10 +17,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from leapp.graph.contract import Contract
+from leapp.bundle import RawTensor, Sample
+from leapp.graph.contract import Contract, Port
 from leapp.view import write_page
 
-from .cases import CASES
+from .cases import CASES, contract, node, port
 
 FLAGS = (
     "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
@@ -78,8 +80,9 @@ def show(browser: WebDriver, tmp_path: Path) -> Iterator[Callable[..., WebDriver
 
 
 def emulate(browser: WebDriver, scheme: str) -> None:
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})  # type: ignore[attr-defined]
+    """Light or dark, and no animations: what is asked for is there in the next frame."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})  # type: ignore[attr-defined]
 
 
 def settle(browser: WebDriver) -> None:
@@ -275,3 +278,200 @@ def test_names_stay_text(show: Callable[..., WebDriver]) -> None:
     press(page, "/", "größe")
     press(page, Keys.ENTER)
     assert page.find_element(By.CSS_SELECTOR, "#panel .card.picked b").text == "größe_µ_Ω→α̂"
+
+
+SIZES = {"small": (800, 600), "large": (1400, 1000), "phone": (390, 844)}
+
+
+@pytest.fixture(params=SIZES)
+def sized(
+    request: pytest.FixtureRequest, browser: WebDriver, show: Callable[..., WebDriver]
+) -> Iterator[Callable[..., WebDriver]]:
+    """``show`` in a window of one of the sizes."""
+    width, height = SIZES[request.param]
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)  # type: ignore[attr-defined]
+    yield show
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]
+
+
+def boxes(page: WebDriver) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """The window of the graph and every node with its ports, in pixels of the screen."""
+    script = """
+const plain = r => ({x: r.left, y: r.top, right: r.right, bottom: r.bottom});
+const found = {};
+let name = null;
+for (const g of document.querySelectorAll('#graph g.node, #graph g.port')) {
+  if (g.matches('.node')) name = g.dataset.key;
+  const r = plain(g.getBoundingClientRect()), f = found[name] ||= r;
+  const low = k => Math.min(f[k], r[k]), high = k => Math.max(f[k], r[k]);
+  found[name] = {x: low('x'), y: low('y'), right: high('right'), bottom: high('bottom')};
+}
+return [plain(document.querySelector('#graph').getBoundingClientRect()), found];
+"""
+    window, found = page.execute_script(script)
+    return window, found
+
+
+def lies_in(box: dict[str, float], window: dict[str, float]) -> bool:
+    low, high = (box[a] >= window[a] - 1 for a in ("x", "y")), (box[a] <= window[a] + 1 for a in ("right", "bottom"))
+    return all((*low, *high))
+
+
+@pytest.mark.parametrize("name", ["chain_12", "mesh_12", "quadruped", "lonely_60"])
+def test_the_graph_is_laid_out_for_its_window(name: str, sized: Callable[..., WebDriver]) -> None:
+    page = sized(CASES[name]())
+    window, found = boxes(page)
+    assert all(lies_in(box, window) for box in found.values())
+    width, height = (
+        (max(b[far] for b in found.values()) - min(b[near] for b in found.values())) / (window[far] - window[near])
+        for near, far in (("x", "right"), ("y", "bottom"))
+    )
+    assert max(width, height) > 0.8, (width, height)
+    assert name == "quadruped" or min(width, height) > 0.45, (width, height)
+    assert page.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("name", ["mesh_12", "mesh_60"])
+def test_picking_a_node_frames_its_neighbours(name: str, sized: Callable[..., WebDriver]) -> None:
+    made = CASES[name]()
+    page = sized(made)
+    flows = [*made.pipeline.data_flow.items(), *made.pipeline.feedback_flow.items()]
+    pairs = [(s.split("/")[0], t.split("/")[0]) for s, targets in flows for t in targets]
+    for name in list(made.nodes)[::3]:
+        page.execute_script("location.hash = arguments[0]", name)
+        settle(page)
+        settle(page)
+        assert panel(page).startswith(name)
+        window, found = boxes(page)
+        for near in {name, *(b for a, b in pairs if a == name), *(a for a, b in pairs if b == name)}:
+            assert lies_in(found[near], window), (name, near)
+
+
+def test_the_address_names_what_is_picked(show: Callable[..., WebDriver]) -> None:
+    page = show(CASES["quadruped"]())
+    click(page, "g.node", "actor")
+    assert page.current_url.endswith("#actor")
+    click(page, "g.port.out", "actor/hidden")
+    address = page.current_url
+    page.back()
+    settle(page)
+    assert panel(page).startswith("actor")
+    assert not page.find_elements(By.CSS_SELECTOR, "#panel .card.picked")
+    press(page, Keys.ESCAPE)
+    assert panel(page).startswith("graph")
+    page.get("about:blank")
+    page.get(address)
+    settle(page)
+    assert page.find_element(By.CSS_SELECTOR, "#panel .card.picked b").text == "hidden"
+    page.get(address.partition("#")[0] + "#nobody%zz")
+    settle(page)
+    assert panel(page).startswith("graph")
+
+
+def test_the_panel_folds(sized: Callable[..., WebDriver]) -> None:
+    page = sized(CASES["mesh_12"]())
+    shown = page.find_element(By.ID, "panel").is_displayed()
+    assert shown == (page.execute_script("return innerWidth") >= 1000)
+    areas = []
+    for _ in range(2):
+        window, found = boxes(page)
+        assert all(lies_in(box, window) for box in found.values())
+        areas.append((window["right"] - window["x"]) * (window["bottom"] - window["y"]))
+        page.find_element(By.ID, "fold").click()
+        settle(page)
+        settle(page)
+    assert (areas[1] > areas[0]) == shown
+    assert page.find_element(By.ID, "panel").is_displayed() == shown
+    page.execute_script("localStorage.clear()")
+
+
+def test_long_names_break_at_their_joints(sized: Callable[..., WebDriver]) -> None:
+    page = sized(CASES["long_names"]())
+    page.execute_script("location.hash = 'policy'")
+    settle(page)
+    script = """
+const b = document.querySelector('#panel .card b'), lines = [];
+const range = document.createRange();
+for (const text of b.childNodes) for (let i = 0; text.data && i < text.data.length; i++) {
+  range.setStart(text, i); range.setEnd(text, i + 1);
+  const top = Math.round(range.getBoundingClientRect().top);
+  if (!lines.length || lines[lines.length - 1][0] !== top) lines.push([top, '']);
+  lines[lines.length - 1][1] += text.data[i];
+}
+return lines.map(l => l[1]);
+"""
+    lines = page.execute_script(script)
+    assert len(lines) > 1
+    assert all(line.endswith(("_", "/")) for line in lines[:-1]), lines
+
+
+def test_a_screen_reader_is_told_what_there_is_and_what_was_picked(show: Callable[..., WebDriver]) -> None:
+    page = show(CASES["quadruped"]())
+    named = page.find_element(By.CSS_SELECTOR, "g.node").get_attribute("aria-label")
+    assert named == "node observation, jit, 5 inputs, 1 output"
+    click(page, "g.node", "actor")
+    assert page.find_element(By.ID, "said").get_attribute("textContent") == "node actor"
+    buttons = page.find_elements(By.TAG_NAME, "button")
+    assert all(b.text.strip(" ×◐◨▶+−") or b.get_attribute("aria-label") for b in buttons if b.is_displayed())
+
+
+def test_nodes_are_grouped_by_the_start_of_their_names(show: Callable[..., WebDriver]) -> None:
+    nodes = {n: node([port("x")], [port("y")]) for n in ("arm_left", "arm_right", "leg_left", "leg_right", "mind")}
+    page = show(contract(nodes))
+    groups = page.find_elements(By.CSS_SELECTOR, "#panel details summary b")
+    assert [g.text for g in groups] == ["arm", "leg"]
+    page.find_elements(By.XPATH, "//*[@id='panel']//button[.='show']")[1].click()
+    settle(page)
+    picked = page.find_elements(By.CSS_SELECTOR, "#graph g.node.picked")
+    assert [g.get_attribute("data-key") for g in picked] == ["leg_left", "leg_right"]
+
+
+def recorded(made: Contract, passes: int) -> dict[str, list[Sample]]:
+    """Samples whose value at pass ``t``, element ``i`` of every port is ``sin(t + i)``."""
+
+    def values(ports: tuple[Port, ...], t: int) -> dict[str, RawTensor]:
+        size = {p.name: int(np.prod(p.shape)) for p in ports}
+        return {p.name: RawTensor.of(np.sin(t + np.arange(size[p.name], dtype=np.float32)).reshape(p.shape)) for p in ports}
+
+    return {n: [Sample(values(v.inputs, t), values(v.outputs, t)) for t in range(passes)] for n, v in made.nodes.items()}
+
+
+def test_recorded_values_are_played_over_the_graph(show: Callable[..., WebDriver]) -> None:
+    made = CASES["quadruped"]()
+    page = show(made, samples=recorded(made, 9))
+    slider = page.find_element(By.ID, "time")
+    for t in (3, 8):
+        page.execute_script("arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))", slider, t)
+        settle(page)
+        told = page.execute_script(
+            "return document.querySelector('g.port[data-key=\"observation/base_ang_vel\"] .gauge title').textContent"
+        )
+        shown = [float(line.split()[1]) for line in told.splitlines()]
+        assert shown == pytest.approx([np.sin(t + i) for i in range(3)], abs=6e-3)
+    assert page.find_element(By.ID, "clock").text.startswith("sample 8 of 9")
+    page.find_element(By.ID, "stop").click()
+    assert not page.find_elements(By.CSS_SELECTOR, "#graph .gauge")
+
+
+def test_curves_have_a_colour_for_each_element_and_say_its_name(show: Callable[..., WebDriver]) -> None:
+    made = CASES["quadruped"]()
+    page = show(made, samples=recorded(made, 9))
+    click(page, "g.port.in", "observation/joint_vel")
+    card = page.find_element(By.CSS_SELECTOR, "#panel .card.picked")
+    strokes = [path.value_of_css_property("stroke") for path in card.find_elements(By.CSS_SELECTOR, ".chart path")]
+    assert len(strokes) == len(set(strokes)) > 1
+    names = [li.text for li in card.find_elements(By.CSS_SELECTOR, ".keys li")]
+    assert set(names) <= {f"joint_{i}" for i in range(12)}
+    ActionChains(page).move_to_element(card.find_element(By.CSS_SELECTOR, ".chart svg")).perform()
+    tip = card.find_element(By.CSS_SELECTOR, ".tip").text
+    assert tip.split(":")[0] in names
+    element, value = int(tip.split(":")[0].removeprefix("joint_")), float(tip.split()[1])
+    assert value == pytest.approx(np.sin(4 + element), abs=6e-3)
+
+
+def test_histograms_have_counts_and_ticks(show: Callable[..., WebDriver]) -> None:
+    page = show(CASES["quadruped"](), details=DETAILS)
+    click(page, "g.port.out", "actor/action")
+    texts = [t.text for t in page.find_elements(By.CSS_SELECTOR, "#panel .card.picked .chart text")]
+    assert texts == ["20", "equal", "20", "1e-7", "8", "1e-6"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from PIL import Image
 
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Pipeline
-from leapp.view import Picture, draw, text, write_picture
+from leapp.view import Picture, draw, text, write_views
 from leapp.view.boxes import Box, Route
 from leapp.view.png import png_scale
 
@@ -141,6 +142,14 @@ def test_every_wire_joins_the_ports_it_should(case):
     assert drawn == wanted
 
 
+RULES = (
+    test_no_node_overlaps_another_with_its_tags_and_loops,
+    test_no_wire_crosses_a_box_or_hides_behind_a_tag,
+    test_wires_of_different_outputs_never_share_a_line,
+    test_every_wire_joins_the_ports_it_should,
+)
+
+
 def test_every_port_is_drawn_with_its_whole_name(case):
     _, made, picture = case
     for n in picture.layout.nodes:
@@ -162,9 +171,9 @@ def test_graph_inputs_and_outputs_carry_tags(case):
 
 
 def test_edges_run_from_left_to_right_and_feedback_below(pictures):
-    """Within a band an edge never turns back, and feedback runs under every box it passes."""
+    """On a sheet of one band an edge never turns back, and feedback runs under every box it passes."""
     for name in ("quadruped", "mesh_12", "far_feedback"):
-        layout = pictures[name].layout
+        (layout,) = draw(CASES[name](), name, aspects=(8.0,)).layouts
         assert {"data", "feedback"} <= {route.kind for route in layout.routes}
         for route in layout.routes:
             xs = [x for x, _ in route.points]
@@ -178,7 +187,7 @@ def test_edges_run_from_left_to_right_and_feedback_below(pictures):
 
 
 def test_a_chain_is_drawn_straight():
-    layout = draw(chain(5), "chain").layout
+    (layout,) = draw(chain(5), "chain", aspects=(8.0,)).layouts
     assert len(layout.routes) == 4
     for route in layout.routes:
         assert len({round(y, 3) for _, y in route.points}) == 1
@@ -189,6 +198,45 @@ def test_a_picture_keeps_a_readable_shape(pictures):
         layout = pictures[name].layout
         assert 0.4 < layout.width / layout.height < 3.2, (name, layout.width, layout.height)
         assert layout.width < 7000, name
+
+
+@pytest.mark.parametrize("name", ["chain_12", "chain_60", "mesh_12", "mesh_60", "fan_58", "lonely_60", "disconnected"])
+def test_a_layout_fills_the_window_it_is_made_for(name):
+    """Of the layouts for several windows, the one made for a window shows everything about as large as any."""
+    aspects = (0.55, 1.0, 1.6, 2.5)
+    layouts = draw(CASES[name](), name, aspects=aspects).layouts
+    for aspect, own in zip(aspects, layouts, strict=True):
+        scales = [min(aspect / layout.width, 1 / layout.height) for layout in layouts]
+        assert min(aspect / own.width, 1 / own.height) > 0.75 * max(scales), (name, aspect)
+
+
+def test_every_layout_keeps_the_rules():
+    for name in ("mesh_12", "far_feedback", "mesh_60", "quadruped"):
+        made = CASES[name]()
+        picture = draw(made, name, aspects=(0.4, 1.0, 3.0))
+        for layout in picture.layouts:
+            one = Picture(name, picture.subject, (layout,), ())
+            for check in RULES:
+                check((name, made, one))
+
+
+def test_edges_that_cross_have_different_colours(pictures):
+    """Between two layers, wires of different outputs that cross can be told apart by colour."""
+    picture = pictures["mesh_12"]
+    colour = {g.key: g.marks[0].colour for g in picture.groups if g.role == "data"}
+    assert len(set(colour.values())) > 1
+    crossings = 0
+    direct = [
+        r for r in picture.layout.routes if r.kind == "data" and all(b[-2] >= a[-2] for a, b in itertools.pairwise(r.path))
+    ]
+    for a, b in itertools.combinations(direct, 2):
+        names = [f"{r.source[0]}/{r.source[2]} → {r.target[0]}/{r.target[2]}" for r in (a, b)]
+        for (p, q), (r, s) in itertools.product(itertools.pairwise(a.path), itertools.pairwise(b.path)):
+            same_gap = len(q) == len(s) == 6 and p[-2] == r[-2] and q[-2] == s[-2]
+            if a.source != b.source and same_gap and (p[-1] - r[-1]) * (q[-1] - s[-1]) < 0:
+                crossings += 1
+                assert colour[names[0]] != colour[names[1]], names
+    assert crossings
 
 
 def test_an_output_may_be_both_consumed_and_a_graph_output(pictures):
@@ -282,7 +330,7 @@ def test_svg_is_well_formed_and_names_every_port_and_wire(case):
 def test_hostile_names_stay_text(pictures):
     svg = pictures["hostile"].svg()
     root = ElementTree.fromstring(svg.encode())
-    known = {"svg", "g", "title", "rect", "polygon", "polyline", "text"}
+    known = {"svg", "g", "title", "rect", "polygon", "path", "text"}
     assert {element.tag.removeprefix(SVG) for element in root.iter()} == known
     assert "<script" not in svg
     assert not any(name.startswith("on") for element in root.iter() for name in element.keys())  # noqa: SIM118
@@ -315,16 +363,19 @@ def test_without_any_system_font_the_bundled_one_serves(monkeypatch):
             cache.cache_clear()
 
 
-def test_write_picture_writes_both_files(tmp_path: Path):
-    written = write_picture(quadruped(), "robot", tmp_path)
-    assert [path.name for path in written] == ["robot.png", "robot.svg"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["robot.png", "robot.svg"]
-    assert "robot" in written[1].read_text(encoding="utf-8")
+def test_write_views_writes_the_same_picture_in_all_files(tmp_path: Path):
+    written = write_views(quadruped(), "robot", tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["robot.html", "robot.png", "robot.svg"]
+    png, svg, html = written
+    alone = draw(quadruped(), "robot")
+    assert (png.read_bytes(), svg.read_text(encoding="utf-8")) == (alone.png(), alone.svg())
+    wires = re.findall(r'<g class="data".*?</g>', svg.read_text(encoding="utf-8"))
+    assert wires and all(wire in html.read_text(encoding="utf-8") for wire in wires)
 
 
 def test_a_graph_name_cannot_leave_the_directory(tmp_path: Path):
     with pytest.raises(BundleError, match="path separators"):
-        write_picture(states(1), "../outside", tmp_path)
+        write_views(states(1), "../outside", tmp_path)
 
 
 def test_wiring_to_a_port_that_does_not_exist_is_refused():
@@ -345,12 +396,7 @@ def test_random_pipelines_keep_the_rules():
     for seed in range(8):
         made = mesh(6 + 4 * seed, seed, feedbacks=seed, reach=2 + 3 * seed)
         picture = draw(made, f"seed {seed}")
-        for check in (
-            test_no_node_overlaps_another_with_its_tags_and_loops,
-            test_no_wire_crosses_a_box_or_hides_behind_a_tag,
-            test_wires_of_different_outputs_never_share_a_line,
-            test_every_wire_joins_the_ports_it_should,
-        ):
+        for check in RULES:
             check((f"seed {seed}", made, picture))
 
 

@@ -302,14 +302,11 @@ def _draw(
     figures: dict[str, Any],
     directory: Path,
 ) -> None:
-    static = [key(n.name, p.name) for n in nodes for p in n.outputs.values() if p.role == "static"]
-    counts = {n.name: sum(p.numel() for p in n.replay.parameters()) for n in nodes if n.replay is not None}
     try:
-        from leapp.view import write_page, write_picture
+        from leapp.view import write_views
 
-        write_picture(contract, graph, directory, static_outputs=static, parameter_counts=counts)
         details = page_details(nodes, report, figures)
-        write_page(contract, graph, directory, samples=raw_samples(nodes, names), details=details)
+        write_views(contract, graph, directory, samples=raw_samples(nodes, names), details=details)
     except Exception as error:  # a picture is never worth losing an export
         logger.error("the picture could not be drawn: %s", error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .page import page, write_page
-from .picture import Picture, draw, write_picture
+from .picture import Picture, draw
+from .writing import write_views
 
-__all__ = ["Picture", "draw", "page", "write_page", "write_picture"]
+__all__ = ["Picture", "draw", "page", "write_page", "write_views"]

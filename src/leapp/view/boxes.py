@@ -19,9 +19,11 @@ __all__ = [
     "Box",
     "Label",
     "NodeBox",
+    "Path",
     "Point",
     "PortBox",
     "Route",
+    "flatten",
     "line_height",
     "lines_of",
     "measure",
@@ -29,6 +31,10 @@ __all__ = [
 ]
 
 Point = tuple[float, float]
+
+Path = tuple[tuple[float, ...], ...]
+"""A line: its start, then pieces. Two numbers are the end of a straight piece; four or six add the control points of a
+quadratic or cubic Bézier curve before it."""
 
 STYLES: dict[str, tuple[float, bool]] = {
     "title": (22, True),
@@ -120,16 +126,22 @@ class PortBox(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """One wire as a line from the source's anchor to the target's, corners already rounded."""
+    """One wire as a line from the source's anchor to the target's, corners already rounded. It ends straight."""
 
     kind: LinkKind
     source: Spot
     target: Spot
-    points: tuple[Point, ...]
+    path: Path
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The line in short straight pieces."""
+        return flatten(self.path)
 
     def moved(self, dx: float, dy: float) -> Route:
         """The same wire elsewhere."""
-        return msgspec.structs.replace(self, points=tuple((x + dx, y + dy) for x, y in self.points))
+        path = tuple([tuple([n + (dy if i % 2 else dx) for i, n in enumerate(piece)]) for piece in self.path])
+        return Route(self.kind, self.source, self.target, path)
 
 
 class NodeBox(msgspec.Struct, frozen=True):
@@ -265,14 +277,18 @@ def _nested(spots: Iterable[Spot], anchors: dict[Spot, Point]) -> dict[Spot, int
     return {spot: index for index, spot in enumerate(sorted(spots, key=lambda spot: -anchors[spot][1]))}
 
 
-def rounded(points: Sequence[Point], radius: float = 7) -> tuple[Point, ...]:
+def rounded(points: Sequence[Point], radius: float = 7) -> Path:
     """A right-angled line with its corners rounded; repeated points and straight-through corners vanish."""
     corners: list[Point] = []
     for point in points:
         if corners and abs(point[0] - corners[-1][0]) + abs(point[1] - corners[-1][1]) < 1e-6:
             continue
+        if len(corners) > 1 and any(
+            abs(corners[-2][i] - corners[-1][i]) + abs(corners[-1][i] - point[i]) < 1e-6 for i in (0, 1)
+        ):
+            corners.pop()
         corners.append(point)
-    line = [corners[0]]
+    path: list[tuple[float, ...]] = [corners[0]]
     for before, corner, after in zip(corners, corners[1:], corners[2:], strict=False):
         lengths = [abs(corner[0] - p[0]) + abs(corner[1] - p[1]) for p in (before, after)]
         r = min(radius, *(length / 2 for length in lengths))
@@ -280,13 +296,28 @@ def rounded(points: Sequence[Point], radius: float = 7) -> tuple[Point, ...]:
             (corner[0] + (p[0] - corner[0]) * r / length, corner[1] + (p[1] - corner[1]) * r / length)
             for p, length in zip((before, after), lengths, strict=True)
         )
-        for step in range(5):
-            t = step / 4
-            line.append(
-                (
-                    (1 - t) ** 2 * start[0] + 2 * t * (1 - t) * corner[0] + t * t * end[0],
-                    (1 - t) ** 2 * start[1] + 2 * t * (1 - t) * corner[1] + t * t * end[1],
-                )
-            )
-    line.append(corners[-1])
-    return tuple(line)
+        path += [start, (*corner, *end)]
+    return (*path, corners[-1])
+
+
+def flatten(path: Path) -> tuple[Point, ...]:
+    """The line in straight pieces, short enough to look like a curve."""
+    x, y = path[0]
+    points = [(x, y)]
+    for piece in path[1:]:
+        if len(piece) == 4:
+            cx, cy, ex, ey = piece
+            for t in (0.25, 0.5, 0.75, 1.0):
+                u = 1 - t
+                points.append((u * u * x + 2 * t * u * cx + t * t * ex, u * u * y + 2 * t * u * cy + t * t * ey))
+        elif len(piece) == 6:
+            ax, ay, bx, by, ex, ey = piece
+            for step in range(1, 25):
+                t = step / 24
+                u = 1 - t
+                a, b, c, d = u * u * u, 3 * u * u * t, 3 * u * t * t, t * t * t
+                points.append((a * x + b * ax + c * bx + d * ex, a * y + b * ay + c * by + d * ey))
+        else:
+            points.append((piece[0], piece[1]))
+        x, y = points[-1]
+    return tuple(points)

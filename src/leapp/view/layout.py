@@ -6,14 +6,14 @@ Renderers only draw what stands here.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from .boxes import Box, Label, NodeBox, Route, line_height, lines_of, measure
+from .boxes import Box, Label, NodeBox, Point, Route, line_height, lines_of, measure
 from .order import components
 from .sheet import Sheet
-from .subject import Subject
+from .subject import LinkFacts, Spot, Subject
 
 __all__ = ["Layout", "LegendEntry", "arrange"]
 
@@ -40,55 +40,69 @@ class Layout(msgspec.Struct, frozen=True):
     legend: tuple[LegendEntry, ...]
 
 
-def arrange(subject: Subject) -> Layout:
-    """Lay out the picture of ``subject``."""
-    shapes = {
-        node.name: measure(node, [link for link in subject.links if link.source[0] == link.target[0] == node.name])
-        for node in subject.nodes
-    }
-    pairs = [(link.source[0], link.target[0]) for link in subject.links]
-    sheets = []
-    for group in components(list(shapes), pairs):
-        inside = set(group)
-        links = [link for link in subject.links if link.source[0] in inside and link.source[0] != link.target[0]]
-        sheets.append(Sheet({name: shapes[name] for name in group}, links))
-    width = _pack(sheets)
-    nodes = {node.facts.name: node for sheet in sheets for node in sheet.nodes}
-    routes = [route for sheet in sheets for route in sheet.routes]
-    routes += [loop for node in nodes.values() for loop in node.loops]
-    return _frame(subject, [nodes[node.name] for node in subject.nodes], routes, max(width, 560.0))
+def arrange(subject: Subject, aspects: Sequence[float] = (1.6,)) -> list[Layout]:
+    """Lay out the picture of ``subject`` for windows that are so many times as wide as high."""
+    own: dict[str, list[LinkFacts]] = {}
+    for link in subject.links:
+        if link.source[0] == link.target[0]:
+            own.setdefault(link.source[0], []).append(link)
+    shapes = {node.name: measure(node, own.get(node.name, ())) for node in subject.nodes}
+    groups = components(list(shapes), [(link.source[0], link.target[0]) for link in subject.links])
+    group_of = {name: number for number, group in enumerate(groups) for name in group}
+    between: list[list[LinkFacts]] = [[] for _ in groups]
+    for link in subject.links:
+        if link.source[0] != link.target[0]:
+            between[group_of[link.source[0]]].append(link)
+    layouts = []
+    for aspect in aspects:
+        sheets = [
+            Sheet({name: shapes[name] for name in group}, links, aspect) for group, links in zip(groups, between, strict=True)
+        ]
+        layouts.append(_frame(subject, shapes, sheets, aspect))
+    return layouts
 
 
-def _pack(sheets: list[Sheet]) -> float:
-    """Put the sheets in rows of one width, in order, and return that width."""
+def _pack(sheets: Sequence[Sheet], aspect: float) -> list[Point]:
+    """A place for every sheet, in order, in rows of one width."""
     area = sum((sheet.width + _SHEET_GAP) * (sheet.height + _SHEET_GAP) for sheet in sheets)
-    limit = max([math.sqrt(area * 1.9), *(sheet.width for sheet in sheets)])
-    x = y = row = right = 0.0
+    limit = max([math.sqrt(area * aspect * 1.15), *(sheet.width for sheet in sheets)])
+    x = y = row = 0.0
+    places = []
     for sheet in sheets:
         if x and x + sheet.width > limit:
             x, y, row = 0.0, y + row + _SHEET_GAP, 0.0
-        sheet.move(x, y)
-        right = max(right, x + sheet.width)
+        places.append((x, y))
         x += sheet.width + _SHEET_GAP
         row = max(row, sheet.height)
-    return right
+    return places
 
 
-def _frame(subject: Subject, nodes: Sequence[NodeBox], routes: Sequence[Route], width: float) -> Layout:
-    """Add title, legend and margins."""
+def _frame(subject: Subject, shapes: Mapping[str, NodeBox], sheets: Sequence[Sheet], aspect: float) -> Layout:
+    """Put the sheets on one page with title, legend and margins."""
+    corners = list(zip(sheets, _pack(sheets, aspect), strict=True))
+    width = max([560.0, *(x + sheet.width for sheet, (x, _) in corners)])
     title = lines_of("title", subject.title, _MARGIN, 20, width)
-    y = 24 + len(title) * line_height("title")
-    summary = lines_of("summary", subject.summary, _MARGIN, y, width)
-    y += len(summary) * line_height("summary") + 24
-    content = max((node.outer.bottom for node in nodes), default=-16.0)
-    content = max(content, *(p[1] for route in routes for p in route.points)) if routes else content
-    legend, bottom = _legend(nodes, routes, width, y + content + 32)
+    top = 24 + len(title) * line_height("title")
+    summary = lines_of("summary", subject.summary, _MARGIN, top, width)
+    top += len(summary) * line_height("summary") + 24
+    nodes: dict[str, NodeBox] = {}
+    routes: dict[tuple[Spot, Spot, str], Route] = {}
+    for sheet, (x, y) in corners:
+        for name, (left, up) in sheet.places.items():
+            nodes[name] = shapes[name].moved(_MARGIN + x + left, top + y + up)
+            routes.update({(loop.source, loop.target, loop.kind): loop for loop in nodes[name].loops})
+        for route in sheet.routes:
+            routes[route.source, route.target, route.kind] = route.moved(_MARGIN + x, top + y)
+    bottom = max((y + sheet.height for sheet, (_, y) in corners), default=-16.0)
+    ordered = tuple(routes[link.source, link.target, link.kind] for link in subject.links)
+    placed = tuple(nodes[node.name] for node in subject.nodes)
+    legend, end = _legend(placed, ordered, width, top + bottom + 32)
     return Layout(
         width=math.ceil(width + 2 * _MARGIN),
-        height=math.ceil(bottom + 20),
+        height=math.ceil(end + 20),
         title=(*title, *summary),
-        nodes=tuple(node.moved(_MARGIN, y) for node in nodes),
-        routes=tuple(route.moved(_MARGIN, y) for route in routes),
+        nodes=placed,
+        routes=ordered,
         legend=legend,
     )
 

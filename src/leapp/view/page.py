@@ -10,22 +10,23 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Node, Port, key
 
-from .picture import draw
-from .subject import describe
-from .svg import encode_svg
+from .boxes import Box, Point
+from .layout import Layout
+from .picture import Picture, draw, file_for
+from .svg import encode_mark, encode_svg, path_data
 from .text import visible
 
 if TYPE_CHECKING:
     from leapp.bundle import Sample
 
-__all__ = ["page", "write_page"]
+__all__ = ["draw_for_page", "page", "write_page"]
 
 _ASSETS = Path(__file__).with_name("assets")
 
@@ -46,10 +47,19 @@ _DARK = {
     "#15803d": "#15803d",
     "#c2410c": "#c2410c",
     "#1d4ed8": "#3b66e0",
+    "#0369a1": "#5cb8f0",
+    "#4d7c0f": "#a3cc52",
+    "#a16207": "#e0b04a",
+    "#0f766e": "#4fc9b8",
+    "#9d174d": "#f08db8",
 }
 """The colours of the picture and what they become on a dark ground."""
 
 _MAX_PASSES, _MAX_LINES, _MAX_BARS = 32, 6, 48
+_ASPECTS = (1.6, 1.0, 0.55, 2.5)
+"""How many times as wide as high a window may be; the first is that of the picture."""
+_MAX_LAID_OUT = 120
+"""A pipeline of more nodes has one layout."""
 
 
 def write_page(
@@ -61,9 +71,7 @@ def write_page(
     details: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write ``<name>.html`` into ``directory`` and return its path. See :func:`page`."""
-    if Path(name).name != name:
-        raise BundleError(f"The graph name {name!r} cannot name a file. Use a name without path separators.")
-    path = Path(directory) / f"{name}.html"
+    path = file_for(directory, name, ".html")
     path.write_text(page(contract, name, samples=samples, details=details), encoding="utf-8")
     return path
 
@@ -74,6 +82,7 @@ def page(
     *,
     samples: Mapping[str, Sequence[Sample]] | None = None,
     details: Mapping[str, Any] | None = None,
+    picture: Picture | None = None,
 ) -> str:
     """The page of a pipeline, as HTML.
 
@@ -92,6 +101,7 @@ def page(
               ``pruned`` and ``random`` (texts), ``op_count``, ``ops`` (``op``, ``file``, ``line``, ``text``; not
               necessarily all), ``constants`` (``name``, ``shape``, ``dtype``, ``bytes``, ``file``, ``line``) and
               ``escapes`` (``kind``, ``file``, ``line``, ``text``, ``value``, ``varies``)
+        picture: Its picture, if it was drawn before.
 
     Raises:
         BundleError: If the wiring names a port that no node has.
@@ -100,43 +110,104 @@ def page(
 
     details = details or {}
     told = details.get("nodes", {})
-    counts = {n: int(told[n]["parameters"]) for n in contract.nodes if told.get(n, {}).get("parameters") is not None}
-    static = details.get("static_outputs", ())
-    picture = draw(contract, name, static_outputs=static, parameter_counts=counts)
-    groups = [group for group in picture.groups if group.role != "title"]
+    picture = picture or draw_for_page(contract, name, details)
+    subject = picture.subject
+    groups = [group for group in picture.groups if group.role not in ("title", "legend")]
     svg = encode_svg(groups, picture.layout.width, picture.layout.height, name).partition("\n")[2]
-    subject = describe(contract, name, static_outputs=static, parameter_counts=counts)
     data = {
         "name": name,
         "summary": subject.summary,
-        "nodes": [_node(n, node, contract, samples or {}, told.get(n, {})) for n, node in contract.nodes.items()],
+        "nodes": [
+            _node(n, node, samples or {}, told.get(n, {})) | {"outer": _corners(box.outer)}
+            for (n, node), box in zip(contract.nodes.items(), picture.layout.nodes, strict=True)
+        ],
         "edges": [
             {"kind": link.kind, "source": key(link.source[0], link.source[2]), "target": key(link.target[0], link.target[2])}
             for link in subject.links
         ],
         "inputs": [key(n, p) for n, ports in contract.pipeline.inputs.items() for p in ports],
         "outputs": [key(n, p) for n, ports in contract.pipeline.outputs.items() for p in ports],
-        "static": sorted(static),
+        "static": sorted(details.get("static_outputs", ())),
         "configs": contract.pipeline.configs or {},
         "system": contract.system,
         "digest": details.get("digest"),
         "gaps": deployment_gaps(contract),
         "glue": list(details.get("glue", ())),
         "validation": details.get("validation", {}),
+        "unit": "sample",
+        "layouts": _layouts(picture.layouts),
     }
-    script = _asset("page.js")
+    script = _script()
     return Template(_asset("page.html")).substitute(
         title=_markup(name),
         policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=_asset("page.css") + _dark_style(),
         svg=svg,
+        legend=_legend(picture),
         data=_embedded(data),
         script=script,
     )
 
 
+def draw_for_page(contract: Contract, name: str, details: Mapping[str, Any]) -> Picture:
+    """The picture with layouts for windows of several proportions."""
+    told = details.get("nodes", {})
+    counts = {n: int(told[n]["parameters"]) for n in contract.nodes if told.get(n, {}).get("parameters") is not None}
+    aspects = _ASPECTS if len(contract.nodes) <= _MAX_LAID_OUT else _ASPECTS[:1]
+    return draw(contract, name, static_outputs=details.get("static_outputs", ()), parameter_counts=counts, aspects=aspects)
+
+
+def _layouts(layouts: Sequence[Layout]) -> list[dict[str, Any]]:
+    """How far each node stands from its place in the first layout, and the wires; equal layouts come once."""
+    found: dict[tuple[Point, ...], dict[str, Any]] = {}
+    first = layouts[0].nodes
+    for layout in layouts:
+        moves = tuple(
+            (round(n.box.x - f.box.x, 1), round(n.box.y - f.box.y, 1)) for n, f in zip(layout.nodes, first, strict=True)
+        )
+        if moves in found:
+            continue
+        boxes = [node.outer for node in layout.nodes]
+        wires = []
+        for route in layout.routes:
+            (x, y), dot = route.path[-1], route.path[1]
+            wires.append([path_data((*route.path[:-1], (x - 6, y))), *(round(v, 1) for v in (x, y, *dot[-2:]))])
+        found[moves] = {
+            "width": max((b.right for b in boxes), default=0.0) - min((b.x for b in boxes), default=0.0),
+            "height": max((b.bottom for b in boxes), default=0.0) - min((b.y for b in boxes), default=0.0),
+            "moves": moves,
+            "wires": wires,
+        }
+    return list(found.values())
+
+
+def _corners(box: Box) -> list[float]:
+    return [round(v, 1) for v in (box.x, box.y, box.width, box.height)]
+
+
+def _legend(picture: Picture) -> str:
+    """What the signs mean, as pieces that flow into the room there is."""
+    groups = [group for group in picture.groups if group.role == "legend"]
+    pieces = []
+    for entry, group in zip(picture.layout.legend, groups, strict=True):
+        box = entry.box
+        view = f"{box.x - 1:g} {box.y - 1:g} {box.width + 2:g} {box.height + 2:g}"
+        signs = "".join(encode_mark(mark) for mark in group.marks[:-1])
+        size = f'width="{box.width + 2:g}" height="{box.height + 2:g}"'
+        pieces.append(f'<span><svg {size} viewBox="{view}" aria-hidden="true">{signs}</svg>{_markup(entry.label.text)}</span>')
+    return "".join(pieces)
+
+
+@cache
 def _asset(name: str) -> str:
     return (_ASSETS / name).read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    """All scripts, in the order of their names, as one that leaves no names behind."""
+    parts = [_asset(path.name) for path in sorted(_ASSETS.glob("*.js"))]
+    return "\n".join(["'use strict';", "(() => {", *parts, "})();"])
 
 
 def _markup(text: str) -> str:
@@ -150,9 +221,9 @@ def _dark_style() -> str:
     rules = []
     for light, dark in _DARK.items():
         fill = "rect" if light == "#ffffff" else ":is(rect,polygon,text)"
-        rules.append(f'[data-theme=dark] #graph {fill}[fill="{light}"]{{fill:{dark}}}')
+        rules.append(f'[data-theme=dark] .picture {fill}[fill="{light}"]{{fill:{dark}}}')
         if light != "#ffffff":
-            rules.append(f'[data-theme=dark] #graph [stroke="{light}"]{{stroke:{dark}}}')
+            rules.append(f'[data-theme=dark] .picture [stroke="{light}"]{{stroke:{dark}}}')
     return "\n".join(rules)
 
 
@@ -175,9 +246,7 @@ def _plain(value: Any) -> Any:
     return visible(str(value))
 
 
-def _node(
-    name: str, node: Node, contract: Contract, samples: Mapping[str, Sequence[Sample]], told: Mapping[str, Any]
-) -> dict[str, Any]:
+def _node(name: str, node: Node, samples: Mapping[str, Sequence[Sample]], told: Mapping[str, Any]) -> dict[str, Any]:
     model = node.model
     passes = samples.get(name, ())
 

@@ -5,7 +5,7 @@ It reads a contract and nothing else: no model file, no engine, no tensor librar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,17 +15,23 @@ from leapp.graph.contract import Contract
 
 from .layout import Layout, arrange
 from .scene import Group, compose
-from .subject import describe
+from .subject import Subject, describe
 
-__all__ = ["Picture", "draw", "write_picture"]
+__all__ = ["Picture", "draw", "file_for"]
 
 
 class Picture(msgspec.Struct, frozen=True):
     """A finished layout, ready to be written in either format."""
 
     name: str
-    layout: Layout
+    subject: Subject
+    layouts: tuple[Layout, ...]
     groups: tuple[Group, ...]
+
+    @property
+    def layout(self) -> Layout:
+        """The layout that is drawn."""
+        return self.layouts[0]
 
     def png(self) -> bytes:
         """The picture as a PNG file."""
@@ -46,6 +52,7 @@ def draw(
     *,
     static_outputs: Collection[str] = (),
     parameter_counts: Mapping[str, int] | None = None,
+    aspects: Sequence[float] = (1.6,),
 ) -> Picture:
     """Lay out the picture of a pipeline.
 
@@ -54,6 +61,7 @@ def draw(
         name: The graph's name, shown as the title.
         static_outputs: Keys ``node/port`` of outputs that never change.
         parameter_counts: Number of parameters of each node, as far as known.
+        aspects: Lay it out for windows that are so many times as wide as high. The first layout is the one that is drawn.
 
     Returns:
         The picture. ``picture.png()`` and ``picture.svg()`` write it.
@@ -62,23 +70,12 @@ def draw(
         BundleError: If the wiring names a port that no node has.
     """
     subject = describe(contract, name, static_outputs=static_outputs, parameter_counts=parameter_counts)
-    layout = arrange(subject)
-    return Picture(name, layout, tuple(compose(layout)))
+    layouts = arrange(subject, aspects)
+    return Picture(name, subject, tuple(layouts), tuple(compose(layouts[0])))
 
 
-def write_picture(
-    contract: Contract,
-    name: str,
-    directory: str | Path,
-    *,
-    static_outputs: Collection[str] = (),
-    parameter_counts: Mapping[str, int] | None = None,
-) -> list[Path]:
-    """Write ``<name>.png`` and ``<name>.svg`` into ``directory`` and return their paths. See :func:`draw`."""
+def file_for(directory: str | Path, name: str, suffix: str) -> Path:
+    """The file of a graph in ``directory``."""
     if Path(name).name != name:
         raise BundleError(f"The graph name {name!r} cannot name a file. Use a name without path separators.")
-    picture = draw(contract, name, static_outputs=static_outputs, parameter_counts=parameter_counts)
-    png, svg = (Path(directory) / f"{name}{suffix}" for suffix in (".png", ".svg"))
-    png.write_bytes(picture.png())
-    svg.write_text(picture.svg(), encoding="utf-8")
-    return [png, svg]
+    return Path(directory) / f"{name}{suffix}"

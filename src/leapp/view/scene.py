@@ -5,12 +5,14 @@ Every sign differs from the others in shape or line as well as in colour.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
 
 import msgspec
 
-from .boxes import Box, Label, NodeBox, Point, PortBox, Route, lines_of
+from .boxes import Box, Label, NodeBox, Path, Point, PortBox, Route, lines_of
 from .layout import Layout, LegendEntry
+from .subject import Spot
 from .text import visible
 
 __all__ = ["BACKGROUND", "Group", "Line", "Mark", "Polygon", "Rect", "Text", "compose"]
@@ -39,6 +41,8 @@ _SIGN = {
     "loose": "#6b7280",
 }
 _DASH = {"feedback": (9.0, 4.0)}
+_TINTS = (_SIGN["data"], "#0369a1", "#4d7c0f", "#a16207", "#0f766e", "#9d174d")
+"""Colours of edges: those that cross get different ones, as far as they last."""
 _BORDER = "#94a3b8"
 _HEADER, _HEADER_WITHOUT_MODEL = "#dbe7f6", "#e5e7eb"
 
@@ -63,7 +67,7 @@ class Polygon(msgspec.Struct, frozen=True):
 class Line(msgspec.Struct, frozen=True):
     """An open line; ``dash`` is the length of its strokes and gaps."""
 
-    points: tuple[Point, ...]
+    path: Path
     colour: str
     width: float
     dash: tuple[float, float] | None = None
@@ -89,7 +93,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def compose(layout: Layout) -> list[Group]:
-    """Everything to draw, back to front."""
+    """Everything to draw, back to front. The order depends on the links alone, not on where they run."""
     title = tuple(Text(label, _TEXT[label.style]) for label in layout.title)
     return [
         Group("title", "", "", title),
@@ -99,39 +103,66 @@ def compose(layout: Layout) -> list[Group]:
     ]
 
 
-def _key(spot: tuple[str, str, str]) -> str:
+def _key(spot: Spot) -> str:
     return f"{spot[0]}/{spot[2]}"
 
 
-def _wires(routes: tuple[Route, ...]) -> Iterator[Group]:
+def _wires(routes: Sequence[Route]) -> Iterator[Group]:
     """Wires by source. A pale edge around each keeps crossings readable, and must not cut wires of its own source.
 
     Where an output has both, the edge of the same pass lies on top and the feedback branches off it at a dot.
     """
-    nets: dict[tuple[object, str], list[Route]] = {}
+    nets: dict[tuple[Spot, str], list[Route]] = {}
     for route in sorted(routes, key=lambda route: ("feedback", "state", "data").index(route.kind)):
         nets.setdefault((route.source, route.kind), []).append(route)
-    for net in nets.values():
-        yield Group("halo", "", "", tuple(Line(route.points, BACKGROUND, 5.5) for route in net))
+    tints = _tints({source: net for (source, kind), net in nets.items() if kind == "data"})
+    for (source, kind), net in nets.items():
+        yield Group("halo", "", "", tuple(Line(route.path, BACKGROUND, 5.5) for route in net))
         for route in net:
-            source, target = _key(route.source), _key(route.target)
-            name, marks = f"{source} → {target}", _wire(route.kind, route.points)
-            yield Group(route.kind, name, f"{route.kind}: {name}", marks)
-    edges = {source for source, kind in nets if kind == "data"}
-    dots = {(r.points[1], r.kind) for r in routes if r.kind != "data" and r.source in edges}
-    yield Group("branches", "", "", tuple(_dot(point, 3.5, _SIGN[kind]) for point, kind in sorted(dots)))
+            name = f"{_key(source)} → {_key(route.target)}"
+            yield Group(kind, name, f"{kind}: {name}", _wire(kind, route.path, tints.get(source) if kind == "data" else None))
+    for (source, kind), net in nets.items():
+        if kind != "data" and (source, "data") in nets:
+            name = f"{_key(source)} → {_key(net[0].target)}"
+            yield Group("branch", name, "", (_dot(_at(net[0].path[1]), 3.5, _SIGN[kind]),))
+
+
+def _tints(nets: Mapping[Spot, Sequence[Route]]) -> dict[Spot, str]:
+    """A colour for the edges of every output. Outputs whose edges cross between two layers get different ones."""
+    gaps: dict[tuple[float, float], dict[tuple[Spot, float, float], None]] = {}
+    for source, net in nets.items():
+        for route in net:
+            for before, piece in pairwise(route.path):
+                (x0, y0), (x1, y1) = _at(before), _at(piece)
+                if x1 > x0:
+                    gaps.setdefault((x0, x1), {})[source, y0, y1] = None
+    crossed: dict[Spot, set[Spot]] = {}
+    for pieces in gaps.values():
+        for (a, a0, a1), (b, b0, b1) in combinations(pieces, 2):
+            if a != b and (a0 - b0) * (a1 - b1) < 0:
+                crossed.setdefault(a, set()).add(b)
+                crossed.setdefault(b, set()).add(a)
+    tints: dict[Spot, str] = {}
+    for source in nets:
+        taken = [tints[other] for other in crossed.get(source, ()) if other in tints]
+        tints[source] = min(_TINTS, key=taken.count)
+    return tints
+
+
+def _at(piece: Sequence[float]) -> Point:
+    """Where a piece of a path ends."""
+    return piece[-2], piece[-1]
 
 
 def _dot(at: Point, radius: float, fill: str) -> Rect:
     return Rect(Box(at[0] - radius, at[1] - radius, 2 * radius, 2 * radius), radius, fill)
 
 
-def _wire(kind: str, points: tuple[Point, ...]) -> tuple[Mark, ...]:
-    colour = _SIGN[kind]
-    x, y = points[-1]
-    shaft = (*points[:-1], (x - 6, y))
+def _wire(kind: str, path: Path, tint: str | None = None) -> tuple[Mark, ...]:
+    colour = tint or _SIGN[kind]
+    x, y = _at(path[-1])
     head = ((x - 10, y - 5), (x, y), (x - 10, y + 5))
-    return Line(shaft, colour, 1.8, _DASH.get(kind)), Polygon(head, colour)
+    return Line((*path[:-1], (x - 6, y)), colour, 1.8, _DASH.get(kind)), Polygon(head, colour)
 
 
 def _node(node: NodeBox) -> Iterator[Group]:

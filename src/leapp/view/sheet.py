@@ -1,6 +1,6 @@
 """The layout of connected nodes: layers from left to right, and the wires between them.
 
-Layers stand side by side in a band; a sheet too wide to be read is folded into several bands. A wire inside a band runs
+Layers stand side by side in a band; a sheet too wide for its window is folded into several bands. A wire inside a band runs
 through the gaps between layers and bends around the boxes on its way. Feedback, and a wire from band to band, takes a
 detour: it leaves through a track beside its layer into a lane above or below the band. Lane group ``i`` lies above band
 ``i``, the last one below the last band. It knows measured boxes and links, nothing of drawing.
@@ -16,18 +16,22 @@ import msgspec
 
 from .boxes import TRACK, NodeBox, Point, Route, rounded
 from .order import Segment, assign_heights, cut_cycles, layer_nodes, reduce_crossings
-from .subject import LinkFacts, Spot
+from .subject import LinkFacts, LinkKind, Spot
 
 __all__ = ["Sheet"]
 
 _CURVE_MIN, _CURVE_MAX = 56.0, 240.0
 _BAND_GAP = 44.0
-# A sheet wider than this, and flatter than that, is folded.
-_FOLD_WIDTH, _FOLD_ASPECT = 3200.0, 2.4
+# Another fold must make everything at least this much larger: wires between bands are longer ones.
+_FOLD_GAIN = 1.15
+# A window this high shows things at their natural size, and larger ones do not help.
+_SMALL = 520.0
 
 _Bend = tuple[Spot, int]
 """Where the wires of an output pass through a layer."""
 _Item = str | _Bend
+_Net = tuple[Spot, LinkKind]
+"""The wires of one kind at one port. They share tracks and lanes; an edge and a feedback of one output do not."""
 
 
 class _Column(msgspec.Struct):
@@ -39,8 +43,8 @@ class _Column(msgspec.Struct):
     width: float
     indent: float
     x: float = 0.0
-    entries: list[tuple[Spot, int]] = []
-    exits: list[tuple[Spot, int]] = []
+    entries: list[tuple[_Net, int]] = []
+    exits: list[tuple[_Net, int]] = []
 
     @property
     def inner(self) -> float:
@@ -52,11 +56,11 @@ class _Column(msgspec.Struct):
         """Where the curves to the right start."""
         return self.x + self.width + _tracks(self.exits)
 
-    def entry(self, spot: Spot, lane: int) -> float:
-        return self.x - (self.entries.index((spot, lane)) + 2) * TRACK
+    def entry(self, net: _Net, lane: int) -> float:
+        return self.x - (self.entries.index((net, lane)) + 2) * TRACK
 
-    def exit(self, spot: Spot, lane: int) -> float:
-        return self.x + self.width + (self.exits.index((spot, lane)) + 1) * TRACK
+    def exit(self, net: _Net, lane: int) -> float:
+        return self.x + self.width + (self.exits.index((net, lane)) + 1) * TRACK
 
 
 class _Detour(msgspec.Struct, frozen=True):
@@ -66,14 +70,24 @@ class _Detour(msgspec.Struct, frozen=True):
     out: int
     back: int
 
+    @property
+    def leaving(self) -> _Net:
+        """The wires it leaves with."""
+        return self.link.source, self.link.kind
+
+    @property
+    def arriving(self) -> _Net:
+        """The wires it arrives with."""
+        return self.link.target, self.link.kind
+
 
 class Sheet:
-    """Connected nodes with the wires between them, laid out from the origin."""
+    """Connected nodes with the wires between them, laid out from the origin for a window ``aspect`` times as wide as high."""
 
-    def __init__(self, shapes: Mapping[str, NodeBox], links: Sequence[LinkFacts]) -> None:
+    def __init__(self, shapes: Mapping[str, NodeBox], links: Sequence[LinkFacts], aspect: float) -> None:
         self._shapes = shapes
         self._anchors = {port.facts.spot: port.anchor for node in shapes.values() for port in node.ports}
-        self._layer, self._bands = _fold(shapes, links)
+        self._layer, self._bands = _fold(shapes, links, aspect)
         self._band = {layer: index for index, band in enumerate(self._bands) for layer in band}
         self._top: dict[_Item, float] = {}
         self._columns: dict[int, _Column] = {}
@@ -83,15 +97,11 @@ class Sheet:
         self._assign_tracks(detours)
         self._margin = self._margin_tracks(detours)
         self.width = self._place_columns(direct)
-        self._lanes: dict[tuple[int, Spot], float] = {}
+        self._lanes: dict[tuple[int, _Net], float] = {}
         self.height = self._place_bands(detours, heights)
-        self.nodes = [shape.moved(self._left(name), self._top[name]) for name, shape in shapes.items()]
+        self.places: dict[str, Point] = {name: (self._left(name), self._top[name]) for name in shapes}
+        """Where the outer box of each node stands."""
         self.routes = [self._direct_route(link) for link in direct] + [self._detour_route(d) for d in detours]
-
-    def move(self, dx: float, dy: float) -> None:
-        """Shift the finished sheet."""
-        self.nodes = [node.moved(dx, dy) for node in self.nodes]
-        self.routes = [route.moved(dx, dy) for route in self.routes]
 
     def _is_direct(self, link: LinkFacts) -> bool:
         start, end = self._layer[link.source[0]], self._layer[link.target[0]]
@@ -147,24 +157,25 @@ class Sheet:
 
     def _assign_tracks(self, detours: Sequence[_Detour]) -> None:
         """A track beside its layer for every end of a detour; the wire with the shortest way to its lane innermost."""
-        way: dict[tuple[Spot, int], float] = {}
+        way: dict[tuple[_Net, int], float] = {}
         for detour in detours:
-            for spot, lane, side in ((detour.link.source, detour.out, "exits"), (detour.link.target, detour.back, "")):
+            for net, lane, leaves in ((detour.leaving, detour.out, True), (detour.arriving, detour.back, False)):
+                spot = net[0]
                 layer = self._layer[spot[0]]
                 y = self._top[spot[0]] + self._anchors[spot][1]
-                way[spot, lane] = y if lane == self._band[layer] else -y
+                way[net, lane] = y if lane == self._band[layer] else -y
                 column = self._columns[layer]
-                tracks = column.exits if side else column.entries
-                if (spot, lane) not in tracks:
-                    tracks.append((spot, lane))
+                tracks = column.exits if leaves else column.entries
+                if (net, lane) not in tracks:
+                    tracks.append((net, lane))
         for column in self._columns.values():
             for tracks in (column.exits, column.entries):
                 tracks.sort(key=lambda track: way[track])
 
-    def _margin_tracks(self, detours: Sequence[_Detour]) -> dict[Spot, float]:
+    def _margin_tracks(self, detours: Sequence[_Detour]) -> dict[_Net, float]:
         """A track left of all layers for every output whose wires pass by a whole band."""
-        spots = dict.fromkeys(detour.link.source for detour in detours if detour.out != detour.back)
-        return {spot: index * TRACK + 2 for index, spot in enumerate(spots)}
+        nets = dict.fromkeys(detour.leaving for detour in detours if detour.out != detour.back)
+        return {net: index * TRACK + 2 for index, net in enumerate(nets)}
 
     def _place_columns(self, direct: Sequence[LinkFacts]) -> float:
         """Place the layers, with gaps wide enough for the curves between them, and return the sheet's width."""
@@ -188,23 +199,23 @@ class Sheet:
 
     def _place_bands(self, detours: Sequence[_Detour], heights: Sequence[float]) -> float:
         """Share out the lanes, move every band to its place below them, and return the sheet's height."""
-        spans: list[dict[Spot, list[float]]] = [{} for _ in range(len(self._bands) + 1)]
+        spans: list[dict[_Net, list[float]]] = [{} for _ in range(len(self._bands) + 1)]
         for detour in detours:
-            source = detour.link.source
+            net = detour.leaving
             ends = [self._exit(detour), self._entry(detour)]
             if detour.out == detour.back:
-                spans[detour.out].setdefault(source, []).extend(ends)
+                spans[detour.out].setdefault(net, []).extend(ends)
             else:
-                spans[detour.out].setdefault(source, []).extend([ends[0], self._margin[source]])
-                spans[detour.back].setdefault(source, []).extend([ends[1], self._margin[source]])
+                spans[detour.out].setdefault(net, []).extend([ends[0], self._margin[net]])
+                spans[detour.back].setdefault(net, []).extend([ends[1], self._margin[net]])
         y = 0.0
         for group, span in enumerate(spans):
-            lanes = _share_lanes({spot: (min(xs), max(xs)) for spot, xs in span.items()})
+            lanes = _share_lanes({net: (min(xs), max(xs)) for net, xs in span.items()})
             count = max(lanes.values(), default=-1) + 1
             inside = 0 < group < len(self._bands)
             y += _BAND_GAP / 2 if inside else 0.0
             first = y + (TRACK if group else 0.0)
-            self._lanes.update({(group, spot): first + lane * TRACK for spot, lane in lanes.items()})
+            self._lanes.update({(group, net): first + lane * TRACK for net, lane in lanes.items()})
             y += count * TRACK + TRACK * bool(count) + (_BAND_GAP / 2 if inside else 0.0)
             if group < len(self._bands):
                 for item in self._top:
@@ -225,27 +236,25 @@ class Sheet:
         return self._left(spot[0]) + x, self._top[spot[0]] + y
 
     def _exit(self, detour: _Detour) -> float:
-        spot = detour.link.source
-        return self._columns[self._layer[spot[0]]].exit(spot, detour.out)
+        return self._columns[self._layer[detour.link.source[0]]].exit(detour.leaving, detour.out)
 
     def _entry(self, detour: _Detour) -> float:
-        spot = detour.link.target
-        return self._columns[self._layer[spot[0]]].entry(spot, detour.back)
+        return self._columns[self._layer[detour.link.target[0]]].entry(detour.arriving, detour.back)
 
     def _direct_route(self, link: LinkFacts) -> Route:
-        points = [self._point(link.source)]
+        path: list[tuple[float, ...]] = [self._point(link.source)]
         for layer, s in self._steps(link):
             start = (self._columns[layer].outer, self._top[s.left] + s.left_offset)
-            end = (self._columns[layer + 1].inner, self._top[s.right] + s.right_offset)
-            points += _curve(start, end)
-        return Route(link.kind, link.source, link.target, (*points, self._point(link.target)))
+            path.append(start)
+            path.append(_curve(start, (self._columns[layer + 1].inner, self._top[s.right] + s.right_offset)))
+        return Route(link.kind, link.source, link.target, (*path, self._point(link.target)))
 
     def _detour_route(self, detour: _Detour) -> Route:
         link = detour.link
         start, end = self._point(link.source), self._point(link.target)
         x_out, x_back = self._exit(detour), self._entry(detour)
-        y_out, y_back = (self._lanes[group, link.source] for group in (detour.out, detour.back))
-        x_turn = x_back if detour.out == detour.back else self._margin[link.source]
+        y_out, y_back = (self._lanes[group, detour.leaving] for group in (detour.out, detour.back))
+        x_turn = x_back if detour.out == detour.back else self._margin[detour.leaving]
         corners = [start, (x_out, start[1]), (x_out, y_out), (x_turn, y_out), (x_turn, y_back)]
         corners += [(x_back, y_back), (x_back, end[1]), end]
         return Route(link.kind, link.source, link.target, rounded(corners))
@@ -256,27 +265,18 @@ def _tracks(wires: Sequence[object]) -> float:
     return (len(wires) + 2) * TRACK if wires else TRACK
 
 
-def _curve(start: Point, end: Point) -> list[Point]:
+def _curve(start: Point, end: Point) -> tuple[float, ...]:
     """An S from ``start`` to ``end``, level at both ends."""
-    (x0, y0), (x1, y1) = start, end
-    if abs(y0 - y1) < 0.01:
-        return [start, end]
-    steps = 24
-    return [
-        (
-            x0 + (x1 - x0) * (1.5 * t * (1 - t) + t**3),
-            y0 + (y1 - y0) * (3 * t * t - 2 * t**3),
-        )
-        for t in (step / steps for step in range(steps + 1))
-    ]
+    middle = (start[0] + end[0]) / 2
+    return end if abs(start[1] - end[1]) < 0.01 else (middle, start[1], middle, end[1], *end)
 
 
-def _share_lanes(spans: Mapping[Spot, tuple[float, float]]) -> dict[Spot, int]:
+def _share_lanes(spans: Mapping[_Net, tuple[float, float]]) -> dict[_Net, int]:
     """A lane for every span, short ones nearest, so that no two overlap in one lane."""
     taken: list[list[tuple[float, float]]] = []
-    lanes: dict[Spot, int] = {}
-    for spot in sorted(spans, key=lambda spot: spans[spot][1] - spans[spot][0]):
-        left, right = spans[spot]
+    lanes: dict[_Net, int] = {}
+    for net in sorted(spans, key=lambda net: spans[net][1] - spans[net][0]):
+        left, right = spans[net]
         lane = next(
             (i for i, others in enumerate(taken) if all(right + TRACK < a or b + TRACK < left for a, b in others)),
             len(taken),
@@ -284,11 +284,11 @@ def _share_lanes(spans: Mapping[Spot, tuple[float, float]]) -> dict[Spot, int]:
         if lane == len(taken):
             taken.append([])
         taken[lane].append((left, right))
-        lanes[spot] = lane
+        lanes[net] = lane
     return lanes
 
 
-def _fold(shapes: Mapping[str, NodeBox], links: Sequence[LinkFacts]) -> tuple[dict[str, int], list[range]]:
+def _fold(shapes: Mapping[str, NodeBox], links: Sequence[LinkFacts], aspect: float) -> tuple[dict[str, int], list[range]]:
     """The layer of every node, and the layers of every band.
 
     Feedback counts backwards: its target stands left of its source, as it ran before it.
@@ -297,21 +297,25 @@ def _fold(shapes: Mapping[str, NodeBox], links: Sequence[LinkFacts]) -> tuple[di
     acyclic = cut_cycles(list(shapes), pairs)
     heights = {name: shape.outer.height + 32 for name, shape in shapes.items()}
     widths = {name: shape.outer.width + _CURVE_MIN + 2 * TRACK for name, shape in shapes.items()}
-    # No layer grows far beyond the side of the square that would hold all boxes.
-    side = math.sqrt(sum(heights[name] * widths[name] for name in shapes))
-    layer = layer_nodes(list(shapes), acyclic, heights, max(1200.0, 1.2 * side))
+    # No layer grows far beyond the height of the window that would hold all boxes.
+    high_enough = math.sqrt(sum(heights[name] * widths[name] for name in shapes) / aspect)
+    layer = layer_nodes(list(shapes), acyclic, heights, max(1000.0, 1.5 * high_enough))
     count = max(layer.values()) + 1
     wide, high = [0.0] * count, [0.0] * count
     for name, at in layer.items():
         wide[at] = max(wide[at], widths[name])
         high[at] += heights[name]
+    best, least = [range(count)], math.inf
     for number in range(1, count + 1):
         bands = _split(wide, number)
         width = max(sum(wide[at] for at in band) for band in bands)
         height = sum(max(high[at] for at in band) + 2 * _BAND_GAP for band in bands)
-        if width <= _FOLD_WIDTH or width <= _FOLD_ASPECT * height:
+        need = max(width / aspect, height, _SMALL)
+        if need * _FOLD_GAIN < least:
+            best, least = bands, need
+        if width <= aspect * height:
             break
-    return layer, bands
+    return layer, best
 
 
 def _split(widths: Sequence[float], number: int) -> list[range]:

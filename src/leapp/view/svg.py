@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from .boxes import STYLES, Point
+from .boxes import STYLES, Path, Point
 from .scene import BACKGROUND, Group, Line, Mark, Polygon, Rect
 from .text import drawable, visible
 
-__all__ = ["encode_svg"]
+__all__ = ["encode_mark", "encode_svg", "path_data"]
 
 
 def encode_svg(groups: Sequence[Group], width: float, height: float, name: str) -> str:
@@ -25,7 +25,7 @@ def encode_svg(groups: Sequence[Group], width: float, height: float, name: str) 
     for group in groups:
         key = f' data-key="{_safe(group.key)}"' if group.key else ""
         title = f"<title>{_safe(group.title)}</title>" if group.title else ""
-        lines.append(f'<g class="{group.role}"{key}>{title}{"".join(map(_mark, group.marks))}</g>')
+        lines.append(f'<g class="{group.role}"{key}>{title}{"".join(map(encode_mark, group.marks))}</g>')
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -37,11 +37,23 @@ def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
+def path_data(path: Path) -> str:
+    """The line as the ``d`` of an SVG path."""
+    start, *pieces = path
+    letters = {2: "L", 4: "Q", 6: "C"}
+    return "".join([f"M{_numbers(start)}", *(f"{letters[len(piece)]}{_numbers(piece)}" for piece in pieces)])
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return " ".join([f"{value:.1f}".removesuffix(".0") for value in values])
+
+
 def _points(points: Iterable[Point]) -> str:
     return " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
 
 
-def _mark(mark: Mark) -> str:
+def encode_mark(mark: Mark) -> str:
+    """One mark as an SVG element."""
     if isinstance(mark, Rect):
         box = mark.box
         place = f'x="{_number(box.x)}" y="{_number(box.y)}" width="{_number(box.width)}" height="{_number(box.height)}"'
@@ -53,7 +65,7 @@ def _mark(mark: Mark) -> str:
     if isinstance(mark, Line):
         dash = f' stroke-dasharray="{_number(mark.dash[0])} {_number(mark.dash[1])}"' if mark.dash else ""
         stroke = f'stroke="{mark.colour}" stroke-width="{_number(mark.width)}"{dash} stroke-linejoin="round"'
-        return f'<polyline points="{_points(mark.points)}" fill="none" {stroke}/>'
+        return f'<path d="{path_data(mark.path)}" fill="none" {stroke}/>'
     label = mark.label
     size, bold = STYLES[label.style]
     weight = ' font-weight="bold"' if bold else ""
