@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-scale lint soak docs clean
+.PHONY: demo test test-scale test-clients lint soak docs clean
 
 # The servers that tests/scale starts. Each has packages that do not agree with the others, hence a venv of its own, made
 # from tests/scale/<name>/requirements.txt.
@@ -42,6 +42,11 @@ $(SCALE:%=test-%): test-%: .venv-%/.ready
 	.venv-$*/bin/pip install --quiet --disable-pip-version-check -r tests/scale/$*/requirements.txt -e ".[export]"
 	touch $@
 
+# Isaac Lab, Jupyter and JAX, in the versions that their users have.
+test-clients:
+	sh scripts/clients.sh
+	.venv-clients/bin/python -m pytest tests/clients
+
 soak: $(READY)
 	@sh scripts/chromium.sh
 	LEAPP_SOAK=1 $(BIN)/pytest -n 2 --dist worksteal
@@ -53,4 +58,4 @@ docs: $(READY)
 	@echo "site/index.html"
 
 clean:
-	rm -rf $(VENV) $(SCALE:%=.venv-%) build dist site
+	rm -rf $(VENV) $(SCALE:%=.venv-%) .venv-clients build dist site

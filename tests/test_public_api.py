@@ -6,6 +6,7 @@ import importlib
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,25 @@ def test_annotations() -> None:
     assert public == ANNOTATIONS
     with pytest.raises(AttributeError, match="block"):
         leapp.annotate.block  # noqa: B018
+
+
+def test_annotations_can_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of programs that use leapp do so, Isaac Lab's among them."""
+    with monkeypatch.context() as patch:
+        patch.setattr(leapp.annotate, "input_tensors", lambda node, tensors: (node, *tensors))
+        assert leapp.annotate.input_tensors("policy", {"obs": 1}) == ("policy", "obs")
+    assert leapp.annotate.input_tensors("policy", {"obs": 1}) == 1
+
+
+def test_the_manager_tells_whether_a_session_is_open(tmp_path: Path) -> None:
+    open_now = leapp.ExportManager.is_interpret_graph_enabled
+    assert open_now() is False
+    leapp.start("graph", save_path=tmp_path)
+    try:
+        assert open_now() is True
+    finally:
+        leapp.stop()
+    assert open_now() is False
 
 
 @pytest.mark.parametrize("path", OLDER_PATHS)

@@ -29,8 +29,6 @@ class Annotate:
         >>> action = annotate.output_tensors("policy", {"action": torch.tanh(obs)}, export_with="onnx")
     """
 
-    __slots__ = ("_session",)
-
     def __init__(self) -> None:
         self._session: Session | None = None
 

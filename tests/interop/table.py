@@ -27,7 +27,25 @@ TABLE = REPOSITORY / "docs" / "interop.md"
 PEER = REPOSITORY / ".venv-peer"
 REQUIREMENTS = ("torch==2.13.0", "leapp==0.7.2")
 ROWS = {name: (chosen, backend) for name, chosen, backend in graphs.rows()}
-HEAD = """# Bundles of leapp 0.7.2
+HEAD = """# Isaac Lab, and bundles of leapp 0.7.2
+
+## Isaac Lab 3.0.0
+
+`make test-clients` runs the tests that Isaac Lab 3.0.0 has of its leapp export, from its own wheel, with this leapp,
+Python 3.12 and torch 2.11, without a simulator:
+
+| file of `isaaclab_rl/test/export` | passed |
+|---|---|
+| `test_leapp_proxy.py`, `test_leapp_selectors.py` | 16 of 16 |
+| `test_leapp_recurrent_state.py`, `test_sb3_leapp_export.py` | 13 of 13, with RSL-RL, RL-Games, skrl and Stable-Baselines3 |
+| `test_leapp_export_flow.py` | cannot run: 0 of 18 |
+
+The 18 tests of `test_leapp_export_flow.py` start a simulation. All of them put their tensors on `cuda:0`, which the tests
+cannot change, and load robots and ground planes from NVIDIA's asset server; ten also download a trained checkpoint, and three
+ask for Isaac Sim or PhysX. With the device changed to the CPU by hand, `Isaac-Cartpole` on Newton's MuJoCo Warp solver gets as
+far as loading its ground plane, and stops where the asset server cannot be reached. None of them reached a call of leapp.
+
+## Bundles of leapp 0.7.2
 
 Bundles travel both ways: what this leapp exports runs in the `InferenceManager` of leapp 0.7.2, and what 0.7.2 exported runs
 here, in `InferenceManager` and, where every node is ONNX, in `leapp.runtime`. Each row below is one program, exported by both

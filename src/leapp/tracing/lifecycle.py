@@ -46,6 +46,11 @@ class ExportManager:
             cls._instance._reset()
         return cls._instance
 
+    @classmethod
+    def is_interpret_graph_enabled(cls) -> bool:
+        """Whether a session is open and its nodes are traced."""
+        return cls.interpreting
+
     def _reset(self) -> None:
         self.session: Session | None = None
         self.settings: Settings | None = None
