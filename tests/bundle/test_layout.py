@@ -258,7 +258,6 @@ def test_accepted_variants_mean_the_same(name, suffix, tmp_path):
 
 REFUSED = {
     "other major": (replaced("'1.3'", "'2.0'"), "2.0 is not supported"),
-    "no version": (replaced("  leapp config version: '1.3'\n", ""), "leapp config version"),
     "no models": (replaced("models:", "model:"), "'models' is missing"),
     "no system": (TEXTS["chain"], "'system information' is missing"),
     "no parameters": (replaced("    parameters:", "    params:"), "models.pre: 'parameters' is missing"),
@@ -312,6 +311,16 @@ def test_refused_with_the_place(name, tmp_path):
     with pytest.raises(BundleError) as caught:
         load_contract(path)
     assert message in str(caught.value) and "g.yaml" in str(caught.value)
+
+
+def test_a_description_without_a_version_is_read_as_the_oldest(tmp_path):
+    path = tmp_path / "g.yaml"
+    path.write_text(replaced("'1.3'", "'1.0'"))
+    oldest = load_contract(path)
+    path.write_text(replaced("  leapp config version: '1.3'\n", ""))
+    with pytest.warns(UserWarning, match=r"g\.yaml: 'leapp config version' is missing .* version 1\.0"):
+        found = load_contract(path)
+    assert (found.nodes, found.pipeline) == (oldest.nodes, oldest.pipeline)
 
 
 def test_the_line_is_named(tmp_path):

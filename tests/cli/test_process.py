@@ -116,7 +116,7 @@ def test_colour_only_on_terminals(policy: Policy) -> None:
 def test_the_module_and_its_help() -> None:
     done = run("--help")
     assert done.returncode == 0
-    commands = "inspect verify run bench replay view diff fuse deploy check schema doctor"
+    commands = "inspect verify run bench replay view diff seal fuse deploy check schema doctor"
     for command in commands.split():
         assert command in done.stdout
         assert run(command, "--help").stdout.count("--json") >= 1

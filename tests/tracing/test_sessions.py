@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -17,7 +19,8 @@ from torch import nn
 
 import leapp
 from leapp import GraphConfigs, InferenceManager, TensorSemantics, annotate
-from leapp.errors import BundleFileError, SessionError, TraceError, ValidationError
+from leapp.errors import BundleError, BundleFileError, SessionError, TraceError, ValidationError
+from leapp.runtime import Pipeline
 
 A = annotate
 Tensor = torch.Tensor
@@ -450,21 +453,88 @@ def test_a_model_of_ones_own(suffix: str, backend: str, copy: bool, tmp_path: Pa
         torch.testing.assert_close(InferenceManager(tmp_path / "g")({"own/x": x})["own/y"], want)
 
 
-def test_a_missing_model_and_a_name_taken(tmp_path: Path) -> None:
-    """Both are refused by name."""
+def test_a_missing_model_is_refused_by_name(tmp_path: Path) -> None:
     trace(tmp_path, own_model(tmp_path / "nowhere.onnx", False))
     with pytest.raises(BundleFileError, match=r"'own'.*nowhere\.onnx"):
         build()
-    (tmp_path / "n.pt").write_bytes(b"mine")
-    other = own_model(tmp_path / "n.pt", True)
+
+
+def linear_onnx(path: Path, factor: float, external: bool = False) -> None:
+    """``y = factor * x``, with the factor in the file beside it if ``external``."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    path.parent.mkdir(exist_ok=True)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy"]
+    weight = numpy_helper.from_array(np.full(3, factor, np.float32), "k")
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "k"], ["y"])], "g", ends[:1], ends[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    model.ir_version = 9
+    onnx.save_model(
+        model, str(path), save_as_external_data=external, location=f"{path.name}.data" if external else None, size_threshold=0
+    )
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("exported_first", [False, True])
+def test_brought_models_with_one_file_name_are_kept_apart(external: bool, exported_first: bool, tmp_path: Path) -> None:
+    """From two folders, and with the name that the file of an exported node has, whichever comes first."""
+    linear_onnx(tmp_path / "a" / "n.onnx", 2.0, external)
+    linear_onnx(tmp_path / "b" / "N.onnx", 3.0, external)
+    brought = [own_model(tmp_path / "a" / "n.onnx", True, "first"), own_model(tmp_path / "b" / "N.onnx", True, "second")]
+
+    def exported(x: Tensor) -> None:
+        x = A.input_tensors("n", {"x": x})
+        A.output_tensors("n", {"y": torch.sin(x)}, export_with="onnx")
 
     def step(x: Tensor) -> None:
-        simple()(x)
-        other(x)
+        for part in [exported, *brought] if exported_first else [*brought, exported]:
+            part(x)
 
     trace(tmp_path, step)
-    with pytest.raises(ValueError, match=r"'own'.*'n\.pt'"):
-        build()
+    build()
+    shutil.rmtree(tmp_path / "a")
+    shutil.rmtree(tmp_path / "b")
+    shutil.copytree(tmp_path / "g", tmp_path / "elsewhere" / "g")
+    for place in (tmp_path / "g", tmp_path / "elsewhere" / "g"):
+        x = torch.randn(3)
+        found = InferenceManager(place)({f"{name}/x": x for name in ("n", "first", "second")})
+        torch.testing.assert_close(found["n/y"], torch.sin(x))
+        torch.testing.assert_close(found["first/y"], 2.0 * x)
+        torch.testing.assert_close(found["second/y"], 3.0 * x)
+    trace(tmp_path, simple())
+    build()
+    left = {path.name for path in (tmp_path / "g").iterdir()}
+    assert not left & {"first", "second", "n.onnx"}, "files of the earlier export stay behind"
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_model_that_stays_where_it_is_runs_until_it_changes(external: bool, tmp_path: Path) -> None:
+    path = tmp_path / "models" / "m.onnx"
+    linear_onnx(path, 2.0, external)
+    trace(tmp_path, own_model(path, False))
+    build()
+    x = torch.randn(3)
+    torch.testing.assert_close(InferenceManager(tmp_path / "g")({"own/x": x})["own/y"], 2.0 * x)
+    np.testing.assert_allclose(Pipeline(tmp_path / "g")({"own/x": x.numpy()})["own/y"], 2.0 * x.numpy())
+    linear_onnx(path, 5.0, external)
+    with pytest.raises(BundleError, match="checksum"):
+        Pipeline(tmp_path / "g")
+
+
+def test_an_axis_without_names_is_an_empty_list(tmp_path: Path) -> None:
+    """The C++ reader of Isaac ROS Deploy takes a list of text for each axis, and nothing else."""
+
+    def step(x: Tensor) -> None:
+        joints = TensorSemantics("x", x.reshape(1, 3), element_names=[None, ["a", "b", "c"]])
+        x = A.input_tensors("n", joints)
+        A.output_tensors("n", TensorSemantics("y", x * 2.0, element_names=[None, ["a", "b", "c"]]), export_with="onnx")
+
+    trace(tmp_path, step)
+    build()
+    ports = contract(tmp_path)["models"]["n"]
+    assert [port["element_names"] for port in (*ports["inputs"], *ports["outputs"])] == [[[], ["a", "b", "c"]]] * 2
+    assert Pipeline(tmp_path / "g").bind(inputs={"n/x": ["c", "a", "b"]})
 
 
 def test_nodes_that_were_never_finished_are_named(tmp_path: Path) -> None:

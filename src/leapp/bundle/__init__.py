@@ -19,6 +19,7 @@ from leapp.bundle.reading import (
     read_samples,
 )
 from leapp.bundle.schema import schema
+from leapp.bundle.sealing import seal_again
 from leapp.bundle.staging import Staging
 from leapp.bundle.system import system_information
 from leapp.bundle.writing import describe_model, write_initial_values, write_samples
@@ -43,6 +44,7 @@ __all__ = [
     "read_model",
     "read_samples",
     "schema",
+    "seal_again",
     "system_information",
     "write_initial_values",
     "write_samples",

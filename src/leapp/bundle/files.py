@@ -1,24 +1,30 @@
 """Files that a bundle names: where they may be, and whether their bytes are the ones that were written.
 
-Nothing here interprets a model. A file is opened once, checked to be a regular file inside the bundle, read, hashed,
-and only then handed on.
+Nothing here interprets a model. A file is opened once, checked to be a regular file, read, hashed, and only then handed
+on. A file whose sha256 is known may lie anywhere, as links of caches and models that stay where they are do; any other
+file lies inside the bundle.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import os
 import re
 import stat
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from leapp.errors import BundleError, BundleFileError
 
-__all__ = ["check_collisions", "hash_file", "locate", "read_regular", "read_verified"]
+__all__ = ["check_collisions", "hash_file", "locate", "open_regular", "read_regular", "read_verified", "sha256_of"]
 
 _CHUNK = 1 << 20
+_MADE_UP = ("/proc/", "/sys/", "/dev/")
+_MAX_LINKS = 40
 _UNPORTABLE = re.compile(r"[\x00-\x1f\x7f\\]|^[A-Za-z]:")
 
 
@@ -32,14 +38,15 @@ def hash_file(path: Path) -> tuple[str, str]:
     return md5.hexdigest(), sha256.hexdigest()
 
 
-def locate(directory: Path, name: str, what: str, *, allow_outside: bool = False) -> Path:
-    """The file that ``name`` means, seen from the bundle's directory.
+def locate(directory: Path, name: str, what: str, *, anywhere: bool = False) -> Path:
+    """The file that ``name`` means, seen from the bundle's directory. Links are followed.
 
     Args:
         directory: The bundle's directory.
         name: The path as the bundle spells it.
         what: What the file is, for messages: ``"model of node 'policy'"``.
-        allow_outside: Whether the file may lie outside the directory, as a bring-your-own model does.
+        anywhere: Whether the file may lie outside the directory. A file whose sha256 is known may: whoever made the bundle
+            knew every byte of it, so nothing of this machine gets into the bundle that way.
 
     Raises:
         BundleError: If the path leaves the directory or could mean another file on another system.
@@ -48,25 +55,35 @@ def locate(directory: Path, name: str, what: str, *, allow_outside: bool = False
     if not name or _UNPORTABLE.search(name):
         raise BundleError(f"{what}: {name!r} is not a usable path.")
     root = Path(os.path.realpath(directory))
-    if not allow_outside and (os.path.isabs(name) or ".." in name.split("/")):
+    if not anywhere and (os.path.isabs(name) or ".." in name.split("/")):
         raise BundleError(
             f"{what}: the path '{name}' leads out of the bundle directory. "
             "Copy the file into the bundle, or pass allow_outside=True if you trust this bundle."
         )
     path = Path(os.path.realpath(root / name))
-    if not allow_outside and root not in path.parents:
+    if not anywhere and root not in path.parents:
         raise BundleError(
             f"{what}: '{name}' is a link to a place outside the bundle directory. "
             "Copy the file into the bundle, or pass allow_outside=True if you trust this bundle."
         )
+    if _is_made_up(root / name):
+        raise BundleError(f"{what}: '{name}' is not a regular file.")
     # Unlike Path.exists, this takes a name that is too long for one that does not exist.
     if not os.path.exists(path):
         raise BundleFileError(f"{what}: the file '{name[:200]}' is missing in {directory}. Copy the whole bundle directory.")
     return path
 
 
-def read_regular(path: Path, what: str, *, limit: int | None = None) -> bytes:
-    """The bytes of a regular file. Pipes, devices and directories are refused before anything is read."""
+@contextlib.contextmanager
+def open_regular(path: Path, what: str) -> Iterator[BinaryIO]:
+    """A regular file, open for reading. Pipes, devices, directories and what the system makes up (``/proc``) are refused.
+
+    Raises:
+        BundleError: If the file cannot be read or is none that was written by anybody.
+        BundleFileError: If there is no such file.
+    """
+    if _is_made_up(path):
+        raise BundleError(f"{what}: {path} is not a regular file.")
     # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
@@ -76,15 +93,51 @@ def read_regular(path: Path, what: str, *, limit: int | None = None) -> bytes:
     except (OSError, ValueError) as error:
         raise BundleError(f"{what}: {path} cannot be read: {error}.") from error
     try:
+        # Asked again of what was opened: the path may have been exchanged meanwhile.
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(status.st_mode) or status.st_dev in _made_up_devices():
             raise BundleError(f"{what}: {path} is not a regular file.")
-        if limit is not None and status.st_size > limit:
-            raise BundleError(f"{what}: {path} is larger than {limit} bytes.")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read()
+            yield file
     finally:
         os.close(descriptor)
+
+
+def read_regular(path: Path, what: str, *, limit: int | None = None) -> bytes:
+    """The bytes of a regular file."""
+    with open_regular(path, what) as file:
+        if limit is not None and os.fstat(file.fileno()).st_size > limit:
+            raise BundleError(f"{what}: {path} is larger than {limit} bytes.")
+        return file.read()
+
+
+def sha256_of(path: Path, what: str) -> str:
+    """The sha256 of a regular file of any size."""
+    sha256 = hashlib.sha256()
+    with open_regular(path, what) as file:
+        while chunk := file.read(_CHUNK):
+            sha256.update(chunk)
+    return sha256.hexdigest()
+
+
+def _is_made_up(path: Path) -> bool:
+    """Whether a path is, or leads through, what the system makes up when it is read. Shared memory holds ordinary files."""
+    spelled = [os.path.abspath(path), os.path.realpath(path)]
+    for _ in range(_MAX_LINKS):
+        if not os.path.islink(spelled[0]):
+            break
+        spelled.insert(0, os.path.normpath(os.path.join(os.path.dirname(spelled[0]), os.readlink(spelled[0]))))
+    return any(text.startswith(_MADE_UP) and not text.startswith("/dev/shm/") for text in spelled)
+
+
+@functools.cache
+def _made_up_devices() -> frozenset[int]:
+    found = set()
+    for folder in ("/proc", "/sys"):
+        with contextlib.suppress(OSError):
+            if os.path.ismount(folder):
+                found.add(os.stat(folder).st_dev)
+    return frozenset(found)
 
 
 def read_verified(path: Path, sha256: str, what: str) -> bytes:

@@ -1,4 +1,9 @@
-"""The seal of a bundle: a fourth YAML mapping with the sha256 of every written file and one digest over everything.
+"""The seal of a bundle: a fourth YAML mapping with the sha256 of every written file and two digests.
+
+``behaviour`` covers what decides what a bundle computes: nodes, ports, wiring and files. A description whose behaviour
+fits is accepted. ``digest`` covers everything the description says; it names this very bundle. What only ``digest``
+covers are annotations, which other tools may add or change: unknown top-level keys, the system information,
+``pipeline.configs``, and keys of ports that the format does not define.
 
 A seal shows damage and accidental mixing, not authorship: whoever can write the files can seal them again. Pin the
 digest (``expect_digest=``) to know that a bundle is the one you tested.
@@ -10,69 +15,141 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from leapp.bundle import text as yaml_text
-from leapp.bundle.layout import SYSTEM
+from leapp.bundle.layout import MODELS, PIPELINE, SYSTEM
 from leapp.errors import BundleError
+from leapp.graph.contract import Port
 
-__all__ = ["INTEGRITY", "UNSEALED", "digest_of", "seal", "sealed_files"]
+__all__ = ["INTEGRITY", "UNSEALED", "Seal", "annotations_of", "digest_of", "seal", "verified_seal"]
 
 INTEGRITY = "integrity"
 UNSEALED = "unsealed"
+_VERSION = 2
+"""Seals without a version are older: their digest covers everything and must fit."""
+_PORT_KEYS = frozenset(Port.__struct_fields__) - {"extra"}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What a seal says about the description it stands in.
+
+    Attributes:
+        digest: The digest of the description and its files as they are now; ``None`` without a seal.
+        files: The sha256 of every file leapp wrote beside the YAML, by name.
+        covers_annotations: Whether annotations are sealed too, as they were before version 2.
+        annotated: Whether annotations changed since the description was sealed.
+    """
+
+    digest: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    covers_annotations: bool = False
+    annotated: bool = False
 
 
 def seal(text: str, files: Mapping[str, str]) -> tuple[str, str]:
     """Append the seal to the YAML of a contract.
 
     Args:
-        text: The three mappings.
+        text: The other mappings.
         files: The sha256 of every file written beside the YAML, by name.
 
     Returns:
         The whole text, and the digest in its seal.
     """
-    digest = digest_of(yaml_text.parse(text, "bundle"), files)
-    entry = {INTEGRITY: {"digest": digest, "files": dict(sorted(files.items()))}}
-    return text + yaml_text.dump(entry, sort_keys=True) + "\n", digest
+    document = yaml_text.parse(text, "bundle")
+    digest = digest_of(document, files)
+    entry = {
+        "behaviour": _behaviour(document, files),
+        "digest": digest,
+        "files": dict(sorted(files.items())),
+        "version": _VERSION,
+    }
+    return text + yaml_text.dump({INTEGRITY: entry}, sort_keys=True) + "\n", digest
 
 
 def digest_of(document: Mapping[str, Any], files: Mapping[str, str]) -> str:
-    """The digest over the meaning of the YAML and the sha256 of every file.
+    """The digest over everything the YAML says and the sha256 of every file.
 
     Layout, comments and the order of keys do not count, so a bundle may be reformatted.
     """
     content = {key: value for key, value in document.items() if key != INTEGRITY}
-    return hashlib.sha256(_canonical([content, dict(files)]).encode()).hexdigest()
+    return _hash([content, dict(files)])
 
 
-def sealed_files(document: Mapping[str, Any], name: str) -> tuple[str | None, dict[str, str]]:
-    """Check the seal of a parsed document and return its digest and files.
+def annotations_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What a description says beyond what its seal covers, by the place where it stands.
 
-    A description that carries no seal gives ``(None, {})``. leapp 1.0 and later always seal, so a missing seal there
-    means that the end of the file is lost; ``integrity: unsealed`` says that somebody removed it on purpose.
+    The system information is left out: every bundle has it, and nothing depends on it.
+    """
+    found = {key: value for key, value in document.items() if key not in (MODELS, PIPELINE, SYSTEM, INTEGRITY)}
+    if document[PIPELINE].get("configs"):
+        found[f"{PIPELINE}.configs"] = document[PIPELINE]["configs"]
+    for node, entry in document[MODELS].items():
+        for side in ("inputs", "outputs"):
+            for port in entry[side]:
+                if extra := {key: value for key, value in port.items() if key not in _PORT_KEYS}:
+                    found[f"{node}.{side}.{port['name']}"] = extra
+    return found
+
+
+def verified_seal(document: Mapping[str, Any], name: str) -> Seal:
+    """Check the seal of a parsed document that describes a bundle.
+
+    A description without a seal gives an empty one. leapp 1.0 and later always seal, so a missing seal there means that
+    the end of the file is lost; ``integrity: unsealed`` says that somebody removed it on purpose.
 
     Raises:
         BundleError: If the seal is missing, malformed or does not fit the rest of the document.
     """
     if INTEGRITY not in document:
         _require_unsealed_writer(document, name)
-        return None, {}
+        return Seal()
     entry = document[INTEGRITY]
     if entry == UNSEALED:
-        return None, {}
-    digest, files = (entry.get("digest"), entry.get("files")) if isinstance(entry, dict) else (None, None)
-    if not _is_sha256(digest) or not isinstance(files, dict) or not all(map(_is_sha256, files.values())):
+        return Seal()
+    entry = entry if isinstance(entry, dict) else {}
+    sealed, version = entry.get("digest"), entry.get("version", 1)
+    files: Any = entry.get("files")
+    if isinstance(version, int) and version > _VERSION:
+        raise BundleError(f"{name}: the seal has version {version}, this leapp reads up to {_VERSION}. Update leapp.")
+    whole = _is_sha256(sealed) and isinstance(files, dict) and all(map(_is_sha256, files.values()))
+    if not whole or type(version) is not int or version < 1 or not (version == 1 or _is_sha256(entry.get("behaviour"))):
         raise BundleError(f"{name}: '{INTEGRITY}' is damaged. Restore the file or export again.")
     if not all(isinstance(key, str) for key in files):
         raise BundleError(f"{name}: '{INTEGRITY}.files' names something that is not a file.")
-    if digest_of(document, files) != digest:
+    digest = digest_of(document, files)
+    if (digest != sealed) if version == 1 else (_behaviour(document, files) != entry["behaviour"]):
         raise BundleError(
-            f"{name}: the description was changed after the export, its digest does not fit. "
-            f"Export again, or write '{INTEGRITY}: {UNSEALED}' in place of the seal if you edited it on purpose."
+            f"{name}: the description was changed after it was sealed: its nodes, ports, wiring or files do not fit the seal. "
+            f"Restore the file or export again. If you edited it on purpose: leapp seal {name}."
         )
-    return digest, files
+    return Seal(digest, files, covers_annotations=version == 1, annotated=digest != sealed)
+
+
+def _behaviour(document: Mapping[str, Any], files: Mapping[str, str]) -> str:
+    """The digest over what decides the values a bundle computes, and over its files."""
+
+    def port(entry: Any) -> Any:
+        return {key: value for key, value in entry.items() if key in _PORT_KEYS} if isinstance(entry, dict) else entry
+
+    def node(entry: Any) -> Any:
+        sides = ("inputs", "outputs")
+        if not isinstance(entry, dict):
+            return entry
+        return {k: [port(p) for p in v] if k in sides and isinstance(v, list) else v for k, v in entry.items()}
+
+    models, pipeline = document.get(MODELS), document.get(PIPELINE)
+    return _hash(
+        [
+            {name: node(entry) for name, entry in models.items()} if isinstance(models, dict) else models,
+            {k: v for k, v in pipeline.items() if k != "configs"} if isinstance(pipeline, dict) else pipeline,
+            dict(files),
+        ]
+    )
 
 
 def _require_unsealed_writer(document: Mapping[str, Any], name: str) -> None:
@@ -81,12 +158,16 @@ def _require_unsealed_writer(document: Mapping[str, Any], name: str) -> None:
     if not isinstance(version, str) or not re.match(r"0\.\d", version):
         raise BundleError(
             f"{name}: the mapping '{INTEGRITY}' is missing, the end of the file seems to be lost. Restore the file, "
-            f"export again, or add the line '{INTEGRITY}: {UNSEALED}' if you wrote it yourself."
+            f"export again, or run 'leapp seal {name}' if you wrote it yourself."
         )
 
 
 def _is_sha256(value: object) -> bool:
     return isinstance(value, str) and _SHA256.fullmatch(value) is not None
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(_canonical(value).encode()).hexdigest()
 
 
 def _canonical(value: Any) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -27,6 +28,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 _MAX_ELEMENTS = 2**40
 _PATH_IN_MESSAGE = re.compile(r" - at `\$(.*)`$")
 _MODEL_KEYS = ("model_path", "md5sum", "sha256sum", "backend")
+_OLDEST = "1.0"
 _BAD_NAME = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -136,7 +138,12 @@ class _Reader:
 
     def _check_version(self, system: dict[str, Any]) -> None:
         path = (SYSTEM, "leapp config version")
-        version = system.get("leapp config version")
+        if "leapp config version" not in system:
+            warnings.warn(
+                f"{self._name}: 'leapp config version' is missing in '{SYSTEM}'; the file is read as version {_OLDEST}.",
+                stacklevel=2,
+            )
+        version = system.get("leapp config version", _OLDEST)
         if isinstance(version, float):
             version = str(version)
         if not isinstance(version, str) or not re.fullmatch(r"\d{1,6}\.\d{1,6}", version):

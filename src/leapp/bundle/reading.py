@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from leapp.bundle import text as yaml_text
 from leapp.bundle.arrays import RawTensor, Sample, check_initial_values, decode, decode_samples
 from leapp.bundle.files import check_collisions, locate, read_regular, read_verified
-from leapp.bundle.integrity import sealed_files
+from leapp.bundle.integrity import Seal, annotations_of, verified_seal
 from leapp.bundle.layout import contract_of
 from leapp.bundle.onnx_files import external_files
 from leapp.errors import BundleError, BundleFileError
@@ -23,6 +24,8 @@ from leapp.graph.html import describe_contract
 __all__ = [
     "Bundle",
     "check_files",
+    "description_text",
+    "find_description",
     "load_contract",
     "model_file",
     "open_bundle",
@@ -41,7 +44,9 @@ class Bundle:
         contract: What it says.
         digest: The digest of the sealed bundle, ``None`` if the bundle carries no seal.
         files: The sha256 of every file leapp wrote beside the YAML, by name. Empty without a seal.
-        allow_outside: Whether models may lie outside the directory.
+        allow_outside: Whether files may lie outside the directory though their sha256 is not known.
+        annotations: What the description says beyond nodes, ports and wiring, by the place where it stands.
+        seal: What the seal covers.
 
     Example:
         >>> open_bundle("exports/my_policy").graph
@@ -53,6 +58,8 @@ class Bundle:
     digest: str | None
     files: Mapping[str, str]
     allow_outside: bool = False
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+    seal: Seal = field(default_factory=Seal)
 
     @property
     def directory(self) -> Path:
@@ -70,7 +77,7 @@ class Bundle:
 
 def load_contract(path: str | os.PathLike[str]) -> Contract:
     """What a bundle's YAML says, without touching the files it names."""
-    return _load(_yaml_path(path))[0]
+    return _load(find_description(path)).contract
 
 
 def open_bundle(path: str | os.PathLike[str], *, allow_outside: bool = False, expect_digest: str | None = None) -> Bundle:
@@ -78,7 +85,8 @@ def open_bundle(path: str | os.PathLike[str], *, allow_outside: bool = False, ex
 
     Args:
         path: The ``.yaml`` or ``.yml`` file, or the directory that holds exactly one bundle.
-        allow_outside: Accept model files outside the bundle directory. Their sha256 is checked all the same.
+        allow_outside: Accept files outside the bundle directory whose sha256 is not known: those of a bundle without a seal.
+            A file whose sha256 is known may lie anywhere, and is checked.
         expect_digest: Refuse any bundle but the one with this digest.
 
     Raises:
@@ -89,12 +97,13 @@ def open_bundle(path: str | os.PathLike[str], *, allow_outside: bool = False, ex
         >>> list(open_bundle("exports/my_policy").contract.nodes)
         ['policy']
     """
-    yaml_path = _yaml_path(path)
-    contract, digest, files = _load(yaml_path)
-    if expect_digest is not None and digest != expect_digest:
-        found = f"has the digest {digest}" if digest else "carries no seal"
+    yaml_path = find_description(path)
+    bundle = _load(yaml_path, allow_outside)
+    contract, files = bundle.contract, bundle.files
+    if expect_digest is not None and bundle.digest != expect_digest:
+        found = f"has the digest {bundle.digest}" if bundle.digest else "carries no seal"
+        found += "; its annotations were changed after it was sealed" if bundle.seal.annotated else ""
         raise BundleError(f"{yaml_path.name}: expected the bundle with digest {expect_digest}, this one {found}.")
-    bundle = Bundle(yaml_path, contract, digest, files, allow_outside)
     models = [node.model.model_path for node in contract.nodes.values() if node.model.model_path is not None]
     check_collisions([*models, *files])
     for name, node in contract.nodes.items():
@@ -122,8 +131,7 @@ def check_files(bundle: Bundle) -> None:
 def read_model(bundle: Bundle, node: str) -> bytes:
     """The verified bytes of a node's model. Loading an engine from them leaves no moment to exchange the file.
 
-    External data of an ONNX model is checked to lie inside the bundle and to be unchanged; see ``model_file`` for
-    engines that must open it themselves.
+    External data of an ONNX model is checked too; see ``model_file`` for engines that must open it themselves.
 
     Raises:
         BundleError: If the node has no model, or a file is not where or what it should be.
@@ -134,14 +142,17 @@ def read_model(bundle: Bundle, node: str) -> bytes:
     data = read_verified(path, model.sha256sum, f"model of node '{node}'")
     if model.backend == "onnx":
         for location in external_files(data, f"model of node '{node}'"):
-            _check_external(bundle, node, path.parent, location)
+            _check_external(bundle, node, location)
     return data
 
 
 def model_file(bundle: Bundle, node: str) -> Path:
-    """The path of a node's model, verified a moment ago. For engines that cannot load from memory."""
+    """The path of a node's model, verified a moment ago. For engines that cannot load from memory.
+
+    If the model is a link, this is the link: engines look for external data beside it.
+    """
     read_model(bundle, node)
-    return _locate_model(bundle, node)
+    return _spelled_path(bundle, node)
 
 
 def read_initial_values(bundle: Bundle) -> dict[str, RawTensor]:
@@ -167,7 +178,13 @@ def read_samples(bundle: Bundle) -> dict[str, list[Sample]]:
     return decode_samples(_read_sealed(bundle, name), bundle.contract, name)
 
 
-def _yaml_path(path: str | os.PathLike[str]) -> Path:
+def find_description(path: str | os.PathLike[str]) -> Path:
+    """The YAML file of a bundle, given by itself or by its directory.
+
+    Raises:
+        BundleError: If the path names something else.
+        BundleFileError: If there is no such file, or several.
+    """
     found = Path(path)
     if found.is_dir():
         candidates = sorted(p for p in found.iterdir() if p.suffix in (".yaml", ".yml"))
@@ -183,28 +200,38 @@ def _yaml_path(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-def _load(path: Path) -> tuple[Contract, str | None, dict[str, str]]:
+def description_text(path: Path) -> str:
+    """The text of a bundle's YAML file."""
     data = read_regular(path, "bundle description", limit=yaml_text.MAX_BYTES)
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BundleError(f"{path.name}: not UTF-8 text (byte {error.start}).") from error
+
+
+def _load(path: Path, allow_outside: bool = False) -> Bundle:
+    text = description_text(path)
     document = yaml_text.parse(text, path.name)
     contract = contract_of(document, path.name, text)
-    digest, files = sealed_files(document, path.name)
-    return contract, digest, files
+    seal = verified_seal(document, path.name)
+    return Bundle(path, contract, seal.digest, seal.files, allow_outside, annotations_of(document), seal)
 
 
 def _locate_model(bundle: Bundle, node: str) -> Path:
     name = bundle.contract.nodes[node].model.model_path
     if name is None:
         raise BundleError(f"Node '{node}' has no model: it was exported without one (dry run or no backend).")
-    return locate(bundle.directory, name, f"model of node '{node}'", allow_outside=bundle.allow_outside)
+    return locate(bundle.directory, name, f"model of node '{node}'", anywhere=True)
+
+
+def _spelled_path(bundle: Bundle, node: str) -> Path:
+    return Path(os.path.normpath(Path(os.path.realpath(bundle.directory), str(bundle.contract.nodes[node].model.model_path))))
 
 
 def _read_sealed(bundle: Bundle, name: str) -> bytes:
     """A file beside the YAML, verified if the bundle is sealed. A seal that does not name the file refuses it."""
-    path = locate(bundle.directory, name, f"file '{name}'")
+    known = bundle.digest is not None and name in bundle.files
+    path = locate(bundle.directory, name, f"file '{name}'", anywhere=known or bundle.allow_outside)
     if bundle.digest is None:
         return read_regular(path, f"file '{name}'")
     if name not in bundle.files:
@@ -212,17 +239,16 @@ def _read_sealed(bundle: Bundle, name: str) -> bytes:
     return read_verified(path, bundle.files[name], f"file '{name}'")
 
 
-def _check_external(bundle: Bundle, node: str, directory: Path, location: str) -> None:
+def _check_external(bundle: Bundle, node: str, location: str) -> None:
     what = f"external data of node '{node}'"
-    if "*" in location:
-        # ONNX Runtime takes such a location for an address in its own memory, whatever the directory holds.
+    if "*" in location or os.path.isabs(location) or ".." in location.split("/"):
+        # ONNX Runtime takes an asterisk for an address in its own memory, whatever the directory holds.
         raise BundleError(f"{what}: {location!r} is not a usable path.")
     # An engine resolves the location against the model's own directory, wherever that is.
-    path = locate(directory, location, what)
-    if bundle.digest is None or Path(os.path.realpath(bundle.directory)) not in path.parents:
-        read_regular(path, what)
+    name = os.path.normpath(os.path.join(os.path.dirname(str(bundle.contract.nodes[node].model.model_path)), location))
+    if bundle.digest is None:
+        read_regular(locate(_spelled_path(bundle, node).parent, location, what, anywhere=bundle.allow_outside), what)
         return
-    name = path.relative_to(os.path.realpath(bundle.directory)).as_posix()
     if name not in bundle.files:
         raise BundleError(f"{what}: the seal of {bundle.path.name} does not cover '{name}'. Export again.")
-    read_verified(path, bundle.files[name], what)
+    read_verified(locate(bundle.directory, name, what, anywhere=True), bundle.files[name], what)

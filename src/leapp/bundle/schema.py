@@ -31,11 +31,12 @@ def schema() -> dict[str, Any]:
     ports = {"type": "array", "items": {"$ref": "#/$defs/Port"}}
     parts["Node"] = _object({"inputs": ports, "outputs": ports, "parameters": {"$ref": "#/$defs/ModelFile"}})
     seal = _object({"digest": _SHA256, "files": {"type": "object", "additionalProperties": _SHA256}})
+    seal["properties"] |= {"behaviour": _SHA256, "version": {"type": "integer", "minimum": 1}}  # missing in the first seals
     top = _object(
         {
             MODELS: {"type": "object", "additionalProperties": {"$ref": "#/$defs/Node"}},
             PIPELINE: {"$ref": "#/$defs/Pipeline"},
-            SYSTEM: {"type": "object", "required": ["leapp config version"]},
+            SYSTEM: {"type": "object"},
         }
     )
     top["properties"][INTEGRITY] = {"anyOf": [seal, {"const": UNSEALED}]}

@@ -23,16 +23,18 @@ from pathlib import Path
 from types import TracebackType
 
 from leapp.bundle import text as yaml_text
-from leapp.bundle.files import hash_file
+from leapp.bundle.files import hash_file, read_regular, sha256_of
 from leapp.bundle.integrity import INTEGRITY, seal
 from leapp.bundle.layout import MODELS, PIPELINE, dump_contract
+from leapp.bundle.onnx_files import external_files
 from leapp.errors import BundleError, SessionError, StorageError
 from leapp.graph.contract import Contract
 
-__all__ = ["Staging"]
+__all__ = ["MODEL_SUFFIXES", "Staging"]
 
 _MARK = ".leapp-staging"
-_SUFFIXES = (".pt", ".pt2", ".onnx", ".onnx.data")
+MODEL_SUFFIXES = (".pt", ".pt2", ".onnx", ".onnx.data")
+"""What follows the name of a node in the names of its files."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SYNCS = 8
 """Files that are put on the disk at a time: it waits for its own journal, which they then share."""
@@ -112,6 +114,7 @@ class Staging:
         # Models were hashed when they were described, and that is what readers compare them with.
         known = {os.path.normpath(n.model.model_path or ""): n.model.sha256sum for n in contract.nodes.values()}
         files = {name: known.get(name) or hash_file(self.path / name)[1] for name in staged}
+        files |= self._external_elsewhere(contract)
         text, self.digest = seal(dump_contract(contract), files)
         yaml_name = f"{graph}.yaml"
         (self.path / yaml_name).write_text(text, encoding="utf-8", newline="\n")
@@ -142,6 +145,21 @@ class Staging:
         values = contract.pipeline.initial_values
         if values is not None and values not in staged:
             raise BundleError(f"The file of initial values '{values}' was not written.")
+
+    def _external_elsewhere(self, contract: Contract) -> dict[str, str]:
+        """The sha256 of external data beside models that stay outside the bundle."""
+        found = {}
+        for name, node in contract.nodes.items():
+            path = node.model.model_path
+            if path is not None and node.model.backend == "onnx" and (path.startswith("..") or os.path.isabs(path)):
+                what = f"model of node '{name}'"
+                for location in external_files(read_regular(self._beside(path), what), what):
+                    beside = os.path.normpath(os.path.join(os.path.dirname(path), location))
+                    found[beside] = sha256_of(self._beside(beside), f"external data of node '{name}'")
+        return found
+
+    def _beside(self, path: str) -> Path:
+        return Path(os.path.normpath(self.final / path))  # the final directory may not exist yet
 
     def _put(self, staged: set[str], yaml_name: str) -> None:
         inside = self.path.parent == self.final
@@ -313,7 +331,7 @@ def _owned_by(document: dict[str, object], graph: str) -> set[str]:
         return {name for name in files if isinstance(name, str) and _is_below(name)}
     models = document[MODELS]
     assert isinstance(models, dict)
-    names = {f"{node}{suffix}" for node in models for suffix in _SUFFIXES}
+    names = {f"{node}{suffix}" for node in models for suffix in MODEL_SUFFIXES}
     return {name for name in names if _is_below(name)} | {f"{graph}.png", f"{graph}_initial_values.safetensors"}
 
 

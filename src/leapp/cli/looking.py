@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from leapp.graph.contract import Contract, Port, key, split_key
 from leapp.semantics import TEMPORAL_AXIS
 
 __all__ = ["check", "describe", "inspect", "schema", "view"]
+
+_SHOWN = 200
+"""How many characters of an annotation are shown."""
 
 
 def inspect(arguments: Namespace) -> Answer:
@@ -26,6 +29,8 @@ def inspect(arguments: Namespace) -> Answer:
     frequency = data["frequency"]
     rate = f"{frequency:g} Hz, one step every {1000 / frequency:g} ms" if frequency else "not said"
     seal = f"sealed, digest {bundle.digest}" if bundle.digest else "not sealed: changed files go unnoticed"
+    if bundle.seal.annotated:
+        seal += "; annotations were changed after it was sealed"
     gaps = data["missing"]
     parts: list[Table | Text] = [
         Text(f"{bundle.graph}  ({bundle.path})", "bold"),
@@ -41,7 +46,11 @@ def inspect(arguments: Namespace) -> Answer:
         ),
         Table("Nodes", ("node", "backend", "file", "size", "opset", "takes", "gives"), [_node_row(n) for n in data["nodes"]]),
         *_optional("Wiring", ("from", "to"), [(s, ", ".join(t)) for s, t in contract.pipeline.data_flow.items()]),
-        *_optional("Settings", ("key", "value"), [(k, str(v)) for k, v in data["configs"].items() if k != "frequency"]),
+        *_optional(
+            "Annotations" if bundle.seal.covers_annotations else "Annotations, which no seal covers",
+            ("where", "key", "value"),
+            list(_annotation_rows(data["annotations"])),
+        ),
     ]
     if gaps:
         parts.append(Table("Missing for deployment", ("what",), [((gap, "yellow"),) for gap in gaps]))
@@ -59,6 +68,8 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "graph": bundle.graph,
         "path": str(bundle.path),
         "digest": bundle.digest,
+        "annotated": bundle.seal.annotated,
+        "annotations": dict(bundle.annotations),
         "frequency": configs.get("frequency"),
         "configs": configs,
         "inputs": [_port(n, _find(contract, n, p, "inputs")) for n, ports in pipeline.inputs.items() for p in ports],
@@ -117,6 +128,13 @@ def _node(bundle: Bundle, name: str) -> dict[str, Any]:
         "inputs": [port.name for port in node.inputs],
         "outputs": [port.name for port in node.outputs],
     }
+
+
+def _annotation_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for where, value in found.items():
+        for name, item in value.items() if isinstance(value, dict) else [("", value)]:
+            text = str(item)
+            yield where, str(name), text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ... ({len(text)} characters)"
 
 
 def _node_row(node: dict[str, Any]) -> list[Cell]:

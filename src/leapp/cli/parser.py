@@ -80,6 +80,9 @@ def build() -> argparse.ArgumentParser:
     one.add_argument("other", metavar="B")
     _outside(one)
 
+    one = _command(commands, "seal", "sealing", "seal a bundle anew after an edit by hand")
+    one.add_argument("bundle")
+
     one = _command(commands, "fuse", "fusing", "write the whole pipeline as one ONNX model")
     one.add_argument("bundle")
     _outside(one)
@@ -122,7 +125,7 @@ def _late(module: str, name: str) -> Callable[[argparse.Namespace], Any]:
 
 
 def _outside(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--allow-outside", action="store_true", help="accept models outside the bundle's directory")
+    parser.add_argument("--allow-outside", action="store_true", help="let files of an unsealed bundle lie elsewhere")
 
 
 def _tolerances(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,8 @@ def verify(arguments: Namespace) -> Answer:
     steps: list[dict[str, Any]] = []
     try:
         bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside, expect_digest=arguments.digest)
-        steps.append(_step("description", True, "follows the schema" + (", digest fits" if bundle.digest else "")))
+        fits = ", seal fits, annotations were changed" if bundle.seal.annotated else ", digest fits"
+        steps.append(_step("description", True, "follows the schema" + (fits if bundle.digest else "")))
         check_files(bundle)
         words = f"{len(bundle.files)} files unchanged" if bundle.digest else "models unchanged; the bundle carries no seal"
         steps.append(_step("files", True, words))

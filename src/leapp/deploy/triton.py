@@ -71,7 +71,7 @@ def deploy_triton(
         bundle: The bundle's YAML file or its directory, or a bundle that is already open.
         repository: The directory to write. What an earlier deployment of the same graph wrote there is replaced.
         options: How to write it.
-        allow_outside: Accept model files outside the bundle's directory.
+        allow_outside: Let files of an unsealed bundle lie outside its directory.
 
     Returns:
         What clients need to know.

@@ -82,7 +82,7 @@ def replay_fleet(
         output: A Parquet file to write, one row for each port of each recording. Without ``journal`` the journal is
             this name with ``.journal``.
         worst: How many of the worst recordings to list for each port.
-        allow_outside: Accept model files outside the directories of the bundles.
+        allow_outside: Let files of unsealed bundles lie outside their directories.
         progress: Called after each recording.
         options: Further arguments of ``leapp.runtime.Pipeline``, the same for both bundles.
 

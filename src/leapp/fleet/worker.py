@@ -47,7 +47,7 @@ class Job:
         prints: The fingerprints of both, so that every machine can tell whether it has the same.
         rtol: How much a value may differ, relative to the wanted one.
         atol: How much a value may differ in any case.
-        allow_outside: Accept model files outside the directories of the bundles.
+        allow_outside: Let files of unsealed bundles lie outside their directories.
         options: Further arguments of ``Pipeline``.
     """
 

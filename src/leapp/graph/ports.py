@@ -36,5 +36,7 @@ def port(
     fields: dict[str, Any] = plain(semantics.to_dict(), f"semantics of port '{name}'")
     if fields.get("element_names") is not None:
         check_element_names(f"'{name}'", fields["element_names"], shape)
+        # An axis without names is an empty list: Isaac ROS Deploy reads a list for each axis and fails on null.
+        fields["element_names"] = [[] if axis is None else axis for axis in fields["element_names"]]
     own = {key: fields.pop(key) for key in _OWN_FIELDS if key in fields}
     return Port(name=name, dtype=dtype, shape=shape, batch_axis=batch_axis, extra=fields, **own)

@@ -43,7 +43,7 @@ class Runner(Catalogue, Runs):
         copy: Return outputs on memory of their own. False returns views that the next step overwrites.
         allow_code: TorchScript and ``.pt2`` models are programs. None accepts them unless they bring native code or
             pickled objects along, True accepts these too, False refuses all programs.
-        allow_outside: Accept model files outside the bundle's directory.
+        allow_outside: Let files of an unsealed bundle lie outside its directory.
         expect_digest: Refuse any bundle but the one with this digest.
     """
 

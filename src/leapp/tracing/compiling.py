@@ -6,6 +6,7 @@ is on disk.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from contextlib import nullcontext
@@ -25,7 +26,9 @@ from leapp.bundle import (
 )
 from leapp.bundle.fuse import fuse as write_fused
 from leapp.bundle.fuse import fused_name
+from leapp.bundle.onnx_files import external_files
 from leapp.bundle.profiles import PROFILES, Profile, check_profile, spelled
+from leapp.bundle.staging import MODEL_SUFFIXES
 from leapp.check.apart import LARGE, Apart
 from leapp.errors import AnnotationError, BundleFileError, ExportError
 from leapp.export import export_node, series
@@ -87,11 +90,16 @@ def compile_session(
         if validate and not dry_run and _weights(nodes) > LARGE:
             apart.begin(*sorted({_ENGINES[n.backend] for n in nodes if n.backend in _ENGINES}))
         models = {}
+        taken = {f"{n.name}{suffix}".casefold() for n in nodes if _is_exported(n) for suffix in MODEL_SUFFIXES}
         with series():
             for node in nodes:
                 with nullcontext() if dry_run else progress.step(node.name, "export"):
-                    own = names[node.name]
-                    models[node.name] = ModelFile() if dry_run else _model(node, own, staging.path, settings, profile)
+                    if dry_run:
+                        models[node.name] = ModelFile()
+                    elif _is_exported(node):
+                        models[node.name] = _model(node, names[node.name], staging.path, profile)
+                    else:
+                        models[node.name] = _own_model(node, staging.path, settings, taken)
         contract = _contract(session, nodes, names, models, configs)
         if target is not None:
             contract = spelled(contract, target)
@@ -164,9 +172,11 @@ def _ports(ports: dict[str, Any], names: dict[str, str]) -> tuple[Port, ...]:
 # -- models ------------------------------------------------------------------------------------------------------------
 
 
-def _model(node: NodeTrace, names: FileNames, directory: Path, settings: Settings, profile: Profile | None) -> ModelFile:
-    if node.backend is None or node.replay is None:
-        return _own_model(node, directory, settings)
+def _is_exported(node: NodeTrace) -> bool:
+    return node.backend is not None and node.replay is not None
+
+
+def _model(node: NodeTrace, names: FileNames, directory: Path, profile: Profile | None) -> ModelFile:
     logger.log(SECTION, "Compiling %s", node.name)
     began = time.perf_counter()
     with torch.no_grad():
@@ -192,8 +202,8 @@ def _weights(nodes: list[NodeTrace]) -> int:
     return sum(p.numel() * p.element_size() for n in nodes if n.replay is not None for p in n.replay.parameters())
 
 
-def _own_model(node: NodeTrace, directory: Path, settings: Settings) -> ModelFile:
-    """A model that the user brings, or none at all."""
+def _own_model(node: NodeTrace, directory: Path, settings: Settings, taken: set[str]) -> ModelFile:
+    """A model that the user brings, or none at all. ``taken`` are the file names of other models, in lower case."""
     given = node.backend_params.get("model_path")
     if given is None:
         logger.warning("node '%s' has no export_with= and no model_path: it is described without a model.", node.name)
@@ -208,14 +218,18 @@ def _own_model(node: NodeTrace, directory: Path, settings: Settings) -> ModelFil
         raise BundleFileError(f"node '{node.name}': the model file {path} does not exist.")
     if not node.backend_params.get("copy_original_model"):
         return describe_model(path, settings.directory, backend)
-    target = directory / path.name
-    if target.exists():
-        raise AnnotationError(f"node '{node.name}': another node already writes '{path.name}'. Rename the model file.")
-    shutil.copyfile(path, target)
-    data = path.with_name(path.name + ".data")
-    if data.is_file():
-        shutil.copyfile(data, directory / data.name)
-    return describe_model(target, directory, backend)
+    data = external_files(path.read_bytes(), f"node '{node.name}': {path.name}") if backend == "onnx" else []
+    files = [path.name, *data]
+    folder = ""
+    while any(os.path.join(folder, name).casefold() in taken for name in files):
+        # A model names its data by place, so the two move together, into a folder that no other node has.
+        folder = f"{folder}_" if folder else node.name
+    for name in files:
+        target = directory / folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path.parent / name, target)
+        taken.add(os.path.join(folder, name).casefold())
+    return describe_model(directory / folder / path.name, directory, backend)
 
 
 # -- the contract ------------------------------------------------------------------------------------------------------

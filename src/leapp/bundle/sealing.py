@@ -1,0 +1,127 @@
+"""Seal a bundle anew after an edit by hand. The rest of the text stays as it is, comments included."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from leapp.bundle import text as yaml_text
+from leapp.bundle.files import locate, read_regular, sha256_of
+from leapp.bundle.integrity import INTEGRITY, digest_of, seal
+from leapp.bundle.layout import contract_of
+from leapp.bundle.onnx_files import external_files
+from leapp.bundle.reading import description_text, find_description
+from leapp.errors import BundleError
+from leapp.graph.contract import Contract, Node
+
+__all__ = ["seal_again"]
+
+
+def seal_again(path: str | os.PathLike[str]) -> tuple[Path, str]:
+    """Give the description of a bundle a seal that fits what it says and the files that lie beside it.
+
+    An edit of the description is accepted, a changed file is not: models must have the sha256 of their ``parameters``, other
+    files that of the old seal. What the old seal does not name is sealed as it is, and what it names and is gone is
+    left out.
+
+    Args:
+        path: The ``.yaml`` or ``.yml`` file, or the directory that holds exactly one bundle.
+
+    Returns:
+        The description and its new digest.
+
+    Raises:
+        BundleError: If the description is not one, or a file is not what it says.
+    """
+    found = find_description(path)
+    text = description_text(found)
+    document = yaml_text.parse(text, found.name)
+    contract = contract_of(document, found.name, text)
+    entry = document.get(INTEGRITY)
+    listed = entry.get("files") if isinstance(entry, dict) else None
+    files = _files_of(contract, found, listed if isinstance(listed, dict) else {})
+    rest = {key: value for key, value in document.items() if key != INTEGRITY}
+    kept = _without_seal(text)
+    if kept is None or yaml_text.parse(kept, found.name) != rest:
+        kept = yaml_text.dump(rest, sort_keys=False)  # a layout that cannot be cut
+    sealed, digest = seal(kept.rstrip("\n") + "\n\n", files)
+    assert digest == digest_of(rest, files)
+    _replace(found, sealed)
+    return found, digest
+
+
+def _files_of(contract: Contract, description: Path, listed: Mapping[Any, Any]) -> dict[str, str]:
+    """The files that a bundle consists of, each with its sha256."""
+    files = {str(name): str(sha256) for name, sha256 in listed.items() if (description.parent / str(name)).exists()}
+    models = {node.model.model_path for node in contract.nodes.values()}
+    for name, sha256 in files.items():
+        if name not in models:
+            _check(description, name, sha256)
+    for own in (contract.pipeline.initial_values, f"{description.stem}_samples.safetensors"):
+        if own is not None and own not in files and (description.parent / own).exists():
+            files[own] = sha256_of(locate(description.parent, own, f"file '{own}'"), f"file '{own}'")
+    for name, node in contract.nodes.items():
+        model = node.model
+        if model.model_path is None or model.sha256sum is None:
+            continue
+        _check(description, model.model_path, model.sha256sum, f"model of node '{name}'")
+        if not os.path.isabs(model.model_path) and ".." not in model.model_path.split("/"):
+            files[model.model_path] = model.sha256sum
+        files = {**_external(node, name, description), **files}
+    return files
+
+
+def _external(node: Node, name: str, description: Path) -> dict[str, str]:
+    if node.model.backend != "onnx":
+        return {}
+    assert node.model.model_path is not None
+    what = f"model of node '{name}'"
+    path = locate(description.parent, node.model.model_path, what, anywhere=True)
+    found = {}
+    for location in external_files(read_regular(path, what), what):
+        beside = os.path.normpath(os.path.join(os.path.dirname(node.model.model_path), location))
+        found[beside] = sha256_of(locate(description.parent, beside, f"external data of node '{name}'", anywhere=True), what)
+    return found
+
+
+def _check(description: Path, name: str, sha256: object, what: str | None = None) -> None:
+    what = what or f"file '{name}'"
+    found = sha256_of(locate(description.parent, name, what, anywhere=True), what)
+    if found != sha256:
+        raise BundleError(
+            f"{what}: the file was changed or damaged, its sha256 is {found}. Restore it; or, if you changed it on purpose, "
+            f"write that number where {description.name} has {sha256}, and seal again."
+        )
+
+
+def _without_seal(text: str) -> str | None:
+    """The text without the lines of its seal; ``None`` if they are not lines of their own."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(node, yaml.MappingNode) or node.flow_style:
+        return None
+    starts = [key.start_mark.line for key, _ in node.value]
+    lines = text.splitlines(keepends=True)
+    for index, (key, _) in enumerate(node.value):
+        if key.value == INTEGRITY:
+            end = starts[index + 1] if index + 1 < len(starts) else len(lines)
+            return "".join(lines[: starts[index]] + lines[end:])
+    return text
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all. Where a link stood there is a file afterwards."""
+    staged = path.with_name(f".{path.name}.leapp-{os.urandom(6).hex()}")
+    try:
+        with staged.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(staged, path.stat().st_mode & 0o777)
+        os.replace(staged, path)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
