@@ -7,6 +7,7 @@ exporter freezes it. Running the calls again, one by one, with an eye on the ATe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -45,7 +46,10 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def hidden_reads(replay: Replay, inputs: Sequence[torch.Tensor]) -> dict[int, tuple[Call, list[Any]]]:
-    """For each call that reads values out of its arguments: the call, and what it reads on these inputs."""
+    """For each call that reads values out of its arguments: the call, and what it reads on these inputs.
+
+    Calls that come after one which does not take these inputs are not looked at.
+    """
     found: dict[int, tuple[Call, list[Any]]] = {}
 
     def run(index: int, call: Call, args: Any, kwargs: Any) -> Any:
@@ -56,7 +60,7 @@ def hidden_reads(replay: Replay, inputs: Sequence[torch.Tensor]) -> dict[int, tu
         return result
 
     constants: set[int] = set()
-    with torch.no_grad():
+    with torch.no_grad(), suppress(Exception):  # torch raises what it likes
         replay.run(inputs, run, constants)
     return found
 

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from leapp.capture.picks import Picks
 from leapp.capture.provenance import Provenance, Published
 from leapp.capture.regions import geometry, lent_memory
 from leapp.capture.rewrites import CONSTRUCTORS, REWRITES
-from leapp.capture.source import where
+from leapp.capture.source import Where, where
 from leapp.capture.tape import Call, Escape, Ref, Tape, refer
 from leapp.errors import TraceError
 
@@ -49,6 +49,15 @@ class _On(threading.local):
     """Which modes a thread has. Another thread cannot be reached when a node opens, so it keeps both."""
 
     function = dispatch = other = guest = False
+
+
+class Former(NamedTuple):
+    """A value of a finished node."""
+
+    tensor: weakref.ref[Tensor]
+    node: str
+    where: Where
+    """The line that made it."""
 
 
 class Recorder:
@@ -70,7 +79,8 @@ class Recorder:
         self.published = Provenance()
         self.given: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         """The user's own tensors that were declared as inputs, and of which node."""
-        self.former: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self.former: dict[int, Former] = {}
+        """Values of finished nodes that are still alive."""
         self.random: dict[int, weakref.ref[Tensor]] = {}
         self.born: dict[int, weakref.ref[Tensor]] = {}
         self.ages = Ages()
@@ -171,9 +181,10 @@ class Recorder:
             self.rows = tape.batch.rows
         if tape in self.tapes:
             self.tapes.remove(tape)
-        for i, ref in tape.known.items():
-            if ref.tensor() is not None:
-                self.former[i] = (ref.tensor, tape.node)
+        alive = [(i, ref) for i, ref in tape.known.items() if ref.tensor() is not None]
+        made = tape.makers({ref.slot for _, ref in alive})
+        self.former = {i: f for i, f in self.former.items() if f.tensor() is not None}
+        self.former.update((i, Former(ref.tensor, tape.node, made[ref.slot])) for i, ref in alive if ref.slot in made)
         if not self.tapes:
             self.born.clear()
             self.ages.clear()
@@ -425,8 +436,10 @@ class Recorder:
         source = self.source(t)
         if source is not None and source.static:
             source = None
-        if (former is not None and former[0]() is t) or (source is not None and not source.glue):
-            owner = source.node if source is not None else former[1]  # type: ignore[index]
+        if former is not None and former.tensor() is not t:
+            former = None
+        owner = former.node if former is not None else source.node if source is not None and not source.glue else None
+        if owner is not None and owner != tape.node:
             name = f" ('{source.port}')" if source is not None else ""
             raise TraceError(
                 f"node '{tape.node}' uses a value of the finished node '{owner}'{name} at {where()} without declaring it. "
@@ -441,7 +454,9 @@ class Recorder:
         constant.origins, constant.lender = self.ages.origins_and_lender(t)
         born, given = self.random.get(id(t)), self.given.get(id(t))
         constant.random = born is not None and born() is t and not constant.parameter
-        if source is not None:
+        if owner is not None:
+            constant.left = former.where if former is not None else constant.where
+        elif source is not None:
             constant.undeclared = f"{source.node}/{source.port}"
         if given is not None and given[0]() is t and given[1] != tape.node:
             constant.undeclared = f"an input of node '{given[1]}'"
@@ -526,6 +541,8 @@ class Recorder:
         if kind.metadata:
             return out
         results = list(tensors(out))
+        if self.tapes and self.former:
+            self._follow_former(leaves, results)
         drawn = before is not None and _drawn(before, kwargs, out)
         if self.published:
             self.published.follow(kind, args, leaves, results)
@@ -547,6 +564,14 @@ class Recorder:
             for o in results:
                 self.born[id(o)] = weakref.ref(o)
         return out
+
+    def _follow_former(self, leaves: list[Tensor], results: list[Tensor]) -> None:
+        """What an open node computes from a value that its pass before left is such a value too."""
+        for t in leaves:
+            found = self.former.get(id(t))
+            if found is not None and found.tensor() is t and any(tape.node == found.node for tape in self.tapes):
+                self.former.update((id(o), Former(weakref.ref(o), found.node, found.where)) for o in results if o is not t)
+                return
 
     def read_between(self, kind: str, t: Tensor, out: Any) -> None:
         """A published output became something that is no tensor: frozen in the node that is open, or in one after it."""

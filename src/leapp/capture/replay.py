@@ -6,7 +6,8 @@ behave as they did. Inputs and constants that the node writes to are copied firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +105,20 @@ class Replay(torch.nn.Module):
             holder = child
         return holder, leaf
 
+    @contextmanager
+    def holding(self, values: Mapping[int, Tensor]) -> Iterator[None]:
+        """Run with other values of some constants, by slot."""
+        places = [(values[slot], holder, leaf) for slot, holder, leaf in self._paths if slot in values]
+        before = [getattr(holder, leaf) for _, holder, leaf in places]
+        try:
+            for value, holder, leaf in places:
+                is_parameter = leaf in holder._parameters
+                setattr(holder, leaf, torch.nn.Parameter(value, requires_grad=False) if is_parameter else value)
+            yield
+        finally:
+            for (_, holder, leaf), value in zip(places, before, strict=True):
+                setattr(holder, leaf, value)
+
     def sources(self, inputs: Sequence[Tensor]) -> dict[int, Any]:
         """The values of the inputs and constants, copies of those that are written to."""
         program = self.program
@@ -122,6 +137,7 @@ class Replay(torch.nn.Module):
         inputs: Sequence[Tensor],
         around: Callable[[int, Call, Any, Any], Any] | None = None,
         constants: set[int] | None = None,
+        into: dict[int, Any] | None = None,
     ) -> dict[int, Any]:
         """The values of all slots after running the calls on ``inputs``.
 
@@ -129,8 +145,10 @@ class Replay(torch.nn.Module):
             inputs: A value for each input.
             around: Runs a call in place of calling its function: index, call, arguments, keywords.
             constants: Gets the identities of the constants' tensors.
+            into: Gets the values as they are computed.
         """
-        env = self.sources(inputs)
+        env = {} if into is None else into
+        env.update(self.sources(inputs))
         if constants is not None:
             constants.update(id(env[slot]) for slot, _, _ in self._paths)
         for index, call in enumerate(self.program.calls):
@@ -138,6 +156,13 @@ class Replay(torch.nn.Module):
             result = call.func(*args, **kwargs) if around is None else around(index, call, args, kwargs)
             for slot, out in zip(call.outs, results(call, result), strict=True):
                 env[slot] = out
+        return env
+
+    def reached(self, inputs: Sequence[Tensor]) -> dict[int, Any]:
+        """The values of the slots up to the first call that does not take these inputs: a frozen size may not fit them."""
+        env: dict[int, Any] = {}
+        with suppress(Exception):  # torch raises what it likes
+            self.run(inputs, into=env)
         return env
 
     def _spread(self, row: Tensor, env: dict[int, Any]) -> Tensor:

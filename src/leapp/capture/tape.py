@@ -78,6 +78,8 @@ class Constant:
     """The array whose memory it lies over, if that is older than the node."""
     undeclared: str | None = None
     """What other node the value was computed from, if it was."""
+    left: Where | None = None
+    """The line by which an earlier pass of the node itself made it, if one did."""
     parameter: bool = field(init=False)
     """Whether it is a parameter of a module."""
 
@@ -95,6 +97,8 @@ class Escape:
     source: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
     """The call that gave ``value``, to be run again on other samples."""
     reads: tuple[int, ...] = ()
+    suspicion: bool = False
+    """Whether nothing shows that the value is used; two recorded passes that agree show that it is not."""
 
 
 class Memory:
@@ -149,6 +153,7 @@ class Tape:
         self.constants: dict[int, Constant] = {}
         self.constant_ids: dict[int, tuple[Ref, int | None]] = {}
         self.inputs: list[int] = []
+        self._declared: dict[int, Where] = {}
         self.escapes: list[Escape] = []
         self.random: list[Where] = []
         self.dynamic: set[int] = set()
@@ -222,6 +227,7 @@ class Tape:
         memory.add(ref, _geometry(t))
         self.memory_of.append(memory)
         self.inputs.append(ref.slot)
+        self._declared[ref.slot] = where()
         if self.batch is not None:
             self.batch.declare(ref.slot, t, axis)
         return ref
@@ -368,6 +374,11 @@ class Tape:
         self.memory_of.append(Memory(True, None))
         self.calls.append(Call(torch.clone, (ref,), {}, (kept.slot,), (ref.slot,), (), where()))
         return kept
+
+    def makers(self, slots: set[int]) -> dict[int, Where]:
+        """For each of these slots that is an input or the result of a call, the line that made it."""
+        made = {s: call.where for call in self.calls if not slots.isdisjoint(call.outs) for s in call.outs}
+        return made | {s: at for s, at in self._declared.items() if s in slots}
 
     def changed_behind(self) -> Constant | None:
         """A constant held by reference that was written to after it was read, if there is one."""

@@ -70,11 +70,11 @@ def freeze(node: NodeTrace, buffer: TrackedBuffer, value: Tensor) -> None:
         node.tape.make_constant(port.slot, value, buffer.tensor, port.where)
 
 
-def registered_again(node: NodeTrace, name: str, t: Tensor, at: Where) -> None:
-    """A registered tensor in a later pass: what it holds now tells whether it is state."""
+def registered_again(node: NodeTrace, name: str, t: Tensor, at: Where) -> bool:
+    """A registered tensor in a later pass: what it holds now tells whether it is state. False if it is no more tracked."""
     buffer = next((b for b in node.buffers if b.module is None and b.port == name), None)
     if buffer is None:
-        return
+        return False
     node.check(node.inputs[name], t, "buffer", at)
     first = node.samples[0].inputs[name]
     buffer.carried = buffer.carried and buffer.left is not None and same_bits(buffer.left, t)
@@ -82,6 +82,7 @@ def registered_again(node: NodeTrace, name: str, t: Tensor, at: Where) -> None:
     buffer.same_memory = buffer.same_memory and buffer.tensor.data_ptr() == t.data_ptr()
     buffer.tensor = t
     node.current.inputs[name] = snapshot(t)
+    return True
 
 
 def left_by_pass(node: NodeTrace) -> None:

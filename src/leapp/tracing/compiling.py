@@ -30,7 +30,7 @@ from leapp.bundle.onnx_files import external_files
 from leapp.bundle.profiles import PROFILES, Profile, check_profile, spelled
 from leapp.bundle.staging import MODEL_SUFFIXES
 from leapp.check.apart import LARGE, Apart
-from leapp.errors import AnnotationError, BundleFileError, ExportError
+from leapp.errors import AnnotationError, BundleFileError, ExportError, TraceError
 from leapp.export import export_node, series
 from leapp.graph.contract import Contract, ModelFile, Node, Port, key
 from leapp.graph.ports import port as describe_port
@@ -48,6 +48,7 @@ from leapp.tracing.proving import Proof, prove
 from leapp.tracing.report import Report, enforce
 from leapp.tracing.session import Session
 from leapp.tracing.settings import Settings
+from leapp.tracing.sources import same_bits
 
 __all__ = ["compile_session"]
 
@@ -79,6 +80,7 @@ def compile_session(
     nodes = sorted(session.nodes.values(), key=lambda n: n.order)
     _log_programs(nodes)
     enforce(report, session.escapes, strict)
+    _require_passes(nodes, session.min_passes)
     follow_batch(nodes)
     logger.info("Discovered %d nodes", len(nodes))
     if not nodes:
@@ -135,6 +137,37 @@ def compile_session(
         f"; without a model: {', '.join(without)}" if without else "",
     )  # fmt: skip
     return results
+
+
+def _require_passes(nodes: list[NodeTrace], least: int) -> None:
+    """Refuse nodes with fewer passes than asked for, and say of those with one what that means."""
+    traced = [n for n in nodes if n.program is not None and n.backend is not None]
+    few = [n for n in traced if n.passes < least]
+    if few:
+        listed = ", ".join(f"'{n.name}' ({n.passes})" for n in few)
+        raise TraceError(
+            f"min_passes={least}, but these nodes were traced in fewer passes: {listed}. Run the loop between start() and "
+            "stop() more often, with other inputs each time."
+        )
+    once = [n for n in traced if n.passes + n.retraced < 2]
+    if once:
+        logger.warning(
+            "%s traced in one pass only, so nothing shows whether a value that is frozen in a model changes from call to call: "
+            "run the loop once more, with other inputs, before leapp.stop(). start(min_passes=2) makes this an error.",
+            ", ".join(f"'{n.name}'" for n in once) + (" was" if len(once) == 1 else " were"),
+        )  # fmt: skip
+    alike = [n for n in traced if n not in once and _same_inputs(n)]
+    if alike:
+        logger.warning(
+            "%s had the same inputs in every pass, so nothing shows whether a frozen value depends on them: give each pass "
+            "other inputs.", ", ".join(f"'{n.name}'" for n in alike),
+        )  # fmt: skip
+
+
+def _same_inputs(node: NodeTrace) -> bool:
+    names = [n for n, p in node.inputs.items() if p.role == "input"]
+    first, *others = node.samples
+    return bool(names and others) and all(same_bits(first.inputs[n], s.inputs[n]) for n in names for s in others)
 
 
 # -- the target --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from leapp.tracing.attributes import Attributes
 from leapp.tracing.constants import constant_names
 from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, OutputPort, dtype_name
-from leapp.tracing.undeclared import rewritten_constants
+from leapp.tracing.undeclared import contradicts, rewritten_constants
 
 __all__ = ["Finisher", "Given"]
 
@@ -64,17 +64,23 @@ class Finisher:
         return tensors
 
     def settle(self, node: NodeTrace) -> None:
-        """All passes are seen: registered tensors that carry nothing from one to the next are no state."""
+        """All passes are seen: registered tensors that carry nothing from one to the next are no state.
+
+        A pass that was not kept as a sample, and that the recorded calls do not reproduce, becomes one.
+        """
         scratch = [b for b in node.buffers if b.module is None and buffers.is_scratch(node, b)]
         for buffer in scratch:
             node.buffers.remove(buffer)
             buffers.freeze(node, buffer, node.samples[0].inputs[buffer.port])
             del node.outputs[buffer.port]
-            for sample in node.samples:
+            for sample in (*node.samples, *node.compared_later):
                 sample.inputs.pop(buffer.port, None)
                 sample.outputs.pop(buffer.port, None)
         if scratch and node.tape is not None:
             self._cut(node)
+        if node.program is not None and not (node.tape is not None and node.tape.random):
+            node.samples += [s for s in node.compared_later if contradicts(node, s)][:1]
+        node.compared_later.clear()
 
     def _state_output(self, node: NodeTrace, name: str, at: Where) -> None:
         t, place = node.updates[name]
@@ -172,7 +178,7 @@ class Finisher:
                 )
             dropped.append(port.name)
             del node.inputs[port.name]
-            for sample in (node.current, *node.samples):
+            for sample in (node.current, *node.samples, *node.compared_later):
                 sample.inputs.pop(port.name, None)
         if dropped:
             node.pruned += dropped

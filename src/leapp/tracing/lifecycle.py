@@ -70,6 +70,7 @@ class ExportManager:
         *,
         escapes: str = "warn",
         dynamic_batch: bool = False,
+        min_passes: int = 1,
     ) -> None:
         """See :func:`leapp.start`."""
         require("Exporting")
@@ -77,6 +78,8 @@ class ExportManager:
         graph, directory = _place(name, save_path)
         if not isinstance(max_cached_io, int):
             raise AnnotationTypeError(f"max_cached_io is a number of samples, not {type(max_cached_io).__name__}.")
+        if not isinstance(min_passes, int) or isinstance(min_passes, bool) or min_passes < 1:
+            raise AnnotationError(f"min_passes={min_passes!r}: give a number of passes, 1 or more.")
         if escapes not in _ESCAPES:
             raise AnnotationError(f"escapes={escapes!r}: choose one of {', '.join(map(repr, _ESCAPES))}.")
         if non_traced is not None and not isinstance(non_traced, (str, Iterable)):
@@ -92,7 +95,9 @@ class ExportManager:
         if again:
             logger.warning("start() was called while a session was open: what that session had traced is dropped.")
         names = [non_traced] if isinstance(non_traced, str) else list(non_traced or ())
-        self.session = Session(non_traced=names, max_cached_io=max_cached_io, escapes=escapes, dynamic_batch=dynamic_batch)
+        self.session = Session(
+            non_traced=names, max_cached_io=max_cached_io, escapes=escapes, dynamic_batch=dynamic_batch, min_passes=min_passes
+        )
         self.settings = Settings(graph, directory, dry_run, log)
         self.report = None
         self.patches = Patches(self.session.recorder, patches, follow_arrays=global_patching)
@@ -224,6 +229,7 @@ def start(
     *,
     escapes: str = "warn",
     dynamic_batch: bool = False,
+    min_passes: int = 1,
 ) -> None:
     """Open a session: from here on, annotated code is recorded.
 
@@ -239,13 +245,15 @@ def start(
         escapes: What to do about values that leave the graph: ``"warn"``, ``"error"`` or ``"ignore"``.
         dynamic_batch: Write models that take any number of rows in the place of the traced one, which must be two or more.
             Code that has the traced number baked into it is refused with its line.
+        min_passes: How many passes of every node ``compile_graph()`` asks for. One pass cannot show whether a frozen value
+            changes from call to call; with 2, a session that ran once is refused.
 
     Example:
         >>> leapp.start("my_policy", save_path="exports")
     """
     ExportManager().start(
         name, save_path, verbose, dry_run, non_traced, max_cached_io, global_patching, patching, escapes=escapes,
-        dynamic_batch=dynamic_batch,
+        dynamic_batch=dynamic_batch, min_passes=min_passes,
     )  # fmt: skip
 
 

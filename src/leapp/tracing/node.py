@@ -1,14 +1,15 @@
 """One node while it is being traced: its ports, its tape, its samples.
 
 Legal states: *open* (first pass, a tape is recording), *finished* (``output_tensors`` was called, the program is cut), and
-*re-entered* (finished, and a later pass is under way). Ports are fixed when the node finishes.
+*re-entered* (finished, and a later pass is under way; the second pass has a tape of its own). Ports are fixed when the node
+finishes.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from leapp.capture.source import where
 from leapp.errors import AnnotationError, TraceError
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from leapp.semantics import TensorSemantics
     from leapp.tracing.attributes import Changed
 
-__all__ = ["InputPort", "NodeTrace", "OutputPort", "Role", "Sample", "Source", "TrackedBuffer", "dtype_name", "spelled"]
+__all__ = [
+    "InputPort", "NodeTrace", "OutputPort", "Parting", "Role", "Sample", "Source", "TrackedBuffer", "dtype_name", "spelled",
+]  # fmt: skip
 
 Role = Literal["input", "output", "state", "buffer", "static"]
 
@@ -82,6 +85,16 @@ class Sample:
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+class Parting(NamedTuple):
+    """Where the second pass first differs from the first: what it was in each, and what to do about it."""
+
+    what: str
+    where: Where
+    first: Any
+    second: Any
+    cure: str
+
+
 @dataclass(slots=True, eq=False)
 class TrackedBuffer:
     """A tensor that the node may write to and that may turn out to be state.
@@ -124,6 +137,14 @@ class NodeTrace:
     def begin(self, tape: Tape | None, entered: int) -> None:
         """Start over: nothing is declared, nothing recorded."""
         self.tape = tape
+        self.second: Tape | None = None
+        """What the second pass records, while it is under way."""
+        self.second_slots: dict[str, int] = {}
+        """The slots of the ports on that tape."""
+        self.difference: Parting | None = None
+        """The first difference between the first two passes that matters."""
+        self.compared = False
+        """Whether the first two passes were both recorded."""
         self.entered = entered
         self.inputs: dict[str, InputPort] = {}
         self.outputs: dict[str, OutputPort] = {}
@@ -140,6 +161,8 @@ class NodeTrace:
         """Constants made of tensors that are older than the node and that the first pass changed; whether that is certain."""
         self.changed: list[Changed] = []
         self.samples: list[Sample] = []
+        self.compared_later: list[Sample] = []
+        """Passes beyond the samples, to be compared with the recorded calls when the session is compiled."""
         self.current = Sample(entered)
         self.passes = 0
         self.finished = False
@@ -175,6 +198,11 @@ class NodeTrace:
                 f"{list(port.shape)} (at {port.where}) and is {spelled(t.dtype)} {list(t.shape)} now. Ports keep their shape "
                 "and dtype."
             )
+
+    @property
+    def recording(self) -> Tape | None:
+        """The tape that the present pass is recorded on."""
+        return self.second if self.finished else self.tape
 
     def require_traced(self) -> Tape:
         """The tape of an open, traced node."""

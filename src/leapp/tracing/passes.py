@@ -1,4 +1,7 @@
-"""Passes of a node that is finished: checked against the first one, kept as samples, compared with the record.
+"""Passes of a node that is finished: checked against the first one and kept as samples.
+
+The second one is recorded too, and compared with the first. From the third on the user's program runs at full speed, and what
+went in and came out of some passes is compared with the recorded calls when the session is compiled.
 
 They are as many as the user's program makes, so what a pass costs here is paid over and over: tensors are looked at in one
 go, copied in one go, and nothing is computed that only a message would need. All of it runs unseen by the modes. What a first
@@ -19,13 +22,12 @@ from leapp.errors import AnnotationError, AnnotationTypeError, SessionError
 from leapp.graph.words import nearest
 from leapp.tracing import buffers
 from leapp.tracing.node import InputPort, NodeTrace, Role, Sample, spelled
+from leapp.tracing.second_pass import SecondPass
 from leapp.tracing.sources import Sources
-from leapp.tracing.undeclared import contradicts
 
 __all__ = ["Passes", "refuse_form"]
 
 Tensor = torch.Tensor
-_CHECKED = 100
 _DENSE = torch.strided
 _DTYPES = {spelled(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 
@@ -33,9 +35,10 @@ _DTYPES = {spelled(d): d for d in vars(torch).values() if isinstance(d, torch.dt
 class Passes:
     """The later passes of the nodes of a session."""
 
-    def __init__(self, recorder: Recorder, sources: Sources, samples_kept: int) -> None:
+    def __init__(self, recorder: Recorder, sources: Sources, second: SecondPass, samples_kept: int) -> None:
         self._recorder = recorder
         self._sources = sources
+        self._second = second
         self._samples_kept = samples_kept
 
     def declare(self, node: NodeTrace, given: Mapping[str, Tensor], role: Role) -> list[Tensor]:
@@ -59,6 +62,8 @@ class Passes:
             if role == "input" and (unfinished or port.source is not None or key in known or key in former):
                 self._sources.check(node, port, self._sources.find(node, name, t), t)
         node.current.inputs.update(_copies(kept) if self.is_looked_at(node) else kept)
+        if node.second is not None:
+            return [self._second.declare(node, n, t) for n, t in given.items()]
         # As in the first pass, the value inside the node is not the one between the nodes.
         return [t[...] if type(t) is Tensor and n in kept else t for n, t in given.items()]
 
@@ -120,8 +125,8 @@ class Passes:
             current.outputs = _copies(given)
             if list(current.inputs) != list(node.inputs):
                 current.inputs = {n: current.inputs[n] for n in node.inputs}
-            if len(node.samples) < self._samples_kept or contradicts(node, current):
-                node.samples.append(current)
+            (node.samples if len(node.samples) < self._samples_kept else node.compared_later).append(current)
+            self._second.finish(node, given, current)
         if node.buffers:
             buffers.left_by_pass(node)
         node.left = left
@@ -132,16 +137,14 @@ class Passes:
         node.updates, node.aliases, node.again = {}, {}, []
 
     def is_looked_at(self, node: NodeTrace) -> bool:
-        """Whether the values of the present pass are looked at when it ends: it is kept as a sample, or compared.
+        """Whether the values of the present pass are kept: as a sample, or to be compared when the session is compiled.
 
-        All up to a hundred are compared with the record, then every tenth. One that contradicts the record is kept after
-        all, so that the compilation fails on it.
+        Beyond the samples these are the second pass, and every pass whose number is a power of two: a value that changes
+        seldom is found however long the program runs, and keeping values costs next to nothing.
         """
-        if len(node.samples) < self._samples_kept:
+        if len(node.samples) < self._samples_kept or node.second is not None:
             return True
-        random = node.tape is not None and bool(node.tape.random)
-        often = node.passes < _CHECKED or node.passes % 10 == 0
-        return len(node.samples) == self._samples_kept and node.program is not None and not random and often
+        return node.program is not None and not (node.passes + 1) & node.passes
 
 
 def _copies(given: Mapping[str, Tensor]) -> dict[str, Tensor]:

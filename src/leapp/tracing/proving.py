@@ -397,13 +397,13 @@ def _cause(proof: Proof, node: NodeTrace, names: FileNames, sample: Sample, repo
     outputs = tuple(sample.outputs[n] for n in node.outputs)
     try:
         if recording_departs(job, inputs, outputs, proof.rtol, proof.atol):
-            return _frozen(node, report)
+            return _frozen(node, sample, report)
         return f"cause: {first_departure(job, inputs, proof.rtol, proof.atol)}"
     except Exception as error:  # the search is a courtesy: its failure must not hide the verdict
         return f"cause: the first operation that departs could not be found ({error})"
 
 
-def _frozen(node: NodeTrace, report: Report) -> str:
+def _frozen(node: NodeTrace, sample: Sample, report: Report) -> str:
     assert node.tape is not None
     if node.tape.torn:
         at = node.tape.torn[0]
@@ -415,6 +415,13 @@ def _frozen(node: NodeTrace, report: Report) -> str:
         "cause: the file does what was recorded in the first pass; in this pass the program computed something else. A value "
         "that changes between passes was frozen. Keep it a tensor, or declare it with input_tensors or state_tensors."
     )
+    if node.compared and node.difference is None:
+        text = (
+            "cause: the first two passes were recorded and agree, call by call; in a later one (pass "
+            f"{sample.passno + 1}) the program computed something else. A value that was frozen changes less often than "
+            "every pass, such as a delay of several steps, a counter or a schedule. Declare it with state_tensors and "
+            "update_state, or with input_tensors. Trace more passes to see in which of them it changes."
+        )
     escapes = [f"{e.kind} at {e.file}:{e.line}: {e.source} [frozen: {e.value}]" for e in report.escapes if e.node == node.name]
     if escapes:
         return "\n    ".join([f"{text} What left the graph of this node:", *_few(escapes)])

@@ -39,11 +39,17 @@ class EscapeInfo:
     source: str
     value: str
     varies: bool = False
-    """Whether the recorded passes prove that the frozen value is not always the same."""
+    """Whether the recorded passes prove that the model would be wrong: the frozen value is not always the same."""
+    again: str = ""
+    """What it was in the second pass, if that is known."""
+    cure: str = ""
+    """What to do about it."""
 
     def __str__(self) -> str:
-        tail = " -- differs between passes" if self.varies else ""
-        return f"{self.node}: {self.kind} at {self.file}:{self.line}: {self.source}  [frozen: {self.value}]{tail}"
+        text = f"{self.node}: {self.kind} at {self.file}:{self.line}: {self.source}  [frozen: {self.value}]"
+        if self.varies:
+            text += f" -- differs between passes{f': {self.again} in the second' if self.again else ''}"
+        return f"{text} ({self.cure})" if self.cure else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +155,17 @@ def _escapes(node: NodeTrace) -> list[EscapeInfo]:
     tape, program = node.tape, node.program
     assert tape is not None
     assert program is not None
-    frozen = _frozen_again(node)
+    wrong = _is_wrong(node)
+    frozen = _frozen_again(node) if wrong else {}
     found = []
     for i, e in enumerate(tape.escapes):
-        again = frozen.get(i, [])
-        varies = any(not _same(e.value, v) for v in again)
+        if e.suspicion and node.compared and not wrong:
+            continue
+        again = next((v for v in frozen.get(i, []) if not _same(e.value, v)), None)
         found.append(
-            EscapeInfo(node.name, _spoken(e.kind), e.where.file, e.where.line, e.where.text, _short(e.value), varies)
+            EscapeInfo(node.name, _spoken(e.kind), e.where.file, e.where.line, e.where.text, _short(e.value), again is not None)
         )
-    found += _hidden_reads(node)
+    found += _hidden_reads(node, wrong)
     for constant in program.constants.values():
         kind = "random constant" if constant.random else None
         if constant.undeclared:
@@ -169,10 +177,23 @@ def _escapes(node: NodeTrace) -> list[EscapeInfo]:
         w = constant.where
         found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, _short(constant.value), proven))
     found += _unseen(node)
+    if node.difference is not None:
+        d = node.difference
+        known = any(e.varies and (e.file, e.line) == (d.where.file, d.where.line) for e in found)
+        if not known:
+            w = d.where
+            values = _short(d.first), _short(d.second)
+            found.append(EscapeInfo(node.name, d.what, w.file, w.line, w.text, values[0], True, values[1], d.cure))
     unique: dict[tuple[Any, ...], EscapeInfo] = {}
     for info in found:
         unique.setdefault((info.kind, info.file, info.line, info.varies), info)
     return list(unique.values())
+
+
+def _is_wrong(node: NodeTrace) -> bool:
+    """Whether the recorded passes prove that the node, as the first pass recorded it, is not what the program computes."""
+    assert node.tape is not None
+    return node.difference is not None or bool(node.tape.random) or departs(node)
 
 
 def _unseen(node: NodeTrace) -> list[EscapeInfo]:
@@ -211,12 +232,12 @@ def _spoken(kind: str) -> str:
     return re.sub(r"\.default\b", "", kind.replace("_local_scalar_dense", "item"))
 
 
-def _hidden_reads(node: NodeTrace) -> list[EscapeInfo]:
-    """Values that torch itself reads out inside a call, on every sample."""
+def _hidden_reads(node: NodeTrace, wrong: bool) -> list[EscapeInfo]:
+    """Values that torch itself reads out inside a call; on every sample, if the node is ``wrong`` on one."""
     assert node.replay is not None
     samples = [[s.inputs[n] for n in node.inputs] for s in node.samples]
     passes = [hidden_reads(node.replay, inputs) for inputs in samples[:1]]
-    if passes[0]:
+    if passes[0] and wrong:
         passes += [hidden_reads(node.replay, inputs) for inputs in samples[1:]]
     found = []
     for index, (call, values) in passes[0].items():
@@ -243,9 +264,9 @@ def _frozen_again(node: NodeTrace) -> dict[int, list[Any]]:
     found: dict[int, list[Any]] = {}
     with torch.no_grad():
         for sample in node.samples[1:]:
-            env = replay.run([sample.inputs[n] for n in node.inputs])
+            env = replay.reached([sample.inputs[n] for n in node.inputs])
             for i, e in enumerate(tape.escapes):
-                if e.source is not None:
+                if e.source is not None and all(s in env for s in e.reads):
                     func, args, kwargs = e.source
                     found.setdefault(i, []).append(func(*fill(args, env), **fill(kwargs, env)))
     return found

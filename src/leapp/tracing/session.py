@@ -38,6 +38,7 @@ from leapp.tracing.method import MethodNode, bind_arguments, output_names_of, se
 from leapp.tracing.node import InputPort, NodeTrace, Role, Sample, TrackedBuffer, dtype_name
 from leapp.tracing.passes import Passes, refuse_form
 from leapp.tracing.payload import Entry, Loans, entries, leaf_names, map_leaves, refuse_nested_state, unpack
+from leapp.tracing.second_pass import SecondPass
 from leapp.tracing.sources import Sources, same_bits
 
 __all__ = ["Session"]
@@ -72,14 +73,22 @@ class Session:
     """The nodes of one traced program."""
 
     def __init__(
-        self, *, non_traced: Iterable[str] = (), max_cached_io: int = 5, escapes: str = "warn", dynamic_batch: bool = False
+        self,
+        *,
+        non_traced: Iterable[str] = (),
+        max_cached_io: int = 5,
+        escapes: str = "warn",
+        dynamic_batch: bool = False,
+        min_passes: int = 1,
     ) -> None:
         self.recorder = Recorder()
+        self.min_passes = min_passes
         self.dynamic_batch = dynamic_batch
         self.nodes: dict[str, NodeTrace] = {}
         self.sources = Sources(self.recorder, self.nodes)
         self.non_traced = frozenset(non_traced)
-        self.passes = Passes(self.recorder, self.sources, max(1, max_cached_io))
+        self.second = SecondPass(self.recorder)
+        self.passes = Passes(self.recorder, self.sources, self.second, max(1, max_cached_io))
         self.escapes = escapes
         self.clock = 0
         """The number of the present pass."""
@@ -106,6 +115,7 @@ class Session:
         self.recorder.remove()
         self._watch_modules(False)
         for node in self.nodes.values():
+            self.second.drop(node)
             if node.tape is not None and node.tape.open:
                 self.recorder.close(node.tape)
         self.recorder.published.clear()
@@ -173,9 +183,12 @@ class Session:
             node.in_pass, node.entered, node.current.passno, node.registered = True, self.clock, self.clock, 0
             if node.late and not node.retraced:
                 self._retrace(node)
+            else:
+                self.second.begin(node)
         elif node.entered != self.clock:
             # The user's code raised in the middle of the pass before; this is another one.
             node.entered, node.current, node.registered = self.clock, Sample(self.clock), 0
+            self.second.begin(node)
         self._listen()
 
     def _listen(self) -> None:
@@ -296,7 +309,7 @@ class Session:
             alias = self._declare(node, name, t, role, semantics, batch)
             if isinstance(leaf, Tensor):
                 return alias
-            return leaf if node.finished else self.recorder.arrays.hand_back(leaf, t, alias)
+            return leaf if node.recording is None else self.recorder.arrays.hand_back(leaf, t, alias)
 
     def _not_a_tensor(self, node: NodeTrace, what: str) -> Callable[[str, Any], None]:
         def tell(name: str, value: Any) -> None:
@@ -495,7 +508,8 @@ class Session:
 
     def _register(self, node: NodeTrace, name: str, t: Tensor, at: Where) -> Tensor:
         if node.finished:
-            buffers.registered_again(node, name, t, at)
+            if buffers.registered_again(node, name, t, at):
+                self.second.buffer(node, name, t)
             return t
         if node.tape is None or any(b.tensor is t and b.port == name for b in node.buffers):
             return t
@@ -543,6 +557,7 @@ class Session:
                 node.check(node.inputs[buffer.port], t, "buffer", at)
                 node.current.inputs[buffer.port] = snapshot(t) if self.passes.is_looked_at(node) else t
                 buffer.module, buffer.name, buffer.tensor = owner, leaf, t
+                self.second.buffer(node, buffer.port, t)
             return
         mine = next((b for b in node.buffers if b.module is owner and b.name == leaf), None)
         if mine is not None and mine.tensor is not t:
@@ -617,6 +632,7 @@ class Session:
     def abandon(self, node: NodeTrace) -> None:
         """The user's code raised: the pass did not happen."""
         if node.finished:
+            self.second.drop(node)
             node.in_pass, node.current, node.updates = False, Sample(node.entered), {}
         elif node.name in self.nodes:
             if node.tape is not None:

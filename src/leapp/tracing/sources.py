@@ -56,7 +56,7 @@ class Sources:
         owner = self._recorder.owner([t])
         if owner is None or _is_untouched_input(owner, t):
             return
-        if owner is not node.tape:
+        if owner is not node.recording:
             raise TraceError(
                 f"node '{node.name}', input '{port}' (at {where()}) is a value of node '{owner.node}', which is not finished. "
                 f"Call annotate.output_tensors('{owner.node}', ...) first."
@@ -88,7 +88,7 @@ class Sources:
 
     def check(self, node: NodeTrace, port: InputPort, source: Source | None, t: Tensor) -> None:
         """An input has one source. The second pass may show that it is feedback; a reset brings the first value back."""
-        if node.passes == 1 and port.source is None:
+        if port.source is None and (node.passes == 1 or (source is not None and self._always_was(node, port, source))):
             port.source = source
         elif port.source == source or (source is None and port.source is not None and self._fits(node, port, port.source, t)):
             return
@@ -98,6 +98,12 @@ class Sources:
                 f"{port.source or 'a value from outside'} and is fed by {source or 'a value from outside'} now. An input has "
                 "one source: declare a second port, or reset to the value of the first pass."
             )
+
+    def _always_was(self, node: NodeTrace, port: InputPort, source: Source) -> bool:
+        """Whether an input had the values of a source in the earlier passes too: copies made inside a node are not followed."""
+        given = {s.passno: s.outputs.get(source.port) for s in self._nodes[source.node].samples}
+        pairs = [(given.get(s.passno - source.delayed), s.inputs[port.name]) for s in node.samples]
+        return node.passes == 2 and any(a is not None for a, _ in pairs) and all(a is None or same_bits(a, b) for a, b in pairs)
 
     def _fits(self, node: NodeTrace, port: InputPort, source: Source, t: Tensor) -> bool:
         """Whether a value of unknown origin is what the source published: a copy made unseen, or a reset."""
@@ -114,10 +120,10 @@ class Sources:
 
     def _report_unpublished(self, node: NodeTrace, port: str, t: Tensor) -> None:
         former = self._recorder.former[id(t)]
-        if former[0]() is t:
+        if former.tensor() is t:
             logger.error(
                 "node '%s', input '%s' (at %s) is a value of node '%s' that output_tensors() did not publish; it becomes an "
-                "input of the graph.", node.name, port, where(), former[1],
+                "input of the graph.", node.name, port, where(), former.node,
             )  # fmt: skip
 
     def _reported(self, node: NodeTrace, found: Published) -> bool:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from leapp.check.compare import compare
+from leapp.tracing.log import logger
 from leapp.tracing.sources import same_bits
 
 if TYPE_CHECKING:
     from leapp.capture.tape import Constant
     from leapp.tracing.node import NodeTrace, Sample
 
-__all__ = ["contradicts", "departs", "rewritten_constants", "undeclared_state"]
+__all__ = ["contradicts", "departs", "reproduces", "rewritten_constants", "undeclared_state"]
 
 Tensor = torch.Tensor
 _RTOL, _ATOL = 1e-3, 1e-5
@@ -74,14 +75,23 @@ def departs(node: NodeTrace) -> bool:
 
 
 def contradicts(node: NodeTrace, sample: Sample) -> bool:
-    """Whether the recorded calls give other values on a sample than the program did."""
+    """Whether the recorded calls give other values on a sample than the program did, or do not run on it at all."""
     assert node.replay is not None
-    with torch.no_grad():
-        outputs = node.replay(*(sample.inputs[n] for n in node.inputs))
+    try:
+        with torch.no_grad():
+            outputs = node.replay(*(sample.inputs[n] for n in node.inputs))
+    except Exception as error:  # whatever torch says: a size was frozen that does not fit these values
+        logger.info("node '%s': its recorded calls fail on the values of a later pass: %s", node.name, error)
+        return True
     wanted = [sample.outputs[n] for n in node.outputs]
-    return any(
-        compare(_array(a), _array(b), _RTOL, _ATOL) is not None for a, b in zip(outputs, wanted, strict=True)
-    )
+    # Nodes that compute with less than float32 cannot be closer than the rounding step of their type.
+    step = 2 * (node.tape.precision if node.tape is not None else 0.0)
+    return not all(reproduces(a, b, max(_RTOL, step), max(_ATOL, step)) for a, b in zip(outputs, wanted, strict=True))
+
+
+def reproduces(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-6) -> bool:
+    """Whether two outputs are the same but for rounding."""
+    return compare(_array(a), _array(b), rtol, atol) is None
 
 
 def _array(t: Tensor) -> Any:
@@ -103,15 +113,6 @@ def _matters(node: NodeTrace, slot: int) -> bool:
             s for s, c in constants.items()
             if c.origins == constants[slot].origins and c.value.shape == after.shape and c.value.dtype == after.dtype
         }  # fmt: skip
-        held = [(holder, leaf) for s, holder, leaf in node.replay._paths if s in same | {slot}]
-        before = [getattr(*place) for place in held]
-        if any(isinstance(b, torch.nn.Parameter) for b in before):
-            return not same_bits(before[0], after)
-        try:
-            for place in held:
-                setattr(*place, after.clone())
+        with node.replay.holding({s: after.clone() for s in same | {slot}}):
             second = node.replay.run(inputs)
-        finally:
-            for place, value in zip(held, before, strict=True):
-                setattr(*place, value)
     return any(not same_bits(first[s], second[s]) for s in node.program.outputs)

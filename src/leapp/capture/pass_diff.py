@@ -1,0 +1,203 @@
+"""The first difference between two recorded passes of a node.
+
+A value that left the graph is a literal, a constant or a branch in what was recorded. Recorded once it looks like any other;
+recorded twice, on other inputs, it differs. So the calls that reach the outputs are compared one by one: functions, numbers,
+constants, and which values they read. Knows programs only.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from leapp.capture.extents import Measure
+from leapp.capture.replay import Program
+from leapp.capture.source import Where
+from leapp.capture.tape import Call, Constant, Ref
+
+__all__ = ["Difference", "Kind", "differences", "same_value"]
+
+Tensor = torch.Tensor
+
+
+class Kind(enum.Enum):
+    """What two passes differ in."""
+
+    NUMBER = "number"
+    CONSTANT = "constant"
+    CALL = "call"
+    VALUE = "value"
+    """A call reads something else."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Difference:
+    """Where two passes part, and what it was in each."""
+
+    kind: Kind
+    where: Where
+    first: Any
+    second: Any
+    again: Where
+    """The line of the second pass; another one after a branch."""
+    slots: tuple[int, int] = (-1, -1)
+    """Of a constant: its slot in each program."""
+
+
+def differences(first: Program, second: Program, ports: Mapping[int, int]) -> Iterator[Difference]:
+    """All that can be compared up to the first call that differs, in the order of the calls.
+
+    Args:
+        first: What the first pass does to its outputs.
+        second: The same of the second pass.
+        ports: For each input slot of the first program the slot of the same port in the second.
+    """
+    return _Walk(first, second, ports).run()
+
+
+class _Walk:
+    def __init__(self, first: Program, second: Program, ports: Mapping[int, int]) -> None:
+        self.first, self.second = first, second
+        self.slots = dict(ports)
+        self.found: list[Difference] = []
+
+    def run(self) -> Iterator[Difference]:
+        for a, b in zip(self.first.calls, self.second.calls, strict=False):
+            if not _same_function(a.func, b.func):
+                yield Difference(Kind.CALL, a.where, _name(a.func), _name(b.func), b.where)
+                return
+            parted = not self._same((a.args, a.kwargs), (b.args, b.kwargs), a, b) or len(a.outs) != len(b.outs)
+            yield from self.found
+            self.found.clear()
+            if parted:
+                return
+            self.slots.update(zip(a.outs, b.outs, strict=True))
+        if len(self.first.calls) != len(self.second.calls):
+            calls, index = (self.first.calls, self.second.calls), min(len(self.first.calls), len(self.second.calls))
+            at = [c[index].where if index < len(c) else c[-1].where if c else None for c in calls]
+            names = [_name(c[index].func) if index < len(c) else "nothing more" for c in calls]
+            place = at[0] or at[1]
+            assert place is not None
+            yield Difference(Kind.CALL, place, names[0], names[1], at[1] or place)
+            return
+        last = self.first.calls[-1] if self.first.calls else None
+        end = last.where if last is not None else None
+        for ours, theirs in zip(self.first.outputs, self.second.outputs, strict=True):
+            self._same_slot(ours, theirs, end, end)
+        yield from self.found
+
+    def _same(self, a: Any, b: Any, one: Call, two: Call) -> bool:
+        """Whether two arguments agree as far as the walk can go on. Differences in value are noted."""
+        if type(a) is Ref and type(b) is Ref:
+            return self._same_slot(a.slot, b.slot, one.where, two.where)
+        if type(a) is Ref or type(b) is Ref:
+            self.found.append(Difference(Kind.VALUE, one.where, _shown(a), _shown(b), two.where))
+            return False
+        if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
+            if len(a) != len(b):
+                self.found.append(Difference(Kind.NUMBER, one.where, f"{len(a)} values", f"{len(b)} values", two.where))
+                return False
+            return all(self._same(x, y, one, two) for x, y in zip(a, b, strict=True))
+        if isinstance(a, dict) and isinstance(b, dict):
+            if a.keys() != b.keys():
+                self.found.append(Difference(Kind.CALL, one.where, sorted(a), sorted(b), two.where))
+                return False
+            return all(self._same(v, b[k], one, two) for k, v in a.items())
+        if isinstance(a, slice) and isinstance(b, slice):
+            return self._same((a.start, a.stop, a.step), (b.start, b.stop, b.step), one, two)
+        if not same_value(a, b):
+            self.found.append(Difference(Kind.NUMBER, one.where, a, b, two.where))
+        return True
+
+    def _same_slot(self, a: int, b: int, one: Where | None, two: Where | None) -> bool:
+        if a in self.slots:
+            known = self.slots[a]
+            if known == b:
+                return True
+        ours, theirs = self.first.constants.get(a), self.second.constants.get(b)
+        if ours is not None and theirs is not None:
+            # A constant that was written to between two reads has a slot for each.
+            self.slots.setdefault(a, b)
+            if not _same_constant(ours, theirs):
+                self.found.append(
+                    Difference(Kind.CONSTANT, one or ours.where, ours.value, theirs.value, two or theirs.where, (a, b))
+                )
+            return True
+        place = one or (ours.where if ours is not None else theirs.where if theirs is not None else None)
+        if place is None:
+            return False
+        what = [self._described(c, s, p) for c, s, p in ((ours, a, self.first), (theirs, b, self.second))]
+        if what[0] == what[1]:
+            what = ["one value", "another value"]
+        self.found.append(Difference(Kind.VALUE, place, what[0], what[1], two or place, (a, b)))
+        return False
+
+    @staticmethod
+    def _described(constant: Constant | None, slot: int, program: Program) -> str:
+        if constant is not None:
+            return f"a constant {_shown(constant.value)}"
+        if slot in program.inputs:
+            return "an input"
+        return "a computed value"
+
+
+def _same_constant(a: Constant, b: Constant) -> bool:
+    if a.version is not None and b.version is not None and a.value.data_ptr() == b.value.data_ptr():
+        return a.version == b.version
+    return same_value(a.value, b.value)
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Whether two literals are the same, NaN included. What cannot be compared counts as the same if its type is."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        return struct.pack("d", a) == struct.pack("d", b) or (a != a and b != b) or a == b
+    if isinstance(a, Tensor):
+        return _same_tensor(a, b)
+    if isinstance(a, np.ndarray):
+        return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
+    if isinstance(a, (int, str, bytes, bool, complex, tuple, frozenset)):
+        return bool(a == b)
+    if isinstance(a, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+        return bool(a == b)
+    return True
+
+
+def _same_tensor(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout or a.device != b.device:
+        return False
+    if a.is_quantized or a.layout != torch.strided:
+        a, b = (t.dequantize() if t.is_quantized else t.to_dense() for t in (a, b))
+    a, b = a.detach(), b.detach()
+    if torch.equal(a, b):
+        return True
+    if not (a.is_floating_point() or a.is_complex()):
+        return False
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _same_function(a: Callable[..., Any], b: Callable[..., Any]) -> bool:
+    if a is b or a == b:
+        return True
+    if isinstance(a, Measure) and isinstance(b, Measure):
+        return a.function is b.function
+    return type(a) is type(b) and _name(a) == _name(b)
+
+
+def _name(func: Any) -> str:
+    return str(getattr(func, "__name__", None) or func)
+
+
+def _shown(value: Any) -> str:
+    if type(value) is Ref:
+        return "a tensor"
+    return f"tensor {list(value.shape)}" if isinstance(value, Tensor) and value.dim() else repr(value)

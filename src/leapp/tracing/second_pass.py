@@ -1,0 +1,185 @@
+"""The second pass of a node: recorded like the first, and compared with it when it ends.
+
+Whatever was frozen in the first pass and changes from call to call shows up as the first difference between the two
+recordings, with the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from leapp.capture.pass_diff import Difference, Kind, differences
+from leapp.capture.recorder import Recorder
+from leapp.capture.replay import Program, Replay, cut
+from leapp.tracing.batching import checked_axis
+from leapp.tracing.log import logger
+from leapp.tracing.node import NodeTrace, Parting, Sample
+from leapp.tracing.sources import same_bits
+from leapp.tracing.undeclared import reproduces
+
+__all__ = ["SecondPass"]
+
+Tensor = torch.Tensor
+
+
+class Shown(str):
+    """Text that is shown without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class SecondPass:
+    """Records and compares the second passes of the nodes of a session."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def begin(self, node: NodeTrace) -> None:
+        """The node is entered: record if it is the second time, and drop what an attempt that failed has recorded."""
+        self.drop(node)
+        if node.passes == 1 and node.program is not None and node.tape is not None:
+            node.second = self._recorder.open(node.name, node.tape.batch is not None)
+
+    def drop(self, node: NodeTrace) -> None:
+        """Stop recording, without a comparison."""
+        if node.second is not None:
+            self._recorder.close(node.second)
+            node.aliases = {}
+        node.second, node.second_slots = None, {}
+
+    def declare(self, node: NodeTrace, name: str, t: Tensor) -> Tensor:
+        """Declare an input of a second pass; the tensor to go on with."""
+        assert node.second is not None
+        before = node.aliases.get(name)
+        if before is not None and same_bits(before[1], t):
+            return before[1]  # a getter may declare its value at every read
+        port = node.inputs.get(name)
+        alias = self._recorder.declare(node.second, t, "auto" if port is None else checked_axis(node, port, t.dim()))
+        node.second_slots[name] = node.second.inputs[-1]
+        node.aliases[name] = (t, alias)
+        return alias
+
+    def buffer(self, node: NodeTrace, name: str, t: Tensor) -> None:
+        """Declare a tracked buffer; its owner keeps the tensor."""
+        if node.second is not None:
+            node.second_slots[name] = node.second.declare(t).slot
+
+    def finish(self, node: NodeTrace, outputs: Mapping[str, Tensor], sample: Sample) -> None:
+        """Compare the passes. ``sample`` are the values of the second one."""
+        tape = node.second
+        if tape is None:
+            return
+        slots: list[int] = []
+        for name in node.outputs:
+            ref = tape.find(outputs[name])
+            slots.append((ref or tape.constant(outputs[name])).slot)
+        ports = {p.slot: node.second_slots[n] for n, p in node.inputs.items() if p.slot is not None and n in node.second_slots}
+        slot_of = {name: slot for name, slot in node.second_slots.items() if name in node.inputs}
+        self.drop(node)
+        assert node.program is not None
+        program = cut(tape, slots, [slot_of[n] for n in node.inputs if n in slot_of])
+        node.compared = True
+        found = _first(node, program, ports, sample)
+        node.difference = None if found is None else _explained(node, found, program)
+
+
+def _explained(node: NodeTrace, found: Difference, program: Program) -> Parting:
+    """A difference in the words of a report, with what to do about it."""
+    assert node.program is not None
+    found = _element(found)
+    elsewhere = f" (in the second pass at {found.again})" if str(found.again) != str(found.where) else ""
+    if found.kind is Kind.NUMBER:
+        return Parting(f"a number that differs between the passes{elsewhere}", found.where, found.first, found.second, _NUMBER)
+    if found.kind is Kind.CALL:
+        what = "the passes part here: another call follows" + elsewhere
+        return Parting(what, found.where, found.first, found.second, _CALL)
+    ours, theirs = node.program.constants.get(found.slots[0]), program.constants.get(found.slots[1])
+    if theirs is not None and theirs.left is not None:
+        what = f"undeclared state: the value that the pass before made at {theirs.left} is read here"
+        return Parting(what, found.where, found.first, found.second, _STATE)
+    if found.kind is Kind.VALUE or ours is None or theirs is None:
+        return Parting(f"a call that reads another value{elsewhere}", found.where, found.first, found.second, _CALL)
+    name = node.names.get(found.slots[0], "")
+    if ours.random or theirs.random:
+        return Parting("a random constant", found.where, found.first, found.second, _RANDOM)
+    if ours.parameter:
+        return Parting(f"the weight '{name}' changed between the passes", found.where, found.first, found.second, _WEIGHT)
+    if ours.origin() is not None and ours.origin() is theirs.origin():
+        what = f"undeclared state: the tensor '{name}' changed between the passes"
+        return Parting(what, found.where, found.first, found.second, _BUFFER)
+    return Parting(f"a tensor that differs between the passes{elsewhere}", found.where, found.first, found.second, _NUMBER)
+
+
+def _element(found: Difference) -> Difference:
+    """A difference of two tensors as that of the first element that differs."""
+    a, b = found.first, found.second
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or a.shape != b.shape or a.dtype != b.dtype or not a.dim():
+        return found
+    unlike = (a != b) & ~((a != a) & (b != b))
+    if a.layout != torch.strided or not unlike.any():
+        return found
+    place = unlike.nonzero()[0].tolist()
+    values = (f"{t[tuple(place)].item():g} at {place}" if t.is_floating_point() else f"{t[tuple(place)].item()} at {place}"
+              for t in (a, b))  # fmt: skip
+    return replace(found, first=Shown(next(values)), second=Shown(next(values)))
+
+
+_NUMBER = "keep it a tensor, or declare it: with input_tensors(), or state_tensors() and update_state() if the node keeps it"
+_CALL = "keep the choice in tensors, as torch.where() does, declare what it depends on, and call .eval() on modules"
+_STATE = "declare it with state_tensors() and update_state()"
+_RANDOM = "declare it with input_tensors(), so that the caller draws it"
+_WEIGHT = "trace without training in between"
+_BUFFER = "declare it with register_buffer() or module(), or call .eval() if it is a statistic of a module in training mode"
+
+
+def _first(node: NodeTrace, program: Program, ports: Mapping[int, int], sample: Sample) -> Difference | None:
+    """The first difference that changes what the node computes."""
+    assert node.program is not None
+    for found in differences(node.program, program, ports):
+        if found.kind is Kind.CONSTANT and found.slots[0] in node.program.copied and not _is_read(node, found.slots[0]):
+            continue  # memory that is written to before anything reads it, such as that of torch.empty()
+        if found.kind in (Kind.CALL, Kind.VALUE) and _exchangeable(node, program, sample):
+            return None
+        return found
+    return None
+
+
+def _is_read(node: NodeTrace, slot: int) -> bool:
+    """Whether the first content of memory that the node writes to reaches an output."""
+    assert node.replay is not None
+    assert node.program is not None
+    value = node.program.constants[slot].value
+    inputs = [node.samples[0].inputs[n] for n in node.inputs]
+    found = []
+    for fill in (0.0, float("nan")) if value.is_floating_point() else (0, 1):
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=()), node.replay.holding({slot: torch.full_like(value, fill)}):
+                torch.manual_seed(0)
+                found.append(node.replay(*inputs))
+        except Exception as error:  # whatever torch says: the content decides whether the calls run at all
+            logger.debug("node '%s': the recorded calls need the first content of slot %d: %s", node.name, slot, error)
+            return True
+    return not all(same_bits(a, b) for a, b in zip(*found, strict=True))
+
+
+def _exchangeable(node: NodeTrace, program: Program, sample: Sample) -> bool:
+    """Whether either recording gives the outputs of both passes: something was computed once and kept, as a cache is."""
+    assert node.replay is not None
+    if len(program.inputs) != len(node.inputs):
+        return False
+    other = Replay(program, {slot: f"c{slot}" for slot in program.constants})
+    first = node.samples[0]
+    try:
+        with torch.no_grad():
+            made = node.replay(*(sample.inputs[n] for n in node.inputs)), other(*(first.inputs[n] for n in node.inputs))
+    except Exception as error:  # whatever torch says: one recording does not take the inputs of the other pass
+        logger.debug("node '%s': the passes differ, and their inputs cannot be exchanged: %s", node.name, error)
+        return False
+    wanted = [[s.outputs[n] for n in node.outputs] for s in (sample, first)]
+    return all(reproduces(a, b) for got, want in zip(made, wanted, strict=True) for a, b in zip(got, want, strict=True))
