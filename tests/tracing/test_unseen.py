@@ -22,7 +22,7 @@ import torch.autograd.forward_ad as forward_ad
 
 import leapp
 from leapp import InferenceManager, annotate
-from leapp.errors import ExportError, TraceError, ValidationError
+from leapp.errors import ExportError, TraceError
 from leapp.runtime import Pipeline
 
 A = annotate

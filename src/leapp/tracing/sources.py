@@ -56,7 +56,9 @@ class Sources:
         owner = self._recorder.owner([t])
         if owner is None or _is_untouched_input(owner, t):
             return
-        if owner is not node.recording:
+        if node.finished and owner is node.recording:
+            return
+        if owner is not node.tape:
             raise TraceError(
                 f"node '{node.name}', input '{port}' (at {where()}) is a value of node '{owner.node}', which is not finished. "
                 f"Call annotate.output_tensors('{owner.node}', ...) first."
@@ -88,8 +90,8 @@ class Sources:
 
     def check(self, node: NodeTrace, port: InputPort, source: Source | None, t: Tensor) -> None:
         """An input has one source. The second pass may show that it is feedback; a reset brings the first value back."""
-        if port.source is None and (node.passes == 1 or (source is not None and self._always_was(node, port, source))):
-            port.source = source
+        if node.passes == 1 and port.source is None:
+            port.source = source or self._copied(node, port, t)
         elif port.source == source or (source is None and port.source is not None and self._fits(node, port, port.source, t)):
             return
         else:
@@ -99,11 +101,17 @@ class Sources:
                 "one source: declare a second port, or reset to the value of the first pass."
             )
 
-    def _always_was(self, node: NodeTrace, port: InputPort, source: Source) -> bool:
-        """Whether an input had the values of a source in the earlier passes too: copies made inside a node are not followed."""
-        given = {s.passno: s.outputs.get(source.port) for s in self._nodes[source.node].samples}
-        pairs = [(given.get(s.passno - source.delayed), s.inputs[port.name]) for s in node.samples]
-        return node.passes == 2 and any(a is not None for a, _ in pairs) and all(a is None or same_bits(a, b) for a, b in pairs)
+    def _copied(self, node: NodeTrace, port: InputPort, t: Tensor) -> Source | None:
+        """The source of an input that is a copy of another input, made inside the node: both passes tell by the values."""
+        if node.recording is None or self._recorder.owner([t]) is not node.recording:
+            return None
+        first, now = node.samples[0].inputs, node.current.inputs
+        for other in node.inputs.values():
+            if other.source is None or other.name not in now or (other.shape, other.dtype) != (port.shape, port.dtype):
+                continue
+            if same_bits(first[other.name], first[port.name]) and same_bits(now[other.name], t):
+                return other.source
+        return None
 
     def _fits(self, node: NodeTrace, port: InputPort, source: Source, t: Tensor) -> bool:
         """Whether a value of unknown origin is what the source published: a copy made unseen, or a reset."""
