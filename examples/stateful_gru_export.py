@@ -48,7 +48,8 @@ def step(policy: RecurrentPolicy, observation: torch.Tensor) -> torch.Tensor:
 def export(directory: Path) -> Path:
     policy = make_policy()
     leapp.start("stateful_gru", save_path=directory)
-    step(policy, torch.randn(1, 12))  # state of a module needs one pass only
+    for _ in range(2):
+        step(policy, torch.randn(1, 12))
     leapp.stop()
     leapp.compile_graph()
     return directory / "stateful_gru" / "stateful_gru.yaml"

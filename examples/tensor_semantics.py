@@ -55,7 +55,8 @@ def step(position: torch.Tensor, velocity: torch.Tensor, target: torch.Tensor) -
 
 def export(directory: Path) -> Path:
     leapp.start("arm_plan", save_path=directory)
-    step(torch.randn(3), torch.randn(3), torch.randn(3))
+    for _ in range(2):
+        step(torch.randn(3), torch.randn(3), torch.randn(3))
     leapp.stop()
     leapp.compile_graph(graph_configs=GraphConfigs(frequency=50, extra={"robot": "three-joint arm"}))
     return directory / "arm_plan" / "arm_plan.yaml"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +17,7 @@ from leapp.tracing.sources import same_bits
 from leapp.tracing.undeclared import departs, undeclared_state
 
 if TYPE_CHECKING:
-    from leapp.tracing.node import NodeTrace
+    from leapp.tracing.node import NodeTrace, Parting
     from leapp.tracing.session import Session
 
 __all__ = ["ConstantInfo", "EscapeInfo", "GlueInfo", "Report", "examine"]
@@ -178,16 +178,24 @@ def _escapes(node: NodeTrace) -> list[EscapeInfo]:
         found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, _short(constant.value), proven))
     found += _unseen(node)
     if node.difference is not None:
-        d = node.difference
-        known = any(e.varies and (e.file, e.line) == (d.where.file, d.where.line) for e in found)
-        if not known:
-            w = d.where
-            values = _short(d.first), _short(d.second)
-            found.append(EscapeInfo(node.name, d.what, w.file, w.line, w.text, values[0], True, values[1], d.cure))
+        found = _with_difference(node.name, found, node.difference)
     unique: dict[tuple[Any, ...], EscapeInfo] = {}
     for info in found:
         unique.setdefault((info.kind, info.file, info.line, info.varies), info)
     return list(unique.values())
+
+
+def _with_difference(node: str, found: list[EscapeInfo], parting: Parting) -> list[EscapeInfo]:
+    """The findings and the first difference between the passes; one that names its line already is told what differs."""
+    w, first, second = parting.where, _short(parting.first), _short(parting.second)
+    at_line = [e for e in found if e.varies and (e.file, e.line) == (w.file, w.line)]
+    if not at_line:
+        return [*found, EscapeInfo(node, parting.what, w.file, w.line, w.text, first, True, second, parting.cure)]
+    known = at_line[0]
+    if known.kind == _UNDECLARED or known.value == first:
+        known = replace(known, value=first, again=second)
+    kind = parting.what if known.kind == _UNDECLARED else known.kind
+    return [replace(known, kind=kind, cure=parting.cure) if e is at_line[0] else e for e in found]
 
 
 def _is_wrong(node: NodeTrace) -> bool:

@@ -1,0 +1,355 @@
+"""The second pass is recorded and compared with the first: what differs is refused with its line and a remedy."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import leapp
+from leapp import InferenceManager, annotate
+from leapp.errors import AnnotationError, TraceError, ValidationError
+
+A = annotate
+Tensor = torch.Tensor
+Step = Callable[[Tensor], Tensor]
+
+
+def values(number: int) -> Tensor:
+    """What the pass of that number gets."""
+    return torch.randn(3, 4, generator=torch.Generator().manual_seed(number))
+
+
+def trace(
+    where: Path, step: Step, passes: int = 2, backend: str = "jit", draw: Callable[[int], Tensor] = values, **start: Any
+) -> None:
+    """Trace a function as the one node of a graph."""
+    leapp.start("g", save_path=where, **start)
+    try:
+        for number in range(passes):
+            x = A.input_tensors("n", {"x": draw(number)})
+            A.output_tensors("n", {"y": step(x)}, export_with=backend)
+    finally:
+        leapp.stop()
+
+
+def exported(where: Path, x: Tensor) -> Tensor:
+    """What the written bundle gives."""
+    return InferenceManager(str(where / "g" / "g.yaml"))({"n/x": x})["n/y"]
+
+
+# -- what differs ------------------------------------------------------------------------------------------------------
+
+
+def _counter() -> Step:
+    count = itertools.count()
+    return lambda x: x * float(next(count))  # HERE
+
+
+def _clock() -> Step:
+    return lambda x: x + time.perf_counter()  # HERE
+
+
+def _branch_in_python() -> Step:
+    count = itertools.count()
+
+    def step(x: Tensor) -> Tensor:
+        first = next(count) == 0
+        y = x * 2
+        return y.sin() if first else y.cos()  # HERE
+
+    return step
+
+
+def _one_call_more() -> Step:
+    count = itertools.count()
+
+    def step(x: Tensor) -> Tensor:
+        for _ in range(next(count) + 1):
+            x = x.tanh()  # HERE
+        return x
+
+    return step
+
+
+def _size() -> Step:
+    count = itertools.count(1)
+    return lambda x: x[:, : next(count)].sum(1, keepdim=True) + x  # HERE
+
+
+def _state() -> Step:
+    h = torch.zeros(3, 4)
+
+    def step(x: Tensor) -> Tensor:
+        nonlocal h
+        h = 0.9 * h + x  # HERE
+        return h * 2
+
+    return step
+
+
+def _state_seen_through_a_view() -> Step:
+    kept = {"h": torch.zeros(3, 4)}
+
+    def step(x: Tensor) -> Tensor:
+        y = x + kept["h"][0]  # HERE
+        kept["h"] = x * 1.0
+        return y
+
+    return step
+
+
+def _buffer_written_between() -> Step:
+    gain = torch.ones(4)
+
+    def step(x: Tensor) -> Tensor:
+        y = x * gain  # HERE
+        gain.data.add_(1)
+        return y
+
+    return step
+
+
+def _weights_trained_between() -> Step:
+    layer = nn.Linear(4, 4)
+
+    def step(x: Tensor) -> Tensor:
+        y = layer(x)  # HERE
+        with torch.no_grad():
+            layer.weight.mul_(1.5)
+        return y
+
+    return step
+
+
+def _random() -> Step:
+    return lambda x: x + torch.rand(4)  # HERE
+
+
+def _numpy() -> Step:
+    generator = np.random.default_rng(0)
+    return lambda x: x * float(generator.normal())  # HERE
+
+
+DIFFERS: dict[str, tuple[Callable[[], Step], str]] = {
+    "a counter": (_counter, "a number that differs.*keep it a tensor, or declare it"),
+    "a clock": (_clock, "a number that differs.*keep it a tensor"),
+    "a branch": (_branch_in_python, "another call follows.*sin.*cos.*torch.where"),
+    "a loop": (_one_call_more, "another call follows"),
+    "a size": (_size, "a number that differs"),
+    "state": (_state, r"undeclared state.*state_tensors\(\) and update_state\(\)"),
+    "state through a view": (_state_seen_through_a_view, "undeclared state"),
+    "a buffer": (_buffer_written_between, r"undeclared state.*register_buffer\(\)"),
+    "weights": (_weights_trained_between, "weight.*without training"),
+    "a random constant": (_random, r"random constant.*input_tensors\(\)"),
+    "a generator": (_numpy, "a number that differs"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERS)
+def test_what_differs_between_the_passes_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
+    """The line, what it was in each pass, and what to do about it."""
+    make, words = DIFFERS[name]
+    trace(tmp_path, make())
+    with pytest.raises(TraceError, match=rf"(?s){words}") as caught:
+        leapp.compile_graph(visualize=False)
+    assert "# HERE" in str(caught.value) and "test_passes.py:" in str(caught.value)
+    assert "in the second" in str(caught.value)
+    assert not (tmp_path / "g" / "g.yaml").exists()
+
+
+# -- what does not matter ----------------------------------------------------------------------------------------------
+
+
+def _logged() -> Step:
+    seen: list[float] = []
+
+    def step(x: Tensor) -> Tensor:
+        y = x.tanh()
+        seen.append(y.norm().item())
+        print(f"{time.time()} {y.mean():.3f}")
+        return y
+
+    return step
+
+
+def _uninitialised() -> Step:
+    count = itertools.count()
+
+    def step(x: Tensor) -> Tensor:
+        y = torch.full((3, 4), float(next(count)))  # as torch.empty() leaves it: something else each time
+        y[:2], y[2:] = x[:2], x[2:] * 2
+        return y
+
+    return step
+
+
+def _mask_made_once() -> Step:
+    kept: dict[str, Tensor] = {}
+
+    def step(x: Tensor) -> Tensor:
+        if "mask" not in kept:
+            kept["mask"] = torch.ones_like(x).tril()
+        return x * kept["mask"]
+
+    return step
+
+
+def _calls_of_no_consequence() -> Step:
+    count = itertools.count()
+
+    def step(x: Tensor) -> Tensor:
+        if next(count):
+            (x * 3).sum()
+        return x.exp()
+
+    return step
+
+
+def _getter_in_training() -> Step:
+    norm = nn.BatchNorm1d(4)  # uses the statistics of the batch, and only writes those of all passes
+    return lambda x: norm(x)
+
+
+SAME: dict[str, Callable[[], Step]] = {
+    "logged": _logged,
+    "uninitialised memory": _uninitialised,
+    "computed once": _mask_made_once,
+    "reaches no output": _calls_of_no_consequence,
+    "statistics": _getter_in_training,
+}
+
+
+@pytest.mark.parametrize("backend", ["jit", "onnx"])
+@pytest.mark.parametrize("name", SAME)
+def test_what_reaches_no_output_may_differ(name: str, backend: str, tmp_path: Path) -> None:
+    """The export is right on new inputs."""
+    trace(tmp_path, SAME[name](), 3, backend)
+    leapp.compile_graph(visualize=False)
+    torch.testing.assert_close(exported(tmp_path, values(9)), SAME[name]()(values(9)).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_declared_state_and_buffers_are_no_difference(tmp_path: Path) -> None:
+    """Their values change from pass to pass, as they should."""
+
+    def program() -> Callable[[Tensor], Tensor]:
+        h, ring, module = torch.zeros(4), torch.zeros(2, 4), nn.Module()
+        module.register_buffer("total", torch.zeros(4))
+
+        def step(x: Tensor) -> Tensor:
+            nonlocal h
+            x = A.input_tensors("n", {"x": x})
+            h = A.state_tensors("n", {"h": h})
+            A.register_buffer("n", {"ring": ring})
+            A.module("n", module)
+            ring[1:] = ring[:-1].clone()
+            ring[0] = x[0]
+            module.total = module.total + x[1]
+            h = h * 0.5 + x[2]
+            A.update_state("n", {"h": h})
+            y = h + ring.sum(0) + module.total
+            A.output_tensors("n", {"y": y}, export_with="jit")
+            return y
+
+        return step
+
+    leapp.start("g", save_path=tmp_path)
+    step = program()
+    for number in range(3):
+        step(values(number))
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+    assert leapp.report().escapes == []
+    manager, step = InferenceManager(str(tmp_path / "g" / "g.yaml")), program()
+    for number in range(20, 26):
+        torch.testing.assert_close(manager({"n/x": values(number)})["n/y"], step(values(number)))
+
+
+def test_a_branch_taken_alike_in_both_passes_is_reported(tmp_path: Path) -> None:
+    def step(x: Tensor) -> Tensor:
+        if x.sum() > -1000:  # HERE
+            return x * 2
+        return x
+
+    trace(tmp_path, step)
+    leapp.compile_graph(visualize=False)
+    (found,) = leapp.report().escapes
+    assert "bool" in found.kind and "# HERE" in found.source and not found.varies
+    trace(tmp_path, step, escapes="error")
+    with pytest.raises(TraceError, match="# HERE"):
+        leapp.compile_graph(visualize=False)
+
+
+def test_a_frozen_size_that_does_not_fit_the_second_pass(tmp_path: Path) -> None:
+    """Replaying the first pass on the second one's inputs fails inside torch; the line is named all the same."""
+
+    def step(x: Tensor) -> Tensor:
+        chosen = x[x > 0]
+        padded = torch.cat([chosen, torch.zeros(12 - len(chosen))])  # HERE
+        return x + padded.reshape(3, 4) * float(x.sum() > 0)
+
+    trace(tmp_path, step, 3)
+    with pytest.raises(TraceError, match="# HERE"):
+        leapp.compile_graph(visualize=False)
+
+
+# -- how many passes ---------------------------------------------------------------------------------------------------
+
+
+def warnings(where: Path) -> str:
+    return (where / "g" / "log.txt").read_text()
+
+
+def test_one_pass_is_said_to_prove_nothing(tmp_path: Path) -> None:
+    trace(tmp_path, lambda x: x * 2, 1)
+    leapp.compile_graph(visualize=False)
+    assert warnings(tmp_path).count("'n' was traced in one pass only") == 1 and "min_passes=2" in warnings(tmp_path)
+
+
+def test_min_passes_refuses_fewer(tmp_path: Path) -> None:
+    trace(tmp_path, lambda x: x * 2, 1, min_passes=2)
+    with pytest.raises(TraceError, match=r"min_passes=2.*'n' \(1\)"):
+        leapp.compile_graph(visualize=False)
+    assert not (tmp_path / "g" / "g.yaml").exists()
+    trace(tmp_path, lambda x: x * 2, 2, min_passes=2)
+    leapp.compile_graph(visualize=False)
+    assert "one pass" not in warnings(tmp_path)
+    for wrong in (0, -1, 1.5, True, "2"):
+        with pytest.raises(AnnotationError, match="min_passes"):
+            leapp.start("g", save_path=tmp_path, min_passes=wrong)  # type: ignore[arg-type]
+
+
+def test_passes_on_the_same_inputs_are_told(tmp_path: Path) -> None:
+    trace(tmp_path, lambda x: x * 2, draw=lambda _: torch.ones(3, 4))
+    leapp.compile_graph(visualize=False)
+    assert "'n' had the same inputs in every pass" in warnings(tmp_path)
+
+
+@pytest.mark.parametrize("delay", [3, 9])
+def test_what_changes_less_often_than_every_pass(delay: int, tmp_path: Path) -> None:
+    """The recorded passes agree; a later one that is compared at its ports does not, and that is said."""
+    count = itertools.count()
+    trace(tmp_path, lambda x: x * (1.0 if next(count) < delay else 2.0), delay + 8)
+    with pytest.raises(ValidationError, match="first two passes were recorded and agree.*more passes"):
+        leapp.compile_graph(visualize=False)
+
+
+def test_a_second_pass_that_raised_is_run_again(tmp_path: Path) -> None:
+    """What the attempt had recorded is dropped."""
+    leapp.start("g", save_path=tmp_path)
+    for number in (0, 1, 2):
+        x = A.input_tensors("n", {"x": values(number)})
+        y = x.sin() if number == 1 else x * 2
+        if number == 1:
+            continue  # as after an exception: no outputs
+        A.output_tensors("n", {"y": y}, export_with="jit")
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+    torch.testing.assert_close(exported(tmp_path, values(9)), values(9) * 2)
