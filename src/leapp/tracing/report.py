@@ -194,7 +194,7 @@ def _with_difference(node: str, found: list[EscapeInfo], parting: Parting) -> li
     known = at_line[0]
     if known.kind == _UNDECLARED or known.value == first:
         known = replace(known, value=first, again=second)
-    kind = parting.what if known.kind == _UNDECLARED else known.kind
+    kind = parting.what if known.kind == _UNDECLARED and not parting.what.startswith("a tensor") else known.kind
     return [replace(known, kind=kind, cure=parting.cure) if e is at_line[0] else e for e in found]
 
 

@@ -6,8 +6,10 @@ recordings, with the user's line.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -110,10 +112,14 @@ def _explained(node: NodeTrace, found: Difference, program: Program) -> Parting:
         return Parting("a random constant", found.where, found.first, found.second, _RANDOM)
     if ours.parameter:
         return Parting(f"the weight '{name}' changed between the passes", found.where, found.first, found.second, _WEIGHT)
-    if ours.origin() is not None and ours.origin() is theirs.origin():
+    if _same_object(ours.origin, theirs.origin) or _same_object(ours.lender, theirs.lender):
         what = f"undeclared state: the tensor '{name}' changed between the passes"
         return Parting(what, found.where, found.first, found.second, _BUFFER)
     return Parting(f"a tensor that differs between the passes{elsewhere}", found.where, found.first, found.second, _NUMBER)
+
+
+def _same_object(a: weakref.ref[Any] | None, b: weakref.ref[Any] | None) -> bool:
+    return a is not None and b is not None and a() is not None and a() is b()
 
 
 def _element(found: Difference) -> Difference:
