@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-scale test-clients lint soak docs clean
+.PHONY: demo test test-matrix test-scale test-clients lint soak docs clean
 
 # The servers that tests/scale starts. Each has packages that do not agree with the others, hence a venv of its own, made
 # from tests/scale/<name>/requirements.txt.
@@ -30,6 +30,10 @@ lint: $(READY)
 test: lint
 	@sh scripts/chromium.sh
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# Other versions of Python, torch and NumPy, each in a venv of its own: make test-matrix CELLS="3.11-2.7 3.13-newest".
+test-matrix:
+	$(PYTHON) scripts/matrix.py $(CELLS)
 
 test-scale: $(SCALE:%=test-%)
 
@@ -58,4 +62,4 @@ docs: $(READY)
 	@echo "site/index.html"
 
 clean:
-	rm -rf $(VENV) $(SCALE:%=.venv-%) .venv-clients build dist site
+	rm -rf $(VENV) $(SCALE:%=.venv-%) .venv-clients .venv-matrix-* build dist site

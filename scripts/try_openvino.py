@@ -15,7 +15,7 @@ import numpy as np
 import openvino
 
 from leapp.bundle import Bundle, model_file, open_bundle, read_samples
-from leapp.check import compare
+from leapp.check.compare import compare
 from leapp.check.engines import engines
 from leapp.runtime.arrays import random_array
 from leapp.runtime.values import from_raw

@@ -13,11 +13,11 @@ from leapp.bundle import system_information
 from leapp.cli.output import Answer, Cell, Table, Text
 from leapp.extras import INSTALL
 
-__all__ = ["doctor"]
+__all__ = ["PACKAGES", "doctor"]
 
-_PACKAGES = {
+PACKAGES = {
     "numpy": "1.26", "msgspec": "0.19", "pyyaml": "6", "onnxruntime": "1.20", "onnx": "1.19", "onnxscript": "0.5",
-    "onnx-ir": "0.1.7", "pillow": "10", "rich": "13", "torch": "2.6",
+    "onnx-ir": "0.1.7", "pillow": "10", "rich": "13", "torch": "2.7",
 }  # fmt: skip
 """What leapp uses and the oldest version it is made for."""
 
@@ -30,7 +30,7 @@ _OPTIONAL = frozenset({"torch", *_EXPORT})
 def doctor(arguments: Namespace) -> Answer:
     """Look at this machine."""
     own = system_information()["leapp version"]
-    versions = {name: _version(name) for name in _PACKAGES}
+    versions = {name: _version(name) for name in PACKAGES}
     providers, failure = _providers()
     problems = [*_problems(versions, failure)]
     data = {
@@ -42,7 +42,7 @@ def doctor(arguments: Namespace) -> Answer:
         "problems": [{"level": level, "text": text} for level, text in problems],
     }
     rows: list[list[Cell]] = [["leapp", own, ""], ["python", platform.python_version(), ""]]
-    rows += [[name, found or ("missing", "yellow"), f"at least {_PACKAGES[name]}"] for name, found in versions.items()]
+    rows += [[name, found or ("missing", "yellow"), f"at least {PACKAGES[name]}"] for name, found in versions.items()]
     style = {"error": "red", "note": "yellow"}
     parts: list[Table | Text] = [
         Table(platform.platform(), ("what", "version", "needed"), rows),
@@ -77,8 +77,8 @@ def _problems(versions: dict[str, str | None], failure: str | None) -> Iterator[
     for name, found in versions.items():
         if found is None and name not in _OPTIONAL:
             yield "error", f"{name} is not installed: pip install {name}."
-        elif found is not None and _numbers(found) < _numbers(_PACKAGES[name]):
-            yield "error", f"{name} {found} is older than {_PACKAGES[name]}: pip install -U {name}."
+        elif found is not None and _numbers(found) < _numbers(PACKAGES[name]):
+            yield "error", f"{name} {found} is older than {PACKAGES[name]}: pip install -U {name}."
     if failure is not None and versions["onnxruntime"] is not None:
         yield "error", f"onnxruntime cannot be imported: {failure}."
     if missing := [name for name in _EXPORT if versions[name] is None]:

@@ -18,17 +18,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
-from torch._export.utils import _special_op_to_preserve_cia
-from torch._subclasses import fake_impls
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
-from torch.export.exported_program import _override_composite_implicit_decomp
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.nn.utils.stateless import _reparametrize_module
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from leapp.compat.core import OpOverload, TorchDispatchMode, is_composite, with_state
+from leapp.compat.graphs import (
+    DimDynamic,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    FunctionalTensorMode,
+    ShapeEnv,
+    constant_source,
+    dispatch_functionalize,
+    enable_python_dispatcher,
+    fake_rules,
+    graph_module,
+    kept_whole,
+    make_fx,
+    set_kernels,
+)
 
 from .series import shared
 from .shadows import Shadows
@@ -96,29 +103,23 @@ _patched: dict[Any, tuple[dict[Any, Any], dict[Any, Any], Any]] = {}
 @contextmanager
 def _whole(keep: tuple[Any, ...]) -> Iterator[None]:
     """Keep composite operators whole. Torch patches each with twenty kernels; what it did once is put in place again."""
-    rules = fake_impls.op_implementations_dict
+    rules = fake_rules
     if not all(op in _patched and op not in rules and op.py_kernels == _patched[op][0] for op in keep):
         before = {op: dict(op.py_kernels) for op in keep}
         free = [op for op in keep if op not in rules]
-        with _override_composite_implicit_decomp(dict.fromkeys(keep, _special_op_to_preserve_cia)):
+        with kept_whole(keep):
             _patched.update({op: (before[op], dict(op.py_kernels), rules[op]) for op in free})
             yield
         return
     try:
         for op in keep:
             _, kernels, rules[op] = _patched[op]
-            _set_kernels(op, kernels)
+            set_kernels(op, kernels)
         yield
     finally:
         for op in keep:
-            _set_kernels(op, _patched[op][0])
+            set_kernels(op, _patched[op][0])
             rules.pop(op, None)
-
-
-def _set_kernels(op: Any, kernels: dict[Any, Any]) -> None:
-    op.py_kernels.clear()
-    op.py_kernels.update(kernels)
-    op._dispatch_cache.clear()
 
 
 class _NotPlainError(Exception):
@@ -169,7 +170,7 @@ class _Listing(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 out = decompose(*args, **named)
             if out is not NotImplemented:
                 return out
-        if not isinstance(func, torch._ops.OpOverload) or func._schema.is_mutable:
+        if not isinstance(func, OpOverload) or func._schema.is_mutable:
             raise _NotPlainError
         if _is_composite(func):
             with self:
@@ -226,9 +227,7 @@ class _Listing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._first = self.graph.call_function(torch.ops.aten.sym_constrain_range.default, (0,))
 
 
-@functools.cache
-def _is_composite(func: Any) -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
+_is_composite = functools.cache(is_composite)
 
 
 _LIFTS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
@@ -255,7 +254,7 @@ def _list(
         stack.enter_context(torch.no_grad())
         stack.enter_context(_kept_whole(keep))
         stack.enter_context(enable_python_dispatcher())
-        stack.enter_context(_reparametrize_module(module, {name: weights[first] for name, first in aliases.items()}))
+        stack.enter_context(with_state(module, {name: weights[first] for name, first in aliases.items()}))
         stack.enter_context(listing)
         stack.enter_context(Spelled())
         outputs = tuple(module(*inputs))
@@ -268,9 +267,7 @@ def _list(
         # Every operator here is functional: what nobody reads is not needed.
         if node.op == "call_function" and not node.users:
             graph.erase_node(node)
-    with _use_lazy_graph_module(True):
-        traced = _make_graph_module(torch.nn.Module(), graph)
-    return AtenGraph(traced, declared, constants)
+    return AtenGraph(graph_module(graph), declared, constants)
 
 
 def _trace(
@@ -287,7 +284,7 @@ def _trace(
 
     def flat(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         given = dict(zip(state, values[count:], strict=True))
-        with _reparametrize_module(module, {name: given[first] for name, first in aliases.items()}), Spelled():
+        with with_state(module, {name: given[first] for name, first in aliases.items()}), Spelled():
             return tuple(module(*values[:count]))
 
     fakes = [
@@ -316,11 +313,9 @@ def _follow(fakes: list[Any], fake: FakeTensorMode, axes: tuple[int | None, ...]
     chosen = next(((f, a) for f, a in zip(fakes, axes, strict=False) if a is not None), None)
     if chosen is None:
         return None
-    from torch._dynamo.source import ConstantSource  # slow to import, and few need it
-
     env = fake.shape_env
     assert env is not None
-    source = ConstantSource("batch")
+    source = constant_source("batch")
     rows = int(chosen[0].shape[chosen[1]])
     symbol = env.create_symbol(rows, source, DimDynamic.DYNAMIC, None)
     size = env.create_symintnode(symbol, hint=rows, source=source)

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from leapp.compat.core import OpOverload
+
 from .aten import AtenGraph
 
 __all__ = ["keep_precision"]
@@ -32,7 +34,7 @@ def keep_precision(aten: AtenGraph, registry: Any) -> None:
     """
     made: Made = {}
     for node in list(aten.module.graph.nodes):
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or not _is_double(node):
+        if node.op != "call_function" or not isinstance(node.target, OpOverload) or not _is_double(node):
             continue
         if node.target in _FILLED:
             _expand(aten, made, node)

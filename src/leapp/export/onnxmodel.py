@@ -8,9 +8,7 @@ eager for floor division, writes through views and more, and its gain, whole ``G
 from __future__ import annotations
 
 import functools
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,8 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes import common
 from onnxscript import version_converter
-from onnxscript.optimizer._constant_folding import FoldConstantsPass
-from onnxscript.version_converter import _version_converter
-from torch._export.utils import _collect_all_valid_cia_ops_for_aten_namespace
-from torch.onnx._internal.exporter import _core, _decomp, _dispatching, _fx_passes, _ir_passes, _registration
-from torch.onnx._internal.exporter._constants import ONNX_IR_VERSION, TORCHLIB_OPSET
 
+from leapp.compat import graphs, onnx_exporter
 from leapp.errors import ExportError
 
 from .aten import AtenGraph, trace_aten
@@ -53,7 +47,7 @@ def export_onnx(job: ExportJob, directory: Path) -> ExportResult:
     """Write ``<node>.onnx`` with the port names as input and output names."""
     path = directory / f"{job.node}.onnx"
     opset = job.params.get("opset_version") or DEFAULT_OPSET
-    tables = _tables(max(opset, TORCHLIB_OPSET))
+    tables = _tables(opset)
     aten = trace_aten(job.module, job.example, tables.decompositions, tables.keep, job.batch_axes)
     model = _translate(aten, tables)
     _convert(model, opset)
@@ -71,52 +65,14 @@ def export_onnx(job: ExportJob, directory: Path) -> ExportResult:
     return ExportResult(path=path, backend="onnx", extra={"opset_version": opset})
 
 
-@contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    # To set a level would clear what every logger of the process has cached.
-    before = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = before
-
-
-@contextmanager
-def _signatures_kept() -> Iterator[None]:
-    """Operators are described to the translation by the signature made of their schema; made anew for every node of a graph,
-    that is a third of the time.
-    """
-    holder: Any = ir.schemas.OpSignature
-    theirs = holder.__dict__["from_op_schema"]
-    holder.from_op_schema = staticmethod(_signature)
-    try:
-        yield
-    finally:
-        holder.from_op_schema = theirs
-
-
-_signatures: dict[tuple[str, str, int], Any] = {}
-_read_signature = ir.schemas.OpSignature.from_op_schema
-
-
-def _signature(schema: Any) -> Any:
-    key = schema.domain, schema.name, schema.since_version
-    if key not in _signatures:
-        _signatures[key] = _read_signature(schema)
-    return _signatures[key]
-
-
 @functools.cache
 def _tables(opset: int) -> _Tables:
-    # It reports every vision operator it will not translate because torchvision is absent.
-    with _quiet(_registration.logger):
-        registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    registry = onnx_exporter.operator_library(opset)
     for target, function in TRANSLATIONS.items():
         registry.register_op(target, function)
-    known = set(_decomp.get_onnx_implemented_overloads(registry))
-    composites = _collect_all_valid_cia_ops_for_aten_namespace()
-    table = _decomp.create_onnx_friendly_decomposition_table(known)
+    known = onnx_exporter.translated_operators(registry)
+    composites = graphs.whole_composites()
+    table = onnx_exporter.decomposition_table(known)
     decompositions = {target: function for target, function in table.items() if target not in composites}
     decompositions.update({op: _before(ours, decompositions.get(op)) for op, ours in DECOMPOSITIONS.items()})
     # A composite that we rewrite must reach the trace whole as well.
@@ -146,26 +102,17 @@ def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
     """The ATen graph as an ONNX model whose inputs are the node's and whose initialisers are its weights."""
     graph = aten.module.graph
     if _mixes_types(graph):
-        _fx_passes.insert_type_promotion_nodes(aten.module)
+        onnx_exporter.insert_type_promotion(aten.module)
     keep_precision(aten, tables.registry)
-    _fx_passes.remove_assertion_nodes(aten.module)
+    onnx_exporter.remove_assertions(aten.module)
     _refuse_unknown(graph, tables)
     model = ir.Model(
         ir.Graph([], [], nodes=[], name="main_graph"),
-        ir_version=ONNX_IR_VERSION,
+        ir_version=onnx_exporter.IR_VERSION,
         producer_name="pytorch",
         producer_version=str(torch.__version__),
     )
-    # It reports every node without a module path to note in the metadata, which we strip.
-    with _quiet(_core.logger), _signatures_kept():
-        values = _core._translate_fx_graph(
-            graph,
-            model,
-            graph_like=model.graph,
-            owned_graphs={},
-            lower="at_conversion",
-            registry=tables.registry,
-        )
+    values = onnx_exporter.translate_graph(graph, model, tables.registry)
     model.graph.inputs.clear()
     model.graph.inputs.extend(_single(values[node.name]) for node in aten.inputs)
     outputs: Any = graph.output_node().args[0]
@@ -174,7 +121,7 @@ def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
     for node, (name, tensor) in aten.constants.items():
         if node.users:
             _add_weight(model, _single(values[node.name]), name, tensor)
-    _ir_passes.add_opset_imports(model)
+    onnx_exporter.add_opset_imports(model)
     return model
 
 
@@ -188,7 +135,7 @@ def _add_weight(model: ir.Model, value: ir.Value, name: str, tensor: torch.Tenso
     if data.is_complex():
         data = torch.view_as_real(data.resolve_conj())
     value.name = name
-    value.const_value = _core.TorchTensor(data, name=name)
+    value.const_value = onnx_exporter.TorchTensor(data, name=name)
     model.graph.initializers[name] = value
 
 
@@ -213,7 +160,7 @@ def _refuse_unknown(graph: torch.fx.Graph, tables: _Tables) -> None:
     for node in graph.nodes:
         if node.op != "call_function" or str(getattr(node.target, "__name__", "")) == "getitem":
             continue
-        if not _core._is_onnx_op(node.target) and _dispatching.dispatch(node, tables.registry)[0] is None:
+        if onnx_exporter.find_translation(node, tables.registry) is None:
             kind = " on complex values" if _has_complex(node) and tables.registry.is_registered(node.target) else ""
             missing[f"{node.target}{kind}"] = None
     if missing:
@@ -248,13 +195,10 @@ def _is_kept(kind: str, have: int, opset: int) -> bool:
             return True
     except onnx.defs.SchemaError:
         return False
-    if not _version_converter.SUPPORTED_MIN_ONNX_OPSET <= have <= opset <= _version_converter.SUPPORTED_MAX_ONNX_OPSET:
-        return False
-    adapters = _version_converter.registry.op_adapters
-    return not any(("", kind, version, True) in adapters for version in range(opset))
+    return not onnx_exporter.changes_between(kind, have, opset)
 
 
-class _Fold(FoldConstantsPass):
+class _Fold(onnx_exporter.FoldConstantsPass):
     """Infers only what the translation left open: most values carry their type and shape already."""
 
     def _do_inference(self, node: ir.Node) -> None:

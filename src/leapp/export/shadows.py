@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from leapp.compat.graphs import FakeTensor, FakeTensorMode
 
 __all__ = ["Shadows"]
 

@@ -100,7 +100,42 @@ def _combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = Fals
     return input.index_select(0, chosen.reshape(-1)).reshape(chosen.shape)
 
 
+def _quantile(skip_nan: bool) -> Callable[..., torch.Tensor]:
+    """Quantiles without the questions about values that older versions of torch ask on the way."""
+
+    def quantile(
+        input: torch.Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+    ) -> torch.Tensor:
+        rows = input.flatten() if dim is None else input.movedim(dim, -1)
+        wanted = torch.as_tensor(q, dtype=input.dtype, device=input.device)
+        nan = rows.isnan()
+        if skip_nan:
+            ranks = (wanted.reshape(-1) * ((~nan).sum(-1, keepdim=True) - 1)).clamp(min=0)
+        else:
+            last = rows.shape[-1] - 1
+            ranks = torch.where(nan.any(-1, keepdim=True), last, wanted.reshape(-1) * last)
+        if interpolation in _ROUNDED:
+            ranks = _ROUNDED[interpolation](ranks)
+        ordered, below = rows.sort(-1).values, ranks.to(torch.int64)
+        values = ordered.gather(-1, below)
+        if interpolation not in _ROUNDED:
+            weights = torch.full_like(ranks, 0.5) if interpolation == "midpoint" else ranks - below
+            values = values.lerp(ordered.gather(-1, ranks.ceil().to(torch.int64)), weights)
+        if keepdim:
+            kept = [1] * input.dim() if dim is None else [1 if d == dim % input.dim() else s for d, s in enumerate(input.shape)]
+            return values.movedim(-1, 0).reshape([*wanted.shape, *kept])
+        return values.movedim(-1, 0) if wanted.dim() else values.squeeze(-1)
+
+    return quantile
+
+
+_ROUNDED = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}
+
 _REPLACED: dict[Any, Callable[..., Any]] = {
+    torch.quantile: _quantile(skip_nan=False),
+    torch.Tensor.quantile: _quantile(skip_nan=False),
+    torch.nanquantile: _quantile(skip_nan=True),
+    torch.Tensor.nanquantile: _quantile(skip_nan=True),
     functional.gaussian_nll_loss: _gaussian_nll_loss,
     torch.cov: _cov,
     torch.Tensor.cov: _cov,

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.utils.stateless import _reparametrize_module
 
+from leapp.compat.core import clean_script, new_script_graph, script_from_graph, script_from_trace, with_state
 from leapp.errors import ExportError
 
 from .job import ExportJob, ExportResult
@@ -120,16 +120,12 @@ def trace_function(job: ExportJob) -> Any:
 
     example = tuple(tensor.detach().clone() for tensor in job.example)
     strict = bool(job.params.get("strict", True))
-    with warnings.catch_warnings(), torch.no_grad(), _reparametrize_module(job.module, state), _Spelled():
+    with warnings.catch_warnings(), torch.no_grad(), with_state(job.module, state), _Spelled():
         # The tracer warns about every Python number it meets; the node is straight-line code by construction.
         warnings.simplefilter("ignore")
-        traced: Any = torch._C._create_function_from_trace(
-            "forward", forward, example, lambda _value: "", strict, False, argument_names(job.input_names)
-        )
-    graph = traced.graph
-    torch._C._jit_pass_dce(graph)
-    torch._C._jit_pass_constant_pooling(graph)  # type: ignore[attr-defined]
-    return torch._C._create_function_from_graph("forward", _without_sources(graph))
+        traced = script_from_trace(forward, example, strict, argument_names(job.input_names))
+    clean_script(traced.graph)
+    return script_from_graph(_without_sources(traced.graph))
 
 
 def _trace_functional(job: ExportJob, error: Exception) -> Any:
@@ -139,13 +135,13 @@ def _trace_functional(job: ExportJob, error: Exception) -> Any:
         Exception: ``error``, if this fails too.
     """
     try:
-        from torch._decomp import decomposition_table
+        from leapp.compat.graphs import core_decompositions
 
         from .aten import trace_aten
         from .operators import DECOMPOSITIONS
 
         lists = {op: function for op, function in DECOMPOSITIONS.items() if "_foreach_" in str(op)}
-        known = {**decomposition_table, **DECOMPOSITIONS}
+        known = {**core_decompositions(), **DECOMPOSITIONS}
         backward = {op: function for op, function in known.items() if "backward" in str(op)}
         bits = {torch.ops.aten.view.dtype: torch.ops.aten.view_copy.dtype}
         graph = trace_aten(job.module, job.example, {**backward, **lists, **bits}, (), job.batch_axes)
@@ -173,7 +169,7 @@ def _named_state(module: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
 
 def _without_sources(traced: Any) -> Any:
     """The same graph rebuilt node by node: a copy would carry the paths of the files that ran."""
-    graph = torch._C.Graph()
+    graph = new_script_graph()
     values: dict[int, Any] = {}
     for value in traced.inputs():
         values[value.unique()] = graph.addInput(value.debugName())

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from leapp.compat.core import tensor_guards
+
 __all__ = ["Guard"]
 
 _PATIENCE = 16
@@ -27,7 +29,9 @@ def _never(*values: Any) -> bool:
 def _engine() -> Callable[..., Any] | None:
     """PyTorch's own check, if it is there and answers as expected."""
     try:
-        made: Callable[..., Any] = torch._C._dynamo.guards.TensorGuards
+        made = tensor_guards()
+        if made is None:
+            return None
         with torch.enable_grad():
             check = made(torch.zeros(2, 3), dynamic_dims_sizes=[[2, 3]], dynamic_dims_strides=[[3, 1]]).check
             good = [torch.ones(2, 3)]

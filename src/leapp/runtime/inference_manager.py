@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from numpy import ndarray
-from torch import Tensor, _foreach_copy_
+from torch import Tensor
 
+from leapp.compat.core import copy_all
 from leapp.errors import BundleError, InputError
 from leapp.graph.contract import Port, split_key
 from leapp.runtime.arrays import Array
@@ -101,7 +102,7 @@ class InferenceManager(Runner):
         bound = [self._program.view(slot.array(0), slot.port) for slot in slots if slot.arrays]
         if len(bound) == 1:
             return [f"{name(bound[0].copy_)}({values[0]})"]
-        return [f"{name(_foreach_copy_)}({name(bound)}, [{', '.join(values[: len(bound)])}])"] if bound else []
+        return [f"{name(copy_all)}({name(bound)}, [{', '.join(values[: len(bound)])}])"] if bound else []
 
     def _hand_out(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
         if slot.arrays is not None:

@@ -113,9 +113,9 @@ def _turn(frame: Frame, resizable: bool) -> list[str]:
 def _grad_off(program: Program, names: dict[str, Any]) -> list[str]:
     if not program.torch:
         return []
-    from torch import _C
+    from leapp.compat.core import is_grad_enabled, set_grad_enabled
 
-    names |= {"grad": _C.is_grad_enabled, "set_grad": _C._set_grad_enabled}
+    names |= {"grad": is_grad_enabled, "set_grad": set_grad_enabled}
     return ["if grad():", " set_grad(False)", " try: return step(inputs, values)", " finally: set_grad(True)"]
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from leapp.compat.core import fuses_on_cpu, new_script_graph, script_from_graph, set_fusion_strategy, tensor_type
 from leapp.errors import BundleError
 from leapp.runtime.arrays import Array, numpy_dtype
 from leapp.runtime.engines import EngineOptions, TorchUnit
@@ -234,15 +235,15 @@ def _unprofiled() -> Iterator[None]:
 
     Observations serve fusers only. Where none is at work, they cost a second compilation, for the same code.
     """
-    if torch.cuda.is_available() or torch._C._jit_can_fuse_on_cpu():
+    if torch.cuda.is_available() or fuses_on_cpu():
         yield
         return
     with _STRATEGY:
-        before = torch._C._jit_set_fusion_strategy([])
+        before = set_fusion_strategy([])
         try:
             yield
         finally:
-            torch._C._jit_set_fusion_strategy(before)
+            set_fusion_strategy(before)
 
 
 _STRATEGY = threading.Lock()
@@ -265,14 +266,14 @@ def _script_unit(plan: Plan, script: _Script, device: torch.device) -> TorchUnit
 
 def _mergeable(scripts: list[_Script]) -> bool:
     # A fuser may evaluate an expression that spans two nodes differently from each node alone.
-    return not torch._C._jit_can_fuse_on_cpu() and all(s.straight and not s.habits.writes for s in scripts)
+    return not fuses_on_cpu() and all(s.straight and not s.habits.writes for s in scripts)
 
 
 def _merged(plan: Plan, scripts: list[_Script], device: torch.device) -> TorchUnit:
     names = [script.name for script in scripts]
     inner = {key for name in names for key in plan.input_keys(name)}
     needed = {*plan.outputs, *plan.feedback.values()} | {s for t, s in plan.edges.items() if t not in inner}
-    graph = torch._C.Graph()
+    graph = new_script_graph()
     values: dict[str, Any] = {}
     inputs: list[str] = []
     for script in scripts:
@@ -283,7 +284,7 @@ def _merged(plan: Plan, scripts: list[_Script], device: torch.device) -> TorchUn
                 source = key
                 inputs.append(key)
                 values[key] = graph.addInput()
-                values[key].setType(torch._C.TensorType.get())
+                values[key].setType(tensor_type())
             arguments.append(values[source])
         body = script.graph.copy()
         body.eraseInput(0)
@@ -295,7 +296,7 @@ def _merged(plan: Plan, scripts: list[_Script], device: torch.device) -> TorchUn
         graph.registerOutput(values[key])
     if len(outputs) > 1:
         graph.makeMultiOutputIntoTuple()
-    function = torch._C._create_function_from_graph("forward", graph)
+    function = script_from_graph(graph)
     call = _isolated(function, _habits(plan, function, inputs, device), device)
     return TorchUnit(" + ".join(map(repr, names)), call, tuple(inputs), outputs, len(outputs) == 1, device)
 

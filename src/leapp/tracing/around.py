@@ -19,6 +19,7 @@ from leapp.capture.recorder import PLAIN, Recorder
 from leapp.capture.replacing.names import made_once
 from leapp.capture.replacing.standins import twin
 from leapp.capture.source import where
+from leapp.compat.core import functorch_level, torch_function_modes
 from leapp.errors import TraceError
 
 __all__ = ["around", "onnx_exporter"]
@@ -73,7 +74,7 @@ def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make_dual(*args: Any, **kwargs: Any) -> Any:
         recorder = _listening()
-        if recorder is not None and recorder.tapes and torch._C._functorch.peek_interpreter_stack() is None:
+        if recorder is not None and recorder.tapes and functorch_level() is None:
             raise TraceError(
                 f"node '{recorder.tapes[-1].node}': the forward-mode derivative at {where()} belongs to a level that no "
                 "model has. Use torch.func.jvp() or torch.func.jacfwd()."
@@ -99,7 +100,7 @@ def _uncounted(original: Callable[..., Any]) -> Callable[..., Any]:
     """Attention layers ask for torch functions before they use their fused kernels; our own mode must not count."""
 
     def has_torch_function(args: Iterable[Any]) -> bool:
-        if torch._C._len_torch_function_stack() != 1 or _listening() is None:
+        if torch_function_modes() != 1 or _listening() is None:
             return bool(original(args))
         return any(type(a) not in PLAIN for a in args if isinstance(a, torch.Tensor))
 

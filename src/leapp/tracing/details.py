@@ -10,8 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
+from leapp.compat.core import OpOverload
 from leapp.graph.contract import key
 from leapp.tracing.node import NodeTrace
 from leapp.tracing.report import Report
@@ -89,7 +88,7 @@ def _shorten(text: str) -> str:
 
 def _op(func: Any) -> str:
     """How a recorded call is written: ``torch.tanh``, ``Tensor.__getitem__``, ``aten.mul.Tensor``."""
-    if isinstance(func, torch._ops.OpOverload):
+    if isinstance(func, OpOverload):
         return str(func).removesuffix(".default")
     owner = getattr(func, "__objclass__", None)
     name = getattr(func, "__name__", None) or str(func)

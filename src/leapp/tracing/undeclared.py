@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from leapp.check.compare import compare
+from leapp.compat.core import storage_expired
 from leapp.tracing.log import logger
 from leapp.tracing.sources import same_bits
 
@@ -66,7 +67,7 @@ def _lives_on(node: NodeTrace, slot: int) -> bool:
     weak = node.tape.memory_of[slot].weak
     if weak is None:
         return constant.origin() is not None
-    return not torch.UntypedStorage._expired(weak)
+    return not storage_expired(weak)
 
 
 def departs(node: NodeTrace) -> bool:

@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._decomp import decomposition_table
 from torch.nn.functional import pad
+
+from leapp.compat.graphs import core_decompositions
 
 from .table import DECOMPOSITIONS, aten, replaces
 
 # The library leaves these two to torch, which leaves them whole.
 for _op in (aten.silu_backward.default, aten.mish_backward.default):
-    DECOMPOSITIONS[_op] = decomposition_table[_op]
+    DECOMPOSITIONS[_op] = core_decompositions()[_op]
 
 
 @replaces(aten.convolution_backward.default)

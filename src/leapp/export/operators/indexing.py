@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from leapp.compat.graphs import statically_known_true
 
 from .table import aten, broadcast_shapes, replaces
 

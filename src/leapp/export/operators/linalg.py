@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leapp.compat.core import find_operator
+
 from .arithmetic import sign
 from .table import aten, broadcast_shapes, replaces
 
@@ -105,7 +107,7 @@ def _slogdet(a: Tensor) -> Any:
     return sign(determinant), determinant.abs().log()
 
 
-@replaces(aten.linalg_cholesky.default, aten.cholesky.default)
+@replaces(aten.linalg_cholesky.default, find_operator("cholesky.default"))
 def _cholesky(a: Tensor, upper: bool = False) -> Any:
     if not _fits(a):
         return NotImplemented

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leapp.compat.core import operator_names
+
 from .table import aten, replaces
 
 
@@ -33,7 +35,7 @@ _SPELLED: dict[str, Callable[..., Any]] = {
 
 def _register_lists() -> None:
     prefix = "aten::_foreach_"
-    for full in torch._C._dispatch_get_all_op_names():
+    for full in operator_names():
         name, _, overload = full.partition(".")
         plain = name.removeprefix(prefix)
         if not name.startswith(prefix) or plain.endswith("_") or overload.endswith("out") or overload == "out":

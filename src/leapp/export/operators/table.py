@@ -32,10 +32,10 @@ BROKEN_COMPOSITES = (
 
 
 def replaces(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register what overloads are written as."""
+    """Register what overloads are written as; ``None`` is one that this version of torch does not have."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        DECOMPOSITIONS.update(dict.fromkeys(targets, function))
+        DECOMPOSITIONS.update((target, function) for target in targets if target is not None)
         return function
 
     return register

@@ -1,0 +1,91 @@
+"""Runs the tests that depend on versions with other versions of Python, torch and NumPy.
+
+    python scripts/matrix.py                        every cell
+    python scripts/matrix.py 3.11-2.7 3.13-newest   some
+
+A cell is a file ``tests/matrix/<cell>.txt``: its first line names the Python, the others are the versions that pip installs.
+Its venv is ``.venv-matrix-<cell>``, made once and brought up to date when the file or ``pyproject.toml`` changes. torch comes
+from ``slimtorch.py``, without CUDA.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CELLS = {path.stem: path for path in sorted((ROOT / "tests" / "matrix").glob("*.txt"))}
+
+TESTS = """
+    tests/test_compat.py tests/test_seeds.py tests/test_examples.py tests/test_tables_backends.py tests/random_programs
+    tests/tracing/test_sessions.py tests/numpy tests/runtime tests/export tests/bundle/test_arrays.py
+    tests/test_public_api.py tests/test_semantics.py
+""".split()
+"""README and documents, the demo and the examples, all tables on every backend, random programs, sessions, NumPy, runtime."""
+
+
+def output(python: str | Path, program: str) -> str:
+    """What a program prints."""
+    return subprocess.run([python, "-c", program], capture_output=True, text=True).stdout.strip()
+
+
+def interpreter(version: str) -> str:
+    """A Python of that version: ``$PYTHON_3_13``, one on the path, or one of pyenv's."""
+    installed = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
+    found = [os.environ.get(f"PYTHON_{version.replace('.', '_')}"), shutil.which(f"python{version}")]
+    found += sorted((str(path) for path in installed.glob(f"{version}.*/bin/python")), reverse=True)
+    for python in filter(None, found):
+        # pyenv puts a command on the path for versions that are not active as well.
+        if output(python, "import sys; print('%d.%d' % sys.version_info[:2])") == version:
+            return python
+    sys.exit(f"No Python {version} was found. Set PYTHON_{version.replace('.', '_')} to its path.")
+
+
+def prepare(cell: str) -> Path:
+    """The venv of a cell; returns its Python."""
+    pins = CELLS[cell].read_text()
+    venv = ROOT / f".venv-matrix-{cell}"
+    python, stamp = venv / "bin" / "python", venv / ".ready"
+    wanted = hashlib.sha256(pins.encode() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return python
+    version, torch = (re.search(pattern, pins, re.MULTILINE) for pattern in (r"^# Python (\S+)", r"^torch==(\S+)"))
+    if version is None or torch is None:
+        sys.exit(f"{CELLS[cell]} names no Python or no torch.")
+    if not python.exists():
+        subprocess.run([interpreter(version[1]), "-m", "venv", str(venv)], check=True)
+    if output(python, "import torch; print(torch.__version__.split('+')[0])") != torch[1]:
+        subprocess.run([python, ROOT / "scripts" / "slimtorch.py", torch[1], python], check=True)
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", CELLS[cell]]
+    subprocess.run([*install, "torch", "-e", f"{ROOT}[test]"], check=True)
+    stamp.write_text(wanted)
+    return python
+
+
+def main(names: list[str]) -> int:
+    """Run the cells."""
+    unknown = [name for name in names if name not in CELLS]
+    if unknown:
+        sys.exit(f"No such cell: {', '.join(unknown)}. There are {', '.join(CELLS)}.")
+    results = []
+    for cell in names or CELLS:
+        began = time.monotonic()
+        python = prepare(cell)
+        made = time.monotonic()
+        print(f"== {cell}", flush=True)
+        command = [python, "-m", "pytest", "-n", "2", "--dist", "worksteal", "-m", "not pinned", *TESTS]
+        failed = subprocess.run(command, cwd=ROOT).returncode
+        results.append((cell, failed, made - began, time.monotonic() - made))
+    for cell, failed, preparing, testing in results:
+        print(f"{'FAILED' if failed else 'passed'}  {cell:<18} venv {preparing:.0f} s, tests {testing:.0f} s")
+    return int(any(failed for _, failed, _, _ in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""What is private in torch's core: dispatch, modes, TorchScript graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = [
+    "HigherOrderOperator", "OpOverload", "TorchDispatchMode", "clean_script", "copy_all", "find_operator",
+    "functorch_level", "fuses_on_cpu", "is_composite", "is_grad_enabled", "new_script_graph", "operator_names",
+    "script_from_graph", "script_from_trace", "set_fusion_strategy", "set_grad_enabled", "storage_expired", "tensor_guards",
+    "tensor_type", "torch_function_modes", "with_state",
+]  # fmt: skip
+
+OpOverload: Any = torch._ops.OpOverload
+"""The class of ``torch.ops.aten.add.Tensor``. Torch gives it no public name, and a recorded call must be told apart by it."""
+
+HigherOrderOperator: Any = torch._ops.HigherOrderOperator
+"""The class of operators that take functions (``cond``, ``while_loop``), which have no schema to read."""
+
+torch_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+"""How many ``TorchFunctionMode`` are active. Torch's layers ask for it before they use a fused kernel."""
+
+functorch_level: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
+"""The innermost ``vmap``, ``grad`` or ``jvp`` that is running, or ``None``. Inside one, tensors are wrapped."""
+
+storage_expired: Callable[[Any], Any] = torch.UntypedStorage._expired
+"""Whether the memory that a weak reference stands for was freed. Storages have no public weak references."""
+
+is_grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
+set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
+"""``torch.no_grad`` without its objects: a step of a small policy takes as long as one of those."""
+
+copy_all: Callable[[Any, Any], Any] = torch._foreach_copy_
+"""Copies a list of tensors into another in one call."""
+
+operator_names: Callable[[], Iterable[str]] = torch._C._dispatch_get_all_op_names
+"""The names of all operators. ``torch.ops`` lists those that were used already."""
+
+
+def find_operator(name: str) -> Any:
+    """``torch.ops.aten.<name>``, e.g. ``"cholesky.default"``, or ``None`` where this version of torch has no such operator."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet, None), overload, None)
+
+
+def is_composite(operator: Any) -> bool:
+    """Whether torch computes an operator by calling others. Its kernels are not listed publicly."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
+
+
+def with_state(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> AbstractContextManager[Any]:
+    """Let a module use other parameters and buffers. ``torch.func.functional_call`` runs the module's hooks as well."""
+    swapped: AbstractContextManager[Any] = _reparametrize_module(module, tensors)
+    return swapped
+
+
+# TorchScript: torch.jit.trace compares and re-checks what it traced, keeps the paths of source files and cannot join graphs.
+
+
+def script_from_trace(function: Callable[..., Any], example: tuple[Any, ...], strict: bool, names: list[str]) -> Any:
+    """A TorchScript function from one run of a Python function."""
+    return torch._C._create_function_from_trace("forward", function, example, lambda _value: "", strict, False, names)
+
+
+def clean_script(graph: Any) -> None:
+    """Drop what is unused from a TorchScript graph, and store equal constants once."""
+    torch._C._jit_pass_dce(graph)
+    torch._C._jit_pass_constant_pooling(graph)  # type: ignore[attr-defined]
+
+
+def new_script_graph() -> Any:
+    """An empty TorchScript graph."""
+    return torch._C.Graph()
+
+
+def script_from_graph(graph: Any) -> Any:
+    """A TorchScript function from a graph."""
+    return torch._C._create_function_from_graph("forward", graph)
+
+
+def tensor_type() -> Any:
+    """TorchScript's type of tensors of any shape."""
+    return torch._C.TensorType.get()
+
+
+def fuses_on_cpu() -> bool:
+    """Whether TorchScript may join expressions, which changes their rounding."""
+    return bool(torch._C._jit_can_fuse_on_cpu())
+
+
+def set_fusion_strategy(strategy: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Like ``torch.jit.set_fusion_strategy``, which logs; returns the strategy before."""
+    before: list[tuple[str, int]] = torch._C._jit_set_fusion_strategy(strategy)
+    return before
+
+
+def tensor_guards() -> Callable[..., Any] | None:
+    """The compiler's check of class, dtype, device, shape and strides of tensors in one call, or ``None`` if it is not there.
+
+    To ask for each in Python takes longer than a small model.
+    """
+    guards: Callable[..., Any] | None = getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards", None)
+    return guards

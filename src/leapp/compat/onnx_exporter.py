@@ -1,0 +1,125 @@
+"""What is private in torch's ONNX exporter and in onnxscript.
+
+``torch.onnx.export`` builds the tables of its library for every model, and offers no way to translate a graph that was traced
+already.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnxscript.optimizer._constant_folding import FoldConstantsPass
+from onnxscript.version_converter import _version_converter
+from torch.onnx._internal.exporter import _constants, _core, _decomp, _dispatching, _fx_passes, _ir_passes, _registration
+
+from leapp.compat.core import OpOverload
+
+__all__ = [
+    "IR_VERSION", "LIBRARY_OPSET", "FoldConstantsPass", "TorchTensor", "add_opset_imports", "changes_between",
+    "decomposition_table",
+    "find_translation", "insert_type_promotion", "operator_library", "remove_assertions", "translate_graph",
+    "translated_operators",
+]  # fmt: skip
+
+IR_VERSION: int = _constants.ONNX_IR_VERSION
+LIBRARY_OPSET: int = _constants.TORCHLIB_OPSET
+"""The ONNX opset that the library's translations are written in."""
+
+TorchTensor: Any = _core.TorchTensor
+"""A tensor as the value of an ONNX weight, without a copy."""
+
+insert_type_promotion: Callable[[torch.fx.GraphModule], Any] = _fx_passes.insert_type_promotion_nodes
+remove_assertions: Callable[[torch.fx.GraphModule], Any] = _fx_passes.remove_assertion_nodes
+add_opset_imports: Callable[[ir.Model], None] = _ir_passes.add_opset_imports
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    # To set a level would clear what every logger of the process has cached.
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def operator_library(opset: int) -> Any:
+    """The translations of torch's operators to ONNX, at least at ``LIBRARY_OPSET``; the model is converted afterwards."""
+    build = _registration.ONNXRegistry.from_torchlib
+    # torch 2.7 and 2.8 have translations for one opset only.
+    named = {"opset_version": max(opset, LIBRARY_OPSET)} if "opset_version" in inspect.signature(build).parameters else {}
+    # It reports every vision operator it will not translate because torchvision is absent.
+    with _quiet(_registration.logger):
+        return build(**named)
+
+
+def translated_operators(library: Any) -> set[Any]:
+    """The operators that a library translates."""
+    return set(_decomp.get_onnx_implemented_overloads(library))
+
+
+def decomposition_table(known: set[Any]) -> dict[Any, Callable[..., Any]]:
+    """How operators that are not among ``known`` are written as others."""
+    table: dict[Any, Callable[..., Any]] = _decomp.create_onnx_friendly_decomposition_table(known)
+    return table
+
+
+def find_translation(node: torch.fx.Node, library: Any) -> Any:
+    """The translation of a node's operator for its arguments, or ``None``. An operator of ``torch.onnx.ops`` needs none."""
+    target = node.target
+    if isinstance(target, OpOverload) and target.name().startswith("onnx::"):
+        return target
+    return _dispatching.dispatch(node, library)[0]
+
+
+def translate_graph(graph: torch.fx.Graph, model: ir.Model, library: Any) -> Mapping[str, Any]:
+    """Add the nodes of a graph to a model; returns the ONNX value of each by name."""
+    # It reports every node without a module path to note in the metadata, which we strip.
+    with _quiet(_core.logger), _signatures_kept():
+        values: Mapping[str, Any] = _core._translate_fx_graph(
+            graph, model, graph_like=model.graph, owned_graphs={}, lower="at_conversion", registry=library
+        )
+    return values
+
+
+@contextmanager
+def _signatures_kept() -> Iterator[None]:
+    """Operators are described to the translation by the signature made of their schema; made anew for every node of a graph,
+    that is a third of the time.
+    """
+    holder: Any = ir.schemas.OpSignature
+    theirs = holder.__dict__["from_op_schema"]
+    holder.from_op_schema = staticmethod(_signature)
+    try:
+        yield
+    finally:
+        holder.from_op_schema = theirs
+
+
+_signatures: dict[tuple[str, str, int], Any] = {}
+_read_signature = ir.schemas.OpSignature.from_op_schema
+
+
+def _signature(schema: Any) -> Any:
+    key = schema.domain, schema.name, schema.since_version
+    if key not in _signatures:
+        _signatures[key] = _read_signature(schema)
+    return _signatures[key]
+
+
+@functools.cache
+def changes_between(kind: str, have: int, opset: int) -> bool:
+    """Whether onnxscript's converter of versions would rewrite an operator that has changed between two opsets."""
+    least, most = _version_converter.SUPPORTED_MIN_ONNX_OPSET, _version_converter.SUPPORTED_MAX_ONNX_OPSET
+    if not least <= have <= opset <= most:
+        return True
+    adapters = _version_converter.registry.op_adapters
+    return any(("", kind, version, True) in adapters for version in range(opset))
