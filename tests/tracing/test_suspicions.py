@@ -90,7 +90,6 @@ def test_arrays_made_in_the_pass_are_no_state(make: Callable[[], Any], torch_too
 
 OLD: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "read, then changed": lambda a, x: (torch.from_numpy(x.numpy() + a), a.__iadd__(1))[0],
-    "traced values added": lambda a, x: (a.__iadd__(x.numpy()), torch.from_numpy(a * 1))[1],
     "from_numpy": lambda a, x: (x + (t := torch.from_numpy(a)), t.add_(1))[0],
     "as_tensor": lambda a, x: (x + (t := torch.as_tensor(a)), t.add_(1))[0],
     "as_tensor, traced": lambda a, x: torch.as_tensor(a).add_(x) * 1.0,

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from leapp.capture.calls import Kind
-from leapp.capture.numpy.births import Births
 
 __all__ = ["Ages"]
 
@@ -38,11 +37,12 @@ class Ages:
         self._unsure: set[int] = set()
         self._passing: set[int] = set()
         """Memories that code which nobody saw made for one plain call: they are gone after it."""
-        self._births = Births()
+        self._made: dict[int, weakref.ref[Any]] = {}
+        """Arrays made in an open node, by their identity."""
 
-    def begin(self) -> None:
-        """A node is open: what is made from here on is not older than it."""
-        self._births.begin()
+    def made(self, array: np.ndarray[Any, Any]) -> None:
+        """``array`` was made in an open node."""
+        self._made[id(array)] = weakref.ref(array)
 
     def clear(self) -> None:
         """No node is open any more."""
@@ -55,7 +55,7 @@ class Ages:
         self._old.clear()
         self._unsure.clear()
         self._passing.clear()
-        self._births.end()
+        self._made.clear()
 
     def over(self, array: np.ndarray[Any, Any], t: Tensor) -> None:
         """``t`` lies over the memory of ``array``, and is as old as that."""
@@ -63,7 +63,8 @@ class Ages:
             array = array.base
         cdata = int(t.untyped_storage()._cdata)
         self._lent.pop(cdata, None)
-        if self._births.is_new(array):
+        made = self._made.get(id(array))
+        if made is not None and made() is array:
             self._made_of[cdata] = _NONE
             return
         first = next((c for c, (_, ref) in self._lent.items() if ref() is array), cdata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,17 +23,26 @@ Unseen: Callable[[], Any] = torch._C._DisableTorchDispatch
 
 
 class Silence:
-    """No mode sees what this thread does inside."""
+    """No mode sees what this thread does inside.
 
-    __slots__ = ("_dispatch", "_function")
+    What begins and ends it is written in C, where no interrupt comes in between: a thread that was left in silence would record
+    nothing any more.
+    """
 
-    def __enter__(self) -> None:
-        self._dispatch, self._function = Unseen(), DisableTorchFunction()
-        self._function.__enter__()
+    __slots__ = ("_function",)
 
-    def __exit__(self, *_: object) -> None:
-        self._function.__exit__(None, None, None)
-        del self._dispatch
+    def __init__(self) -> None:
+        self._function = DisableTorchFunction()
+
+    @property
+    def __enter__(self) -> Any:
+        return self._function.__enter__
+
+    @property
+    def __exit__(self) -> Any:
+        leave: Any = functools.partial(self._function.__exit__)
+        leave.dispatch = Unseen()
+        return leave
 
 
 def silence() -> Any:

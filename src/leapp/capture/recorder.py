@@ -8,9 +8,10 @@ the user's tensors are neither wrapped nor changed.
 
 from __future__ import annotations
 
+import random
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,7 +23,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from leapp.capture.ages import Ages
 from leapp.capture.batch import Follower
 from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
-from leapp.capture.dice import generators
 from leapp.capture.extents import Number, bare, numbers
 from leapp.capture.modes import DISPATCH_MODES, FUNCTION_MODES, Unseen, silence
 from leapp.capture.numpy.arrays import Arrays
@@ -48,7 +48,7 @@ _functorch_level = torch._C._functorch.peek_interpreter_stack
 class _On(threading.local):
     """Which modes a thread has. Another thread cannot be reached when a node opens, so it keeps both."""
 
-    function = dispatch = other = guest = False
+    function = dispatch = other = False
 
 
 class Former(NamedTuple):
@@ -92,6 +92,9 @@ class Recorder:
         self.lock = threading.RLock()
         self.shared = False
         """Whether more than one thread is listened to."""
+        self.replace: Callable[[], None] = _nothing
+        self.put_back: Callable[[], None] = _nothing
+        """Called when the first node opens, and when the last one is closed."""
 
     # -- modes on and off ----------------------------------------------------------------------------------------------
 
@@ -101,7 +104,6 @@ class Recorder:
         ATen ops concern open nodes only, so the dispatch mode is there as long as one is open.
         """
         on = self._on
-        on.guest = False
         if not on.function:
             on.function = True
             FUNCTION_MODES.insert(self._function)
@@ -126,25 +128,10 @@ class Recorder:
         for modes in (FUNCTION_MODES, DISPATCH_MODES):
             modes.keep(lambda m: not isinstance(m, _FunctionMode | _DispatchMode) or m.recorder is now)
 
-    @staticmethod
-    def meet() -> None:
-        """Listen to the thread that calls this, which ran before the session began, or stop doing so."""
-        Recorder.sweep()
-        now = Recorder.current
-        if now is not None and not now._on.function:
-            now._on.other = now.shared = True
-            now.listen()
-            now._on.guest = True
-
     @property
     def installed(self) -> bool:
         """Whether this thread is listened to."""
         return self._on.function
-
-    @property
-    def guest(self) -> bool:
-        """Whether this thread ran before the session: it has work of its own, and only its calls on traced values count."""
-        return self._on.guest
 
     @contextmanager
     def other_thread(self) -> Iterator[None]:
@@ -168,10 +155,9 @@ class Recorder:
         if batched:
             tape.batch = Follower(tape, self.rows)
             self.dynamic = self.batched = True
-        tape.chance = generators()
+        tape.chance = _generators()
         self.tapes.append(tape)
-        self.arrays.opened()
-        self.ages.begin()
+        self.replace()
         return tape
 
     def close(self, tape: Tape) -> None:
@@ -181,6 +167,8 @@ class Recorder:
             self.rows = tape.batch.rows
         if tape in self.tapes:
             self.tapes.remove(tape)
+        if not self.tapes:
+            self.put_back()
         alive = [(i, ref) for i, ref in tape.known.items() if ref.tensor() is not None]
         made = tape.makers({ref.slot for _, ref in alive})
         self.former = {i: f for i, f in self.former.items() if f.tensor() is not None}
@@ -192,9 +180,9 @@ class Recorder:
             self.autograd = self.dynamic = False
         elif not any(t.batch is not None for t in self.tapes):
             self.dynamic = any(t.dynamic for t in self.tapes)
-        # Last, because asking NumPy is slow while arrays are watched.
-        if tape.chance != generators() and not any("random" in e.kind for e in tape.escapes):
-            tape.escapes.append(Escape("random numbers of Python or NumPy, drawn before", where(), "a number"))
+        if tape.chance != _generators():
+            by = "" if threading.active_count() == 1 else " (by this node or by another thread)"
+            tape.escapes.append(Escape(f"random numbers of Python or NumPy, drawn before{by}", where(), "a number"))
         tape.known.clear()
         tape.memories.clear()
         tape.constant_ids.clear()
@@ -551,7 +539,7 @@ class Recorder:
         if drawn or (self.random and any(self._is_random(t) for t in leaves)):
             for o in results or leaves[:1]:
                 self.random[id(o)] = weakref.ref(o)
-            if self.tapes and not results and out is not None and not self.guest:
+            if self.tapes and not results and out is not None:
                 self.tapes[-1].escapes.append(Escape(f"random number read by {kind.name}", where(), out))
         elif not results and out is not None and kind.looks_at is None and leaves:
             self.read_between(kind.name, leaves[0], out)
@@ -594,6 +582,21 @@ class Recorder:
                     continue
                 if memory is not None and not memory.traced:
                     tape.forget(memory)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _generators() -> Any:
+    """Where the global generators of Python and NumPy stand."""
+    return random.getstate(), _comparable(np.random.get_state(legacy=False))
+
+
+def _comparable(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {k: _comparable(v) for k, v in state.items()}
+    return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
 def _followed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], list[Number]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 from leapp.annotations import annotate
 from leapp.capture.recorder import Recorder
-from leapp.capture.threads import in_other_threads, reachable
 from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, SessionError
 from leapp.extras import require
 from leapp.graph.words import knows_its_keywords
@@ -102,28 +100,12 @@ class ExportManager:
         self.report = None
         self.patches = Patches(self.session.recorder, patches, follow_arrays=global_patching)
         try:
-            self.patches.install()
             self.session.begin()
             ExportManager.interpreting = True
             annotate._session = self.session
         except BaseException:
             self._leave()
             raise
-        in_other_threads(Recorder.meet)
-        if unseen := self._threads_before():
-            logger.warning(
-                "thread(s) %s ran before start(): what they do with traced values is seen only if they call an annotation.",
-                ", ".join(unseen),
-            )
-
-    @staticmethod
-    def _threads_before() -> list[str]:
-        """Threads whose torch calls cannot be seen: each has its own modes, which only itself can enter."""
-        if reachable():
-            return []
-        idle = ("ThreadPoolExecutor", "asyncio_")  # work handed to a pool is listened to, whenever its threads began
-        others = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]
-        return [repr(t.name) for t in others if not t.name.startswith(idle) and t is not threading.main_thread()]
 
     def stop(self) -> None:
         """See :func:`leapp.stop`."""
@@ -141,10 +123,16 @@ class ExportManager:
             ExportManager.interpreting = False
             if self.session is not None:
                 self.session.end()
-                in_other_threads(Recorder.meet)
+        except BaseException:
+            if self.session is not None:
+                self.session.end()  # once more: it may have been interrupted
+            raise
         finally:
-            if self.patches is not None:
-                self.patches.remove()
+            try:
+                if self.patches is not None:
+                    self.patches.remove()
+            finally:
+                Recorder.sweep()
 
     def compile_graph(
         self,

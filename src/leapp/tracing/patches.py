@@ -1,37 +1,27 @@
-"""What a session replaces in other modules, and puts back on every way out."""
+"""What an open node replaces in other modules: one table of attributes, set when it opens and put back when it is done."""
 
 from __future__ import annotations
 
 import copyreg
 import functools
-import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from leapp.capture.calls import tensors
-from leapp.capture.chance import watched
-from leapp.capture.numpy.compiled import SEEN_OTHERWISE, compiled_callables, runtime_methods
-from leapp.capture.numpy.crossings import constructors, crossings, readers_of_lists
-from leapp.capture.numpy.hooks import Hooks
-from leapp.capture.numpy.noticing import PLAIN_METHODS, make_number, tell_memory
+from leapp.capture.numpy.patches import Row, array_rows
 from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.pickling import reduce
+from leapp.capture.ready import READY, Ready
 from leapp.capture.recorder import Recorder
-from leapp.capture.replacing.layout import own_attributes, supported
-from leapp.capture.replacing.ledgers import ledger_of
-from leapp.capture.replacing.names import Replacements
-from leapp.capture.replacing.owners import Part, Undo, names_of, set_names
-from leapp.capture.replacing.standins import StandIn
 from leapp.errors import AnnotationError, AnnotationTypeError
-from leapp.tracing.around import around, onnx_exporter
+from leapp.tracing.torch_patches import torch_rows
 
 __all__ = ["FunctionPatch", "Patches", "check_patches"]
-
-_defining: set[str] = set()
-"""The loaded modules whose imports are their own affair, as far as they have been seen: there are hundreds."""
 
 
 @dataclass(frozen=True)
@@ -84,226 +74,112 @@ def _check(patch: Any) -> None:
         raise AnnotationTypeError("FunctionPatch: replacement is not callable.")
 
 
-def _forget_reducer() -> None:
-    import torch
-
-    if copyreg.dispatch_table.get(torch.Tensor) is reduce:
-        del copyreg.dispatch_table[torch.Tensor]
-
-
-@functools.cache
-def _hooks() -> list[Hooks]:
-    return [Hooks(PLAIN_METHODS, make_number, tell_memory)] if supported() else []
-
-
-class _Modules:
-    """The loaded modules, looked at only when there are others than before."""
-
-    def __init__(self) -> None:
-        self._ledger = ledger_of(sys.modules)
-        self._state: tuple[Any, ...] = ()
-        self._all: dict[str, Any] = {}
-        self._foreign: list[ModuleType] = []
-
-    def now(self) -> dict[str, Any]:
-        """All of them, by name; the same object as long as they are the same."""
-        state = self._ledger.state()
-        if state != self._state:
-            self._all = dict(sys.modules)
-            self._foreign = _foreign(self._all)
-            self._state = state
-        return self._all
-
-    def foreign(self) -> list[ModuleType]:
-        """Those that may have imported what is replaced by name."""
-        return list(self._foreign)
-
-
-def _foreign(names: Iterable[str]) -> list[ModuleType]:
-    unknown = set(names) - _defining
-    _defining.update(name for name in unknown if name.partition(".")[0] in SEEN_OTHERWISE)
-    found = {id(m): m for name in names if name not in _defining and isinstance(m := sys.modules.get(name), ModuleType)}
-    return list(found.values())
-
-
-_modules = _Modules()
+class _Missing:
+    """Stands for an attribute that an owner does not have itself."""
 
 
 class Patches:
-    """The replacements of one session."""
+    """The replacements of one session. They are in place only while one of its nodes is open.
+
+    Args:
+        recorder: Calls :meth:`install` and :meth:`remove` when the first node opens and when the last one is closed.
+        patches: What the user asked for.
+        follow_arrays: Whether values are followed through NumPy.
+    """
 
     def __init__(self, recorder: Recorder, patches: Iterable[FunctionPatch], follow_arrays: bool = True) -> None:
         self._recorder = recorder
         self._follow_arrays = follow_arrays
         self._patches = list(patches)
-        self._undo: list[Undo] = []
-        self._groups: list[Replacements] = []
-        """What was replaced in the session."""
-        self._before: dict[str, Any] = {}
-        self._treated: dict[str, Any] = {}
-        """The modules that are taken care of, and those of them that were there before."""
-        self._foreign: list[ModuleType] = []
-        """Those of them that may have imported what is replaced by name."""
-        self._running: set[type] = set()
-        """The classes of leapp that run bundles."""
-        self._importing = 0
-        self._removed = False
+        self._undo: list[Callable[[], Any]] = []
+        self._originals: dict[int, tuple[Any, Any]] = {}
+        """Replacements and what they replace, by the identity of the replacement."""
+        self._made: dict[tuple[int, str, int], Any] = {}
+        """The same by owner, name and original: they are made once."""
+        self._modules: frozenset[str] = frozenset()
+        recorder.replace, recorder.put_back = self.install, self.remove
+
+    def rows(self) -> Iterator[Row]:
+        """Owner, name, and what makes the replacement of the original; the later of two goes around the earlier."""
+        yield from torch_rows()
+        if self._follow_arrays:
+            yield from array_rows()
+            for ready in READY:
+                if (module := sys.modules.get(ready.module)) is not None and hasattr(module, ready.function_name):
+                    yield module, ready.function_name, functools.partial(self._both, ready)
+        for patch in self._patches:
+            yield patch.module, patch.function_name, functools.partial(self._switch, patch)
 
     def install(self) -> None:
-        """Put everything in place; nothing stays if one of them fails."""
-        try:
-            self._before = self._treated = _modules.now()
-            self._follow_imports()
-            self._run_compiled_code_eagerly()
-            self._follow_pickling()
-            self._replace_all(around())
-            if "torch.onnx" in sys.modules:
-                self._replace_all(onnx_exporter())
-            self._foreign = _modules.foreign()
-            # First, while the modules are as they were found the last time.
-            if self._follow_arrays:
-                self._put(compiled_callables(self._foreign), self._undo)
-            self._replace_all(watched())
-            if self._follow_arrays:
-                self._replace_all(crossings())
-                self._follow_numpy()
-            for group in self._groups:
-                self._put(group.imported(self._foreign), self._undo)
-            self._follow_runtime()
-            for patch in self._patches:
-                self._replace(patch.module, patch.function_name, self._switch(patch))
-        except BaseException:
-            self.remove()
-            raise
+        """Put everything in place."""
+        if self._undo:
+            return
+        self._modules = frozenset(sys.modules)
+        self._run_compiled_code_eagerly()
+        self._follow_pickling()
+        for owner, name, make in self.rows():
+            original = vars(owner).get(name, _Missing)
+            key = (id(owner), name, id(original))
+            made = self._made.get(key)
+            if made is None:
+                made = self._made[key] = make(getattr(owner, name, None))
+                if isinstance(owner, ModuleType):  # pickled by the name under which it stands
+                    made.__module__, made.__qualname__ = owner.__name__, name
+                self._originals[id(made)] = (made, original)
+            self._undo.append(functools.partial(_put_back, owner, name, made, original))
+            setattr(owner, name, made)
 
     def remove(self) -> None:
         """Put the originals back. What interrupts it, or goes wrong with one of them, comes through when that is done."""
         try:
-            self._removed = True
             while self._undo:
                 self._undo[-1]()
                 self._undo.pop()
             self._restore_new_modules()
         except BaseException:
-            if not self._undo:
-                self._restore_new_modules()
-                raise
-            try:
-                self._undo.pop()()  # once more: it may have been interrupted
-            finally:
-                self.remove()
+            if self._undo:
+                try:
+                    self._undo.pop()()  # once more: it may have been interrupted
+                finally:
+                    self.remove()
             raise
 
     def _restore_new_modules(self) -> None:
-        """Modules imported during the session have taken what they found."""
-        for name in self._new_modules(self._before):
-            names = own_attributes(module) if isinstance(module := sys.modules[name], ModuleType) else {}
-            taken = {n: value.__wrapped__ for n, value in list(names.items()) if self._stands_in(value)}
-            if taken:
-                set_names(module, taken)
+        """Modules that were imported inside the node have taken what they found."""
+        for name in set(sys.modules) - self._modules if self._modules else ():
+            names = getattr(sys.modules.get(name), "__dict__", {})
+            for key, value in list(names.items()):
+                made, original = self._originals.get(id(value), (None, None))
+                if made is value and made is not None and original is not _Missing:
+                    names[key] = original
+        self._modules = frozenset()
 
-    def _stands_in(self, value: Any) -> bool:
-        if value is None:
-            return False
-        return type(value) is StandIn or any(group.by_identity.get(id(value)) is value for group in self._groups)
-
-    @staticmethod
-    def _new_modules(known: Mapping[str, Any]) -> list[str]:
-        now = _modules.now()
-        return [] if now is known else [n for n, m in now.items() if known.get(n) is not m]
-
-    def _replace(self, owner: Any, name: str, replacement: Any) -> None:
-        self._put([names_of(owner, {name: replacement})], self._undo)
-
-    @staticmethod
-    def _put(parts: Iterable[Part], undo: list[Undo]) -> None:
-        for part in parts:
-            undo.append(part.put_back)
-            part.install()
-
-    def _replace_all(self, found: Replacements) -> None:
-        """Replace functions where they are defined."""
-        self._put([found], self._undo)
-        self._groups.append(found)
-
-    def _switch(self, patch: FunctionPatch) -> Callable[..., Any]:
-        original = getattr(patch.module, patch.function_name)
+    def _switch(self, patch: FunctionPatch, original: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self._recorder
 
         @functools.wraps(original)
         def switch(*args: Any, **kwargs: Any) -> Any:
+            if not (recorder.installed and recorder.tapes):
+                return original(*args, **kwargs)
             operands = [*tensors((args, kwargs)), *arrays_in((args, kwargs))]
-            traced = bool(recorder.tapes) and recorder.arrays.traced_by(operands) is not None
+            traced = recorder.arrays.traced_by(operands) is not None
             return patch.replacement(*args, **kwargs) if traced else original(*args, **kwargs)
 
         return switch
 
-    def _follow_numpy(self) -> None:
-        """What lets values be seen to cross between NumPy and torch.
-
-        Python looks a function up before it computes the arguments, so all of them are replaced before there is a traced array.
-        Hundreds are replaced only while a node is open or arrays are followed: elsewhere they may be pickled or compared.
-        """
+    def _both(self, ready: Ready, original: Callable[..., Any]) -> Callable[..., Any]:
         arrays = self._recorder.arrays
-        hooks = _hooks()
-        undo: list[Undo] = []
-
-        def watch(on: bool) -> None:
-            if on and not undo:
-                self._treat_new_modules()
-                readers = readers_of_lists()
-                if readers not in self._groups:
-                    self._groups.append(readers)
-                self._put([readers, *readers.imported(self._foreign), *hooks], undo)
-            while undo and not on:
-                undo[-1]()
-                undo.pop()
-
-        arrays.watch = watch
-        self._undo.append(lambda: watch(False))
-        self._put(constructors(), self._undo)
-
-    def _follow_imports(self) -> None:
-        """Treat modules that are imported during the session as those that were there before."""
-        loader: Any = importlib._bootstrap
-        original = loader._find_and_load
+        name = f"{ready.module}.{ready.function_name}"
 
         @functools.wraps(original)
-        def find_and_load(*args: Any) -> Any:
-            self._importing += 1
-            try:
-                return original(*args)
-            finally:
-                self._importing -= 1
-                if not self._importing and self._removed:
-                    self._restore_new_modules()  # the session ended meanwhile
-                elif not self._importing:
-                    self._treat_new_modules()
+        def both(*args: Any, **kwargs: Any) -> Any:
+            if not arrays.listening or not self._recorder.tapes:
+                return original(*args, **kwargs)
+            return arrays.both(name, original, ready.replacement, args, kwargs)
 
-        self._replace(loader, "_find_and_load", find_and_load)
-
-    def _treat_new_modules(self) -> None:
-        new = self._new_modules(self._treated)
-        if not new:
-            return
-        self._treated = _modules.now()
-        foreign = _foreign(new)
-        self._foreign += foreign
-        if self._follow_arrays:
-            self._put(compiled_callables(foreign, new=True), self._undo)
-        for group in self._groups:
-            self._put(group.imported(foreign, new=True), self._undo)
-        self._follow_runtime()
-        if "torch._dynamo" in new:
-            self._run_compiled_code_eagerly()
-
-    def _follow_runtime(self) -> None:
-        """Note which bundles read traced values."""
-        self._put(runtime_methods(self._running), self._undo)
+        return both
 
     def _follow_pickling(self) -> None:
-        import torch
-
         if torch.Tensor not in copyreg.dispatch_table:
             self._undo.append(_forget_reducer)
             copyreg.pickle(torch.Tensor, reduce)
@@ -312,7 +188,23 @@ class Patches:
         # torch.compile loads dynamo; without it no compiled function can exist, and loading it costs seconds.
         if "torch._dynamo" not in sys.modules:
             return
-        import torch
+        from torch._dynamo import eval_frame
 
-        stance = torch.compiler.set_stance("force_eager")
-        self._undo.append(lambda: stance.__exit__(None, None, None))
+        before = eval_frame._stance
+        self._undo.append(lambda: eval_frame._set_stance(before))
+        torch.compiler.set_stance("force_eager")
+
+
+def _put_back(owner: Any, name: str, made: Any, original: Any) -> None:
+    """Undo one replacement, unless the program has put something else there meanwhile."""
+    if vars(owner).get(name) is not made:
+        return
+    if original is _Missing:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, original)
+
+
+def _forget_reducer() -> None:
+    if copyreg.dispatch_table.get(torch.Tensor) is reduce:
+        del copyreg.dispatch_table[torch.Tensor]

@@ -615,8 +615,6 @@ class Session:
 
             def visit(port: str, leaf: Any, semantics: TensorSemantics | None = semantics) -> Any:
                 into[port] = (self._tensor(leaf, node, port), semantics)
-                if not isinstance(leaf, Tensor):
-                    self.recorder.arrays.watched(leaf)
                 return leaf
 
             map_leaves(name, value, visit, self._not_a_tensor(node, what))

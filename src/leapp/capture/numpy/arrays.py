@@ -1,6 +1,6 @@
 """NumPy arrays inside a node: NumPy computes what the program sees, torch records how.
 
-This is what the classes of traced arrays, the hooks on plain ones and the crossings between the libraries report to.
+The classes of traced arrays and numbers, and the functions that a node replaces, report to it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy import ndarray
 
 from leapp.capture.calls import ATOMS, Kind
 from leapp.capture.extents import numbers
-from leapp.capture.numpy.hooks import ORIGINAL
 from leapp.capture.numpy.indexing import basic, chosen, is_basic, leading_mask, locate, runs_backwards
 from leapp.capture.numpy.plain import (
     Array,
@@ -28,6 +28,7 @@ from leapp.capture.numpy.plain import (
     unwrapped,
     without_out,
 )
+from leapp.capture.numpy.plain import given as in_their_places
 from leapp.capture.numpy.scalars import TracedScalar
 from leapp.capture.numpy.table import BLIND, CHECKS, DATA_SHAPED, IN_PLACE, SEQUENCES, TEXTS, THROUGH, Unmapped, lookup
 from leapp.capture.numpy.ufuncs import Ufuncs
@@ -55,12 +56,12 @@ class Arrays(Ufuncs):
         bare = unwrapped(index)
         operands = [array, *arrays_in(index)]
         if not self.concerned(operands):
-            return ORIGINAL["__getitem__"](plain, bare)
+            return self.follow(ndarray.__getitem__(plain, bare), [array])
         if isinstance(index, str):
-            return self.wrap(ORIGINAL["__getitem__"](plain, index))
+            return self.wrap(ndarray.__getitem__(plain, index))
         if not is_basic(index):
-            return self._chosen(array, index, ORIGINAL["__getitem__"](plain, bare), operands)
-        result = ORIGINAL["__getitem__"](plain, bare)
+            return self._chosen(array, index, ndarray.__getitem__(plain, bare), operands)
+        result = ndarray.__getitem__(plain, bare)
         found = self.behind(array)
         if found is None:
             return result
@@ -119,15 +120,15 @@ class Arrays(Ufuncs):
                 view[place] = new
 
         if not self.concerned([array, *operands]):
-            ORIGINAL["__setitem__"](plain, bare, number)
+            ndarray.__setitem__(plain, bare, number)
             return
         if isinstance(index, str):
-            self.setitem(ORIGINAL["__getitem__"](plain, index), ..., value)
+            self.setitem(ndarray.__getitem__(plain, index), ..., value)
             return
         if is_basic(index) and runs_backwards(index):
             self.setitem(self.getitem(array, index), ..., value)
             return
-        self.write("__setitem__", array, operands, lambda: ORIGINAL["__setitem__"](plain, bare, number), record)
+        self.write("__setitem__", array, operands, lambda: ndarray.__setitem__(plain, bare, number), record)
 
     def _in_place_already(self, view: Tensor, place: Any, new: Tensor) -> bool:
         """Whether an assignment gives a part of an array to itself, as ``x[0] += 1`` ends."""
@@ -147,7 +148,8 @@ class Arrays(Ufuncs):
             return function(*unwrapped(args), **unwrapped(kwargs))
 
         if function in BLIND or not self.concerned(operands):
-            return self.quietly(numpy)
+            result, outs = self.quietly(numpy), without_out(function, args, kwargs)[2]
+            return in_their_places(result, outs) if outs else self.follow(result, operands)
         if function in TEXTS:
             text = self.quietly(numpy)
             self.escape(self.traced_by(operands), name, operands, text)
@@ -159,7 +161,7 @@ class Arrays(Ufuncs):
             np.copyto(filled, args[1] if len(args) > 1 else kwargs["fill_value"], casting="unsafe")
             return filled
         if function is _FULL_LIKE:
-            return self.quietly(numpy)
+            return self.follow(self.quietly(numpy))
         if function in _SHAPES:
             return self._shape(function, args, kwargs)
         if function in IN_PLACE:
@@ -228,6 +230,24 @@ class Arrays(Ufuncs):
         with self.recorder.silence():
             answer = tape.batch.asked(question, found.tensor, (found.tensor,), {}, value)
         return tuple(answer) if isinstance(answer, torch.Size) else answer
+
+    def both(
+        self, name: str, original: Callable[..., Any], expression: Callable[..., Any], args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """A call of another package's function for which there is an expression over tensors."""
+        operands = arrays_in((args, kwargs))
+        if not operands or not self.concerned(operands):
+            return original(*args, **kwargs)
+
+        def numpy() -> Any:
+            result = original(*unwrapped(args), **unwrapped(kwargs))
+            return np.float64(result) if type(result) is float else result
+
+        def torch_form() -> Any:
+            return expression(*(self.tensors_for(a) for a in args), **self.tensors_for(kwargs))
+
+        return self.perform(name, operands, numpy, torch_form)
 
     def followed(self, arguments: Any, result: Any) -> Any:
         """The result of a call; that the batch size among its arguments is lost in it is told."""

@@ -5,6 +5,7 @@ So whether an array is traced, or was published, is a question to the recorder, 
 
 from __future__ import annotations
 
+import threading
 import warnings
 import weakref
 from collections import deque
@@ -17,7 +18,6 @@ from numpy import generic, ndarray
 from torch.autograd.graph import increment_version
 
 from leapp.capture.calls import classify
-from leapp.capture.numpy.hooks import ORIGINAL, change_class
 from leapp.capture.numpy.plain import (
     Array,
     address,
@@ -33,7 +33,6 @@ from leapp.capture.numpy.plain import (
 from leapp.capture.numpy.scalars import TracedScalar, scalar
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.traced import TracedNpArray, set_current
-from leapp.capture.replacing.layout import supported
 from leapp.capture.source import Where, where
 from leapp.capture.tape import Escape, Tape, snapshot
 
@@ -85,12 +84,9 @@ class Behinds:
         self._roots: dict[int, tuple[weakref.ref[Array], weakref.ref[Tensor]]] = {}
         self._held: list[Tensor] = []
         self._exposed: list[tuple[int, int, Tensor]] = []
-        self._changed: list[weakref.ref[Array]] = []
-        #: Begins to watch plain arrays, or stops.
-        self.watch: Callable[[bool], Any] | None = None
         #: Whether any array has been followed.
         self.seen = False
-        self._quiet = 0
+        self._quiet = threading.local()
         self._alone = True
 
     # -- tensors behind arrays -------------------------------------------------------------------------------------------
@@ -144,11 +140,6 @@ class Behinds:
             self.recorder.ages.over(root, whole)
         return whole
 
-    def knows_memory(self, array: Array) -> bool:
-        """Whether the memory of ``array`` has been met before."""
-        root = owner_of(array)
-        return id(root) in self._roots or isinstance(root.base, Tensor) or self._over(array) is not None
-
     def held(self) -> list[Tensor]:
         """The tensors over memory that holds traced values and that arrays lie over."""
         return [*self._held, *(t for _, _, t in self._exposed)]
@@ -169,7 +160,7 @@ class Behinds:
         if not size:
             return
         if not storage.resizable():
-            self._first_use()
+            self.seen = True
         self._exposed.append((start, start + size, torch.empty(0, dtype=torch.uint8).set_(storage)))
         # What was asked about before stands over tensors of its own.
         for i, (_, other, _, _) in list(self._behind.items()):
@@ -182,13 +173,6 @@ class Behinds:
             return None
         low, high = bounds(array)
         return next((t for start, end, t in self._exposed if start <= low and high <= end), None)
-
-    def is_partly_over(self, array: Array) -> bool:
-        """Whether ``array`` lies in exposed memory and beyond."""
-        if not self._exposed:
-            return False
-        low, high = bounds(array)
-        return any(low < end and start < high and not (start <= low and high <= end) for start, end, _ in self._exposed)
 
     def _hold(self, root: Array, whole: Tensor) -> None:
         self._roots[id(root)] = (weakref.ref(root), weakref.ref(whole))
@@ -258,8 +242,6 @@ class Behinds:
 
     def forget(self) -> None:
         """Between nodes only what somebody still holds is of interest."""
-        if self.watch is not None and not self.seen:
-            self.watch(False)
         self._held.clear()
         self._exposed.clear()
         for i in [i for i, (ref, _) in self._roots.items() if ref() is None]:
@@ -270,31 +252,23 @@ class Behinds:
     def wrap(self, plain: Array, t: Tensor | None = None, flips: tuple[int, ...] = ()) -> Array:
         """An array object that is seen by the session, over the memory of ``plain``."""
         self.seen = True
-        made: Array = ORIGINAL["view"](plain, TracedNpArray)
+        made: Array = ndarray.view(plain, TracedNpArray)
         if t is not None:
             self.attach(made, t, flips)
         return made
 
-    def follow(self, array: Array) -> None:
-        """See what happens to an existing array from now on."""
-        item: Any = array
-        while isinstance(item, ndarray) and not self.is_partly_over(item):
-            if type(item) is ndarray and supported():
-                change_class(item, TracedNpArray)
-                self._changed.append(weakref.ref(item))
-            item = item.base
-
-    def release(self) -> None:
-        """Give every array its own class back."""
-        for ref in [*self._changed, *(b.array for b in self._behind.values())]:
-            array = ref()
-            if array is not None and type(array) is TracedNpArray:
-                change_class(array, ndarray)
-        self._behind.clear()
-        self._roots.clear()
-        self._held.clear()
-        self._exposed.clear()
-        self._changed.clear()
+    def follow(self, made: Any, operands: Iterable[Any] = ()) -> Any:
+        """What a call made of untraced ``operands``, to be seen by the open node from now on: an array, or several."""
+        if not self.recorder.tapes:
+            return made
+        if type(made) is ndarray and torch_dtype(made.dtype) is not None:
+            owner = owner_of(made)
+            if not any(owner_of(o) is owner for o in operands if isinstance(o, ndarray)):
+                self.recorder.ages.made(owner)
+            return self.wrap(made)
+        if type(made) is tuple or type(made) is list:
+            return type(made)(self.follow(m, operands) for m in made)
+        return made
 
     # -- ports -----------------------------------------------------------------------------------------------------------
 
@@ -303,13 +277,16 @@ class Behinds:
         set_current(self)  # type: ignore[arg-type]
 
     def end(self) -> None:
-        """Hear no more, and leave every array as NumPy made it."""
+        """Hear no more."""
         set_current(None)
-        self.release()
+        self._behind.clear()
+        self._roots.clear()
+        self._held.clear()
+        self._exposed.clear()
 
     def port(self, array: Any) -> Tensor | None:
         """The value of an array at a port, or ``None`` if torch has no such dtype."""
-        self._first_use()
+        self.seen = True
         if not isinstance(array, ndarray):
             return self.tensors_for(array) if torch_dtype(array.dtype) is not None else None
         found = self.behind(array)
@@ -335,35 +312,20 @@ class Behinds:
             plain = silent_numpy(alias)
         return self.wrap(plain, alias)
 
-    def watched(self, array: Array) -> Array:
-        """A published array: what happens to it is of interest, even if it is a plain one."""
-        if self.watch is not None:
-            self.follow(array)
-        return array
-
-    def opened(self) -> None:
-        """A node is open: a plain array may meet a traced value at any time."""
-        if self.watch is not None:
-            self.watch(True)
-
-    def _first_use(self) -> None:
-        self.seen = True
-        self.opened()
-
     # -- who is concerned ------------------------------------------------------------------------------------------------
 
     @property
     def listening(self) -> bool:
         """Whether calls are being recorded at all."""
-        return not self._quiet and self.recorder.installed
+        return self.recorder.installed and not getattr(self._quiet, "depth", 0)
 
     def quietly(self, call: Callable[[], Any]) -> Any:
         """Run NumPy's own code: what it does inside concerns nobody."""
-        self._quiet += 1
+        self._quiet.depth = getattr(self._quiet, "depth", 0) + 1
         try:
             return call()
         finally:
-            self._quiet -= 1
+            self._quiet.depth -= 1
 
     def concerned(self, operands: Iterable[Any]) -> bool:
         """Whether any operand holds a traced value, or one that a node published."""

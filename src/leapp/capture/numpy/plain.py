@@ -5,17 +5,14 @@ from __future__ import annotations
 import inspect
 import operator
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from numpy import generic, ndarray  # asking the module takes a detour while a node is open
+from numpy import generic, ndarray
 
 from leapp.capture.extents import Followed
-from leapp.capture.modes import Silence
-from leapp.capture.numpy.hooks import ORIGINAL
+from leapp.capture.modes import silence
 from leapp.capture.numpy.scalars import TracedScalar, number_of
 from leapp.capture.numpy.traced import TracedNpArray
 
@@ -32,7 +29,7 @@ from_numpy = torch.from_numpy
 _array_equal, _allclose, _abs, _isfinite, _max = np.array_equal, np.allclose, np.abs, np.isfinite, np.max
 
 _STRIDED = type(np.lib.stride_tricks.as_strided(np.empty(1)).base)
-_interface = ORIGINAL["__array_interface__"].__get__
+_interface = vars(ndarray)["__array_interface__"].__get__
 _DTYPES: dict[np.dtype[Any], torch.dtype] = {
     np.dtype(name): getattr(torch, name)
     for name in (
@@ -71,7 +68,7 @@ def unwrapped(value: Any, tensors: bool = False) -> Any:
     if isinstance(value, Tensor):
         if tensors:
             return value
-        with _silence():
+        with silence():
             return value.numpy()
     if isinstance(value, tuple):
         items = [unwrapped(v, tensors) for v in value]
@@ -90,19 +87,13 @@ def unwrapped(value: Any, tensors: bool = False) -> Any:
 
 def silent_numpy(t: Tensor) -> Array:
     """The array over the memory of a tensor, unseen by any mode."""
-    with _silence():
+    with silence():
         return t.detach().resolve_conj().resolve_neg().numpy()
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    with Silence():
-        yield
 
 
 def bare_view(array: Array) -> Array:
     """A plain array over the same memory."""
-    return ORIGINAL["view"](array, ndarray)  # type: ignore[no-any-return]
+    return ndarray.view(array, ndarray)
 
 
 def owner_of(array: Array) -> Array:

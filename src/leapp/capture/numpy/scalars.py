@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy import ndarray
 
-from leapp.capture.numpy.hooks import ORIGINAL, no_sequence
 from leapp.capture.numpy.traced import ArrayMethods, TracedNpArray, listening
 
 __all__ = ["TracedScalar", "number_of", "scalar"]
@@ -42,8 +42,12 @@ class TracedScalar:
         return _Reading(self)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        """The array that NumPy goes on with where it takes numbers for arrays without axes."""
-        return self.array.astype(dtype or self.array.dtype, copy=bool(copy))
+        """The value leaves the graph: whoever asks for the array reads its memory."""
+        arrays = listening()
+        plain = np.asarray(number_of(self), dtype)
+        if arrays is not None:
+            arrays.escape(arrays.traced(self.array), "__array__", [self.array], plain)
+        return plain
 
     __array_ufunc__ = ArrayMethods.__array_ufunc__
     __array_function__ = ArrayMethods.__array_function__
@@ -52,17 +56,17 @@ class TracedScalar:
 
 def number_type(number: TracedScalar) -> Any:
     """The type that a traced number passes for."""
-    return ORIGINAL["dtype"].__get__(number.array).type
+    return number.array.dtype.type
 
 
 def number_of(number: TracedScalar) -> Any:
     """NumPy's own number of the same value."""
-    return ORIGINAL["__getitem__"](ORIGINAL["view"](number.array, np.ndarray), ())
+    return ndarray.__getitem__(ndarray.view(number.array, np.ndarray), ())
 
 
 def scalar(array: Any) -> Any:
     """The traced number in a traced array without axes."""
-    return _class_for(ORIGINAL["dtype"].__get__(array).type)(array)
+    return _class_for(array.dtype.type)(array)
 
 
 def _as_number(result: Any) -> Any:
@@ -128,9 +132,7 @@ _TEXTS = ("__repr__", "__str__", "__format__", "__hash__", "__reduce__", "__redu
 def _class_for(kind: Any) -> type:
     """The class of traced numbers that pass for ``kind``."""
     names = {*dir(kind), *_TEXTS} - (_OF_OBJECTS - _OPERATORS.keys() - {*_TEXTS})
-    made = type(kind.__name__, (TracedScalar,), {"__slots__": (), **{n: _member(kind, n) for n in names}})
-    no_sequence(made)
-    return made
+    return type(kind.__name__, (TracedScalar,), {"__slots__": (), **{n: _member(kind, n) for n in names}})
 
 
 def _member(kind: Any, name: str) -> Any:
@@ -142,8 +144,10 @@ def _member(kind: Any, name: str) -> Any:
     if name in _METADATA:
         return property(lambda self: getattr(number_of(self), name))
     if not callable(found):
-        return property(lambda self: _as_number(getattr(self.array, name)) if name in ORIGINAL else _left(self, name, found))
-    if name.startswith("__") or name not in ORIGINAL or (name in vars(ArrayMethods) and _gives_number(name)):
+        if not hasattr(ndarray, name):
+            return property(lambda self: _left(self, name, found))
+        return property(lambda self: _as_number(getattr(self.array, name)))
+    if name.startswith("__") or not hasattr(ndarray, name) or (name in vars(ArrayMethods) and _gives_number(name)):
         return _leaving(name, found)
     return _method(name)
 

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-
-from leapp.capture.numpy.hooks import ORIGINAL, make_type
-from leapp.capture.replacing.classes import WatchedBuffer
-from leapp.capture.replacing.layout import supported
+from numpy import ndarray
 
 if TYPE_CHECKING:
     from leapp.capture.numpy.arrays import Arrays
@@ -49,7 +46,7 @@ def _leaving(name: str) -> Callable[..., Any]:
     """A method whose result is no array: the value leaves the graph."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        function = getattr(type(_bare(self)), name, None) or ORIGINAL[name]
+        function = getattr(type(_bare(self)), name)
         arrays = listening()
         if arrays is None:
             return function(*_bare((self, *args)), **_bare(kwargs))
@@ -71,14 +68,14 @@ def _function(name: str) -> Callable[..., Any]:
 
 def _shape_of(name: str) -> property:
     def read(self: Any) -> Any:
-        value = ORIGINAL[name].__get__(self)
+        value = vars(ndarray)[name].__get__(self)
         arrays = listening()
         if arrays is not None:
             return arrays.shape_read(self, name, value)
         return value
 
     def write(self: Any, value: Any) -> None:
-        ORIGINAL[name].__set__(self, value)  # type: ignore[attr-defined]
+        vars(ndarray)[name].__set__(self, value)
         if _current is not None:
             _current.reshaped(self)
 
@@ -90,7 +87,7 @@ def _memory(name: str) -> property:
 
     def read(self: Any) -> Any:
         _tell(self, name)
-        return ORIGINAL[name].__get__(self)
+        return vars(ndarray)[name].__get__(self)
 
     return property(read)
 
@@ -137,7 +134,7 @@ class ArrayMethods:
     for _name in "data ctypes __array_interface__ __array_struct__".split():
         vars()[_name] = _memory(_name)
     for _name in "lt le eq ne gt ge".split():
-        vars()[f"__{_name}__"] = ORIGINAL[f"__{_name}__"]
+        vars()[f"__{_name}__"] = vars(ndarray)[f"__{_name}__"]
     del _name
     __hash__ = None  # type: ignore[assignment]
 
@@ -156,13 +153,13 @@ class ArrayMethods:
     def __getitem__(self: Any, index: Any) -> Any:
         arrays = listening()
         if arrays is None:
-            return ORIGINAL["__getitem__"](_bare(self), _bare(index))
+            return ndarray.__getitem__(_bare(self), _bare(index))
         return arrays.getitem(self, index)
 
     def __setitem__(self: Any, index: Any, value: Any) -> None:
         arrays = listening()
         if arrays is None:
-            ORIGINAL["__setitem__"](_bare(self), _bare(index), _bare(value))
+            ndarray.__setitem__(_bare(self), _bare(index), _bare(value))
         else:
             arrays.setitem(self, index, value)
 
@@ -172,7 +169,7 @@ class ArrayMethods:
         return iter([self[i] for i in range(len(self))])
 
     def __len__(self: Any) -> int:
-        value = len(ORIGINAL["view"](self, np.ndarray))
+        value = len(ndarray.view(self, np.ndarray))
         arrays = listening()
         if arrays is not None:
             arrays.shape_read(self, "__len__", value)
@@ -282,7 +279,7 @@ class ArrayMethods:
 
     def view(self: Any, *args: Any, **kwargs: Any) -> Any:
         """A view of the memory."""
-        made = ORIGINAL["view"](self, *args, **kwargs)
+        made = ndarray.view(self, *args, **kwargs)
         arrays = listening()
         if arrays is None or arrays.traced(self) is None:
             return made
@@ -344,15 +341,17 @@ def _both(
 ) -> Any:
     """A method as NumPy and as torch have it."""
     arrays = listening()
-    plain = ORIGINAL["view"](array, np.ndarray)
+    plain = ndarray.view(array, np.ndarray)
 
     def numpy() -> Any:
         found = _bare(array) if name in ("real", "imag") else plain
         value = getattr(found, name)
         return value(*args, **kwargs) if callable(value) else value
 
-    if arrays is None or not arrays.concerned([array]):
+    if arrays is None:
         return numpy()
+    if not arrays.concerned([array]):
+        return arrays.follow(numpy(), [array])
     return arrays.perform(name, [array], numpy, lambda: expression(arrays.tensor(array)))  # type: ignore[arg-type]
 
 
@@ -367,8 +366,7 @@ def _outside(result: Any, out: Any) -> Any:
     return outs[0] if len(outs) == 1 and outs[0] is not None else result
 
 
-TracedNpArray: Any = make_type("leapp.capture.numpy.traced.TracedNpArray", (ArrayMethods, np.ndarray))
-"""A NumPy array whose calls a session sees."""
-if supported():
-    _watched = WatchedBuffer(TracedNpArray, _tell)
-    _watched.install()
+class TracedNpArray(ArrayMethods, ndarray):  # type: ignore[misc]
+    """A NumPy array whose calls a session sees."""
+
+    __slots__ = ()

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy import ndarray
 
 from leapp.capture.numpy.behind import Behind, Behinds, flipped
-from leapp.capture.numpy.hooks import ORIGINAL
 from leapp.capture.numpy.plain import (
     Array,
     agree,
@@ -191,18 +191,17 @@ class TwoRuns(Behinds):
             self.escape(self.traced_by(operands), name, operands, after)
         if found is None or not self.concerned([target, *operands]):
             return result
-        self.watched(target)
         tape = self.traced_by([target, *operands])
-        ORIGINAL["__setitem__"](plain, ..., before)
+        ndarray.__setitem__(plain, ..., before)
         try:
             if not self._recorded(tape, found, after, record):
-                ORIGINAL["__setitem__"](plain, ..., before)
+                ndarray.__setitem__(plain, ..., before)
                 self.escape(tape, name, operands, after)
                 with self.recorder.silence():
                     frozen = from_numpy(after.copy())
                 self._store(found, frozen)
         finally:
-            ORIGINAL["__setitem__"](plain, ..., after)
+            ndarray.__setitem__(plain, ..., after)
         return result
 
     def into(
@@ -307,7 +306,6 @@ class TwoRuns(Behinds):
 
     def to_array(self, t: Tensor, plain: Array) -> Array:
         """The array over the memory of a traced tensor, as ``Tensor.numpy`` gives it."""
-        self._first_use()
         return self.wrap(plain, t)
 
 

@@ -36,7 +36,7 @@ class Ufuncs(TwoRuns):
 
         if not self.concerned(operands):
             result = self.quietly(numpy)
-            return as_tensor(result) if tensors else given(result, outs)
+            return as_tensor(result) if tensors else given(self.follow(result, operands), outs)
         if method == "at":
             target = inputs[0]
             self.write(

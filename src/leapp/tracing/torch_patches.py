@@ -1,12 +1,13 @@
-"""Functions of torch and of the standard library that run in another way while a session is open.
+"""Functions of torch and of the standard library that run in another way while a node is open.
 
-Exporters follow calls as a node does. New threads are listened to. Layers keep their fused kernels. What is loaded from a file
-is no older than the node.
+Exporters follow calls as a node does, and are refused. Threads that the node starts are listened to. Layers keep their fused
+kernels. What is loaded from a file is no older than the node.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,32 +16,26 @@ from typing import Any
 import torch
 
 from leapp.capture.calls import tensors
+from leapp.capture.numpy.patches import Row
 from leapp.capture.recorder import PLAIN, Recorder
-from leapp.capture.replacing.names import made_once
-from leapp.capture.replacing.standins import twin
 from leapp.capture.source import where
 from leapp.compat.core import functorch_level, torch_function_modes
 from leapp.errors import TraceError
 
-__all__ = ["around", "onnx_exporter"]
+__all__ = ["torch_rows"]
 
 
-@made_once()
-def around() -> Iterator[tuple[Any, str, Any]]:
-    """Owner, name and replacement."""
+def torch_rows() -> Iterator[Row]:
+    """Owner, name, and what makes the replacement of the original."""
     for owner, name in ((torch.jit, "trace"), (torch.export, "export"), (torch.func, "linearize")):
-        yield owner, name, _apart(f"{owner.__name__}.{name}()", twin(getattr(owner, name)))
-    yield torch.autograd.forward_ad, "make_dual", _refused(twin(torch.autograd.forward_ad.make_dual))
-    yield torch, "load", _read_in(twin(torch.load))
-    yield torch.overrides, "has_torch_function", _uncounted(twin(torch.overrides.has_torch_function))
-    yield threading.Thread, "start", _started(threading.Thread.start)
-    yield ThreadPoolExecutor, "submit", _submitted(ThreadPoolExecutor.submit)
-
-
-@made_once()
-def onnx_exporter() -> Iterator[tuple[Any, str, Any]]:
-    """The same for what loads slowly, and comes down to ``torch.export`` anyway."""
-    yield torch.onnx, "export", _apart("torch.onnx.export()", twin(torch.onnx.export))
+        yield owner, name, functools.partial(_apart, f"{owner.__name__}.{name}()")
+    if "torch.onnx" in sys.modules:  # it loads slowly
+        yield torch.onnx, "export", functools.partial(_apart, "torch.onnx.export()")
+    yield torch.autograd.forward_ad, "make_dual", _refused
+    yield torch, "load", _read_in
+    yield torch.overrides, "has_torch_function", _uncounted
+    yield threading.Thread, "start", _started
+    yield ThreadPoolExecutor, "submit", _submitted
 
 
 def _listening() -> Recorder | None:
@@ -49,23 +44,17 @@ def _listening() -> Recorder | None:
 
 
 def _apart(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Between nodes an exporter runs unseen; inside one it is refused."""
+    """An exporter is refused inside a node."""
 
     @functools.wraps(original)
     def export(*args: Any, **kwargs: Any) -> Any:
         recorder = _listening()
-        if recorder is None:
-            return original(*args, **kwargs)
-        if recorder.tapes:
+        if recorder is not None and recorder.tapes:
             raise TraceError(
                 f"node '{recorder.tapes[-1].node}': {name} at {where()} follows calls as the open node does, and neither can "
                 "see through the other. Export before annotate.input_tensors(); what it gives may be called inside the node."
             )
-        recorder.remove()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            recorder.listen()
+        return original(*args, **kwargs)
 
     return export
 
@@ -99,6 +88,7 @@ def _read_in(original: Callable[..., Any]) -> Callable[..., Any]:
 def _uncounted(original: Callable[..., Any]) -> Callable[..., Any]:
     """Attention layers ask for torch functions before they use their fused kernels; our own mode must not count."""
 
+    @functools.wraps(original)
     def has_torch_function(args: Iterable[Any]) -> bool:
         if torch_function_modes() != 1 or _listening() is None:
             return bool(original(args))
@@ -108,8 +98,9 @@ def _uncounted(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _listened(function: Callable[..., Any]) -> Callable[..., Any]:
-    recorder = Recorder.current
-    if recorder is None:
+    """Work that a node hands to another thread."""
+    recorder = _listening()
+    if recorder is None or not recorder.tapes:
         return function
 
     @functools.wraps(function)

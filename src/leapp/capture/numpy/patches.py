@@ -1,0 +1,225 @@
+"""What an open node replaces in NumPy and torch: the functions that make arrays, and those that carry values across.
+
+Each row is an owner, a name in it, and what makes the replacement of the function that stands there. Whoever sets a replacement
+must put the original back. A replacement does what the original does for every thread but those that a node listens to.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
+from typing import Any
+
+import numpy as np
+import torch
+from numpy import ndarray
+
+from leapp.capture.numpy.arrays import Arrays
+from leapp.capture.numpy.plain import arrays_in, bare_view
+from leapp.capture.numpy.scalars import TracedScalar
+from leapp.capture.numpy.traced import TracedNpArray, listening
+
+__all__ = ["Row", "array_rows"]
+
+Row = tuple[Any, str, Callable[[Any], Any]]
+
+_MAKERS = "array asarray asanyarray ascontiguousarray asfortranarray"
+_CREATORS = (
+    "zeros ones empty eye identity tri arange linspace logspace geomspace zeros_like ones_like empty_like copy concatenate "
+    "stack vstack hstack dstack column_stack tile repeat diag meshgrid"
+)
+_TRACED = (ndarray, TracedScalar, torch.Tensor)
+
+
+def array_rows() -> Iterator[Row]:
+    """Owner, name, and what makes the replacement of the original."""
+    for name in _MAKERS.split():
+        yield np, name, _maker
+    for name in _CREATORS.split():
+        yield np, name, _creator
+    for name in ("full", "full_like"):
+        yield np, name, _filler
+    yield np.lib.stride_tricks, "as_strided", _as_strided
+    yield np, "from_dlpack", _array_from_dlpack
+    yield torch, "from_dlpack", _tensor_from_dlpack
+    yield torch.utils.dlpack, "from_dlpack", _tensor_from_dlpack
+    yield torch, "from_numpy", _from_numpy
+    yield torch.Tensor, "__array_wrap__", _array_wrap
+    yield torch.Tensor, "__array_function__", _array_function
+
+
+# -- whose arrays are followed ---------------------------------------------------------------------------------------------
+
+
+def _recording() -> Arrays | None:
+    """The arrays of the session, if this thread is in an open node."""
+    arrays = listening()
+    return arrays if arrays is not None and arrays.recorder.tapes else None
+
+
+_plain_packages: dict[str, bool] = {"numpy": True, "torch": True, "leapp": True}
+
+
+def _makes_plain_arrays(module: str) -> bool:
+    """Whether the code of a module gets plain arrays: it may hand their memory to compiled code of its package."""
+    package = module.partition(".")[0]
+    found = _plain_packages.get(package)
+    if found is None:
+        names = [n for n in list(sys.modules) if n == package or n.startswith(f"{package}.")]
+        found = _plain_packages[package] = any(_is_compiled(sys.modules.get(n)) for n in names)
+    return found
+
+
+def _is_compiled(module: Any) -> bool:
+    origin = getattr(getattr(module, "__spec__", None), "origin", None)
+    return isinstance(origin, str) and origin.endswith(tuple(EXTENSION_SUFFIXES))
+
+
+def _new(made: Any, depth: int = 2) -> Any:
+    """What a constructor made, followed if the code that called it is the user's and runs in an open node."""
+    arrays = _recording()
+    if arrays is None or _makes_plain_arrays(sys._getframe(depth).f_globals.get("__name__", "")):
+        return made
+    return arrays.follow(made)
+
+
+# -- NumPy's constructors --------------------------------------------------------------------------------------------------
+
+
+def _maker(original: Any) -> Any:
+    """``np.array`` and its kin: of traced values, alone or in lists, they are recorded."""
+
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        arrays = listening() if args else None
+        if arrays is None:
+            return original(*args, **kwargs)
+        data = _said(args[0])
+        if type(data) is not ndarray and any(type(a) is not ndarray for a in arrays_in(data)):
+            return arrays.make(original, data, *args[1:], **kwargs)
+        made = original(data, *args[1:], **kwargs)
+        return made if made is data else _new(made)
+
+    return make
+
+
+def _said(value: Any) -> Any:
+    """A value with lists for what NumPy takes for a sequence, and the arrays that objects say they are."""
+    if isinstance(value, _TRACED):
+        return value
+    if isinstance(value, (deque, list, tuple)):
+        found = [_said(v) for v in value]
+        same = type(value) in (list, tuple) and all(a is b for a, b in zip(found, value, strict=True))
+        return value if same else found
+    made = value.__array__() if hasattr(type(value), "__array__") and not isinstance(value, np.generic) else None
+    return made if isinstance(made, TracedNpArray) else value
+
+
+def _creator(original: Any) -> Any:
+    """A function whose result is new memory."""
+
+    @functools.wraps(original)
+    def create(*args: Any, **kwargs: Any) -> Any:
+        return _new(original(*args, **kwargs))
+
+    return create
+
+
+def _filler(original: Any) -> Any:
+    @functools.wraps(original)
+    def fill(where: Any, fill_value: Any, *args: Any, **kwargs: Any) -> Any:
+        arrays = listening()
+        if arrays is None or not arrays.concerned(arrays_in(fill_value)):
+            return _new(original(where, fill_value, *args, **kwargs))
+        kind = {} if args or "dtype" in kwargs or original.__name__ == "full_like" else {"dtype": fill_value.dtype}
+        filled = arrays.follow(original(where, 0, *args, **kwargs, **kind))
+        filled[...] = fill_value
+        return filled
+
+    return fill
+
+
+def _as_strided(original: Any) -> Any:
+    @functools.wraps(original)
+    def as_strided(x: Any, *args: Any, **kwargs: Any) -> Any:
+        arrays = listening()
+        if arrays is None or not isinstance(x, ndarray) or not arrays.concerned([x]):
+            return original(x, *args, **kwargs)
+        return arrays.wrap(arrays.quietly(lambda: original(bare_view(x), *args, **kwargs)))
+
+    return as_strided
+
+
+# -- between the libraries -------------------------------------------------------------------------------------------------
+
+
+def _from_numpy(original: Any) -> Any:
+    @functools.wraps(original)
+    def from_numpy(ndarray: Any) -> Any:
+        arrays = listening()
+        if arrays is not None and isinstance(ndarray, np.ndarray) and arrays.concerned([ndarray]):
+            return arrays.to_tensor(ndarray)
+        made = original(ndarray)
+        if arrays is not None and arrays.recorder.tapes:
+            arrays.recorder.ages.over(ndarray, made)
+        return made
+
+    return from_numpy
+
+
+def _tensor_from_dlpack(original: Any) -> Any:
+    @functools.wraps(original)
+    def from_dlpack(ext_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        arrays = listening()
+        if arrays is None or not isinstance(ext_tensor, _TRACED) or not arrays.concerned([ext_tensor]):
+            return original(ext_tensor, *args, **kwargs)
+        return ext_tensor.detach() if isinstance(ext_tensor, torch.Tensor) else arrays.to_tensor(ext_tensor)
+
+    return from_dlpack
+
+
+def _array_from_dlpack(original: Any) -> Any:
+    @functools.wraps(original)
+    def from_dlpack(x: Any, /, **kwargs: Any) -> Any:
+        arrays = listening()
+        if arrays is None or not isinstance(x, _TRACED) or not arrays.concerned([x]):
+            return original(x, **kwargs)
+        return x.detach().numpy() if isinstance(x, torch.Tensor) else np.asarray(x)[...]
+
+    return from_dlpack
+
+
+def _array_wrap(original: Any) -> Any:
+    """``np.sin(tensor)``: NumPy asks the tensor for its array, computes, and gives the result to the tensor to wrap."""
+
+    @functools.wraps(original)
+    def array_wrap(self: torch.Tensor, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        arrays = None if context is None else listening()
+        if arrays is None or not arrays.concerned(arrays_in(list(context[1]))):
+            return original(self, array)
+        ufunc, inputs, place = context
+        return arrays.wrapped_ufunc(ufunc, tuple(inputs[: ufunc.nin]), array, place)
+
+    return array_wrap
+
+
+def _array_function(_: Any) -> Any:
+    """``np.clip(tensor, 0, 1)``: torch has no such method, and NumPy would ask the tensor for its array."""
+
+    def array_function(self: torch.Tensor, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        implementation = getattr(func, "_implementation", None)
+        if implementation is None:
+            return NotImplemented
+        first = args[0] if args else None
+        # Functions that ask their argument for a method of that name run torch's own.
+        asks = implementation.__module__.endswith("fromnumeric")
+        own = asks and isinstance(first, torch.Tensor) and hasattr(first, func.__name__)
+        arrays = None if own else listening()
+        if arrays is None or not arrays.concerned(arrays_in((args, kwargs))):
+            return implementation(*args, **kwargs)
+        return arrays.function(func, args, kwargs)
+
+    return array_function

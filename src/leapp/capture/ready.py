@@ -1,0 +1,28 @@
+"""Torch forms of functions of other packages, used inside a node without being asked for.
+
+While a node is open, a function of the list below takes traced arrays and numbers: the original computes the value, the torch
+form is recorded, and the two are compared as NumPy's are. A function whose module is not loaded when a node opens is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+__all__ = ["READY", "Ready"]
+
+
+class Ready(NamedTuple):
+    """A function ``module.function_name``, and the same over tensors.
+
+    ``replacement`` takes the arguments of the function with tensors in the places of arrays and of NumPy numbers, and may raise
+    :class:`~leapp.capture.numpy.table.Unmapped` for forms of the call that it does not cover.
+    """
+
+    module: str
+    function_name: str
+    replacement: Callable[..., Any]
+
+
+READY: list[Ready] = []
+"""Every ready function."""
