@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -353,3 +354,169 @@ def test_a_second_pass_that_raised_is_run_again(tmp_path: Path) -> None:
     leapp.stop()
     leapp.compile_graph(visualize=False)
     torch.testing.assert_close(exported(tmp_path, values(9)), values(9) * 2)
+
+
+# -- values that outlive their pass ------------------------------------------------------------------------------------
+
+KEPT_GLOBALLY: deque[Tensor] = deque(maxlen=2)
+
+
+class _Keeps:
+    """Something that remembers."""
+
+    def __init__(self) -> None:
+        self.h, self.queue, self.table = torch.zeros(3, 4), deque([torch.zeros(3, 4)] * 3), {"last": torch.zeros(3, 4)}
+        self.nothing: Tensor | None = None
+        self.actions: list[Tensor] = []
+
+
+class _Slotted:
+    __slots__ = ("h",)
+
+    def __init__(self) -> None:
+        self.h = torch.zeros(3, 4)
+
+
+class _Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(3, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x + self.h  # READ
+        self.h = x * 0.5  # MADE
+        return y
+
+
+def _predicts_then_corrects(k: _Keeps, x: Tensor) -> Tensor:
+    k.h = 0.9 * k.h  # READ
+    k.h = k.h + 0.5 * (x - k.h)  # MADE
+    return k.h * 2.0
+
+
+def _difference_of_inputs(k: _Keeps, x: Tensor) -> Tensor:
+    y, k.h = x - k.h, x * 1.0  # MADE
+    return y
+
+
+def _starts_with_nothing(k: _Keeps, x: Tensor) -> Tensor:
+    y = x if k.nothing is None else x + k.nothing  # READ
+    k.nothing = x * 0.5  # MADE
+    return y * 2.0
+
+
+def _action_queue(k: _Keeps, x: Tensor) -> Tensor:
+    if not k.actions:
+        k.actions = list((x[:, None] * torch.arange(1.0, 4.0)[None, :, None]).unbind(1))  # MADE
+    return k.actions.pop(0) * 1.0  # READ
+
+
+def _history(k: _Keeps, x: Tensor) -> Tensor:
+    k.queue.append(x * 1.0)  # MADE
+    k.queue.popleft()
+    return torch.stack(list(k.queue)).sum(0) + x  # READ
+
+
+def _in_a_dict(k: _Keeps, x: Tensor) -> Tensor:
+    y = x + k.table["last"]  # READ
+    k.table["last"] = x * 2.0  # MADE
+    return y
+
+
+def _through_data(k: _Keeps, x: Tensor) -> Tensor:
+    y = x + k.h  # READ
+    k.h.data = x * 2.0  # MADE
+    return y
+
+
+def _in_slots(k: _Slotted, x: Tensor) -> Tensor:
+    y = x + k.h  # READ
+    k.h = x * 0.5  # MADE
+    return y
+
+
+def _in_a_global(_: Any, x: Tensor) -> Tensor:
+    KEPT_GLOBALLY.append(x * 1.0)  # MADE
+    return KEPT_GLOBALLY[0] + x  # READ
+
+
+OUTLIVES: dict[str, tuple[Callable[[], Any], Callable[[Any, Tensor], Tensor]]] = {
+    "a filter that predicts, then corrects": (_Keeps, _predicts_then_corrects),
+    "the input of the last call": (_Keeps, _difference_of_inputs),
+    "an attribute that was empty": (_Keeps, _starts_with_nothing),
+    "an action queue": (_Keeps, _action_queue),
+    "a history": (_Keeps, _history),
+    "a dict": (_Keeps, _in_a_dict),
+    "through .data": (_Keeps, _through_data),
+    "slots": (_Slotted, _in_slots),
+    "a module's buffer": (_Layer, lambda layer, x: layer(x)),
+    "a global queue": (KEPT_GLOBALLY.clear, _in_a_global),
+}
+
+
+@pytest.mark.parametrize("name", OUTLIVES)
+def test_a_value_that_outlives_its_pass(name: str, tmp_path: Path) -> None:
+    """One pass reports it with the line that made it or reads it; a second one that reads it refuses the export."""
+    make, step = OUTLIVES[name]
+    kept = make()
+    trace(tmp_path, lambda x: step(kept, x), 1)
+    found = leapp.report().escapes
+    assert found and all(not e.varies for e in found), found
+    assert any("# MADE" in e.source or "# READ" in e.source for e in found), found
+    kept = make()
+    trace(tmp_path, lambda x: step(kept, x), 2)
+    with pytest.raises(TraceError, match=r"undeclared state.*(# (READ|MADE)|made at .*test_passes\.py:\d+ is read)"):
+        leapp.compile_graph(visualize=False)
+
+
+def test_a_delay_that_two_passes_do_not_read(tmp_path: Path) -> None:
+    """What it holds is reported with the line and the holder; passes enough to read it refuse the export."""
+
+    def delayed() -> Step:
+        keeps = _Keeps()
+
+        def step(x: Tensor) -> Tensor:
+            keeps.queue.append(x * 1.0)  # MADE
+            return keeps.queue.popleft() + x
+
+        return step
+
+    trace(tmp_path, delayed(), 2)
+    found = [e for e in leapp.report().escapes if "# MADE" in e.source]
+    assert found and "outlives its pass: _Keeps.queue" in found[0].kind, leapp.report()
+    trace(tmp_path, delayed(), 5)
+    with pytest.raises(ValidationError, match="agree"):
+        leapp.compile_graph(visualize=False)
+
+
+INFO: dict[str, Tensor] = {}
+
+
+def test_variables_of_the_script_are_no_memory(tmp_path: Path) -> None:
+    """Neither those of running functions, nor global ones, nor what is published or declared."""
+    global INFO
+    leapp.start("g", save_path=tmp_path)
+    h, last = torch.zeros(3, 4), torch.zeros(3, 4)
+    for number in range(1):
+        x, before = A.input_tensors("n", {"x": values(number), "last": last})
+        h = A.state_tensors("n", {"h": h})
+        inner = x.tanh() + before
+        INFO = {"inner": inner, "list": [inner * 2]}  # type: ignore[dict-item]
+        h = h + inner
+        A.update_state("n", {"h": h})
+        last = h * 2
+        A.output_tensors("n", {"y": last}, export_with="jit")
+    leapp.stop()
+    assert leapp.report().escapes == []
+
+
+def test_what_a_second_pass_drops_or_declares_is_cleared(tmp_path: Path) -> None:
+    keeps = _Keeps()
+    leapp.start("g", save_path=tmp_path)
+    for number in range(2):
+        x, before = A.input_tensors("n", {"x": values(number), "before": keeps.h})
+        keeps.nothing = x * 3.0  # replaced in every pass, read in none
+        keeps.h = x * 0.5
+        A.output_tensors("n", {"y": x + before}, export_with="jit")
+    leapp.stop()
+    assert [e for e in leapp.report().escapes if "outlives" in e.kind] == []

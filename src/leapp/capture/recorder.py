@@ -58,6 +58,8 @@ class Former(NamedTuple):
     node: str
     where: Where
     """The line that made it."""
+    first: bool = False
+    """Whether the first pass made it."""
 
 
 class Recorder:
@@ -148,9 +150,10 @@ class Recorder:
 
     # -- tapes ---------------------------------------------------------------------------------------------------------
 
-    def open(self, node: str, batched: bool = False) -> Tape:
-        """Begin recording a node. ``batched`` asks which sizes follow the batch."""
+    def open(self, node: str, batched: bool = False, first: bool = True) -> Tape:
+        """Begin recording a node, in its first pass or another. ``batched`` asks which sizes follow the batch."""
         tape = Tape(node)
+        tape.first = first
         tape.picks = Picks(tape)
         if batched:
             tape.batch = Follower(tape, self.rows)
@@ -172,7 +175,9 @@ class Recorder:
         alive = [(i, ref) for i, ref in tape.known.items() if ref.tensor() is not None]
         made = tape.makers({ref.slot for _, ref in alive})
         self.former = {i: f for i, f in self.former.items() if f.tensor() is not None}
-        self.former.update((i, Former(ref.tensor, tape.node, made[ref.slot])) for i, ref in alive if ref.slot in made)
+        for i, ref in alive:
+            if ref.slot in made:
+                self.former[i] = Former(ref.tensor, tape.node, made[ref.slot], tape.first)
         if not self.tapes:
             self.born.clear()
             self.ages.clear()

@@ -143,7 +143,7 @@ class Tape:
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.open = True
+        self.open = self.first = True
         self.calls: list[Call] = []
         self.memory_of: list[Memory] = []
         self.known: dict[int, Ref] = {}

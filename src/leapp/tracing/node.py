@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from leapp.tracing.attributes import Changed
 
 __all__ = [
-    "InputPort", "NodeTrace", "OutputPort", "Parting", "Role", "Sample", "Source", "TrackedBuffer", "dtype_name", "spelled",
+    "InputPort", "Kept", "NodeTrace", "OutputPort", "Parting", "Role", "Sample", "Source", "TrackedBuffer", "dtype_name",
+    "spelled",
 ]  # fmt: skip
 
 Role = Literal["input", "output", "state", "buffer", "static"]
@@ -95,6 +96,14 @@ class Parting(NamedTuple):
     cure: str
 
 
+class Kept(NamedTuple):
+    """A value that outlives its pass: the line that made it, what holds it, and its form."""
+
+    where: Where
+    holder: str
+    shape: tuple[int, ...]
+
+
 @dataclass(slots=True, eq=False)
 class TrackedBuffer:
     """A tensor that the node may write to and that may turn out to be state.
@@ -131,6 +140,10 @@ class NodeTrace:
         """The tensors that the last pass gave as new values of states."""
         self.changed_later: dict[str, tuple[str, Where]] = {}
         """State that was changed after a pass: by what, where."""
+        self.older: frozenset[int] = frozenset()
+        """The containers that global variables named when the node was opened."""
+        self.kept: list[Kept] = []
+        """Values of the first pass that the program still holds at the end."""
         self.inlined: set[Any] = set()
         """Decorated functions that ran as part of this node."""
 

@@ -177,6 +177,8 @@ def _escapes(node: NodeTrace) -> list[EscapeInfo]:
         w = constant.where
         found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, _short(constant.value), proven))
     found += _unseen(node)
+    if not any(e.kind.startswith("undeclared state") for e in found) and not wrong:
+        found += _outliving(node)
     if node.difference is not None:
         found = _with_difference(node.name, found, node.difference)
     unique: dict[tuple[Any, ...], EscapeInfo] = {}
@@ -227,6 +229,19 @@ def _unseen(node: NodeTrace) -> list[EscapeInfo]:
             what = f"state '{name}' changed after output_tensors() by {op} (in no model; do it inside the node)"
             found.append(EscapeInfo(node.name, what, at.file, at.line, at.text, "nothing", several))
     return found
+
+
+def _outliving(node: NodeTrace) -> list[EscapeInfo]:
+    """Values that the program keeps beyond their pass; if a call reads what an earlier one left, they are state."""
+    tells = "no pass so far read it" if node.passes > 1 else "a second pass tells whether it is read"
+    cure = "declare it with state_tensors() and update_state() if a later call reads it, else drop it"
+    return [
+        EscapeInfo(
+            node.name, f"a value that outlives its pass: {k.holder} holds it; {tells}", k.where.file, k.where.line,
+            k.where.text, f"tensor {list(k.shape)}", cure=cure,
+        )
+        for k in node.kept
+    ]  # fmt: skip
 
 
 def _interrupted(node: NodeTrace, state: str) -> bool:

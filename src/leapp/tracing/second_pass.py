@@ -46,7 +46,7 @@ class SecondPass:
         """The node is entered: record if it is the second time, and drop what an attempt that failed has recorded."""
         self.drop(node)
         if node.passes == 1 and node.program is not None and node.tape is not None:
-            node.second = self._recorder.open(node.name, node.tape.batch is not None)
+            node.second = self._recorder.open(node.name, node.tape.batch is not None, first=False)
 
     def drop(self, node: NodeTrace) -> None:
         """Stop recording, without a comparison."""
@@ -80,7 +80,7 @@ class SecondPass:
         slots: list[int] = []
         for name in node.outputs:
             ref = tape.find(outputs[name])
-            slots.append((ref or tape.constant(outputs[name])).slot)
+            slots.append((ref or self._recorder.constant(tape, outputs[name])).slot)
         ports = {p.slot: node.second_slots[n] for n, p in node.inputs.items() if p.slot is not None and n in node.second_slots}
         slot_of = {name: slot for name, slot in node.second_slots.items() if name in node.inputs}
         self.drop(node)
@@ -98,9 +98,13 @@ def _explained(node: NodeTrace, found: Difference, program: Program) -> Parting:
     elsewhere = f" (in the second pass at {found.again})" if str(found.again) != str(found.where) else ""
     if found.kind is Kind.NUMBER:
         return Parting(f"a number that differs between the passes{elsewhere}", found.where, found.first, found.second, _NUMBER)
+    left = next((c for c in program.constants.values() if c.left is not None), None)
+    if found.kind is not Kind.CONSTANT and left is not None:
+        what = f"undeclared state: the value that the pass before made at {left.left} is read here"
+        return Parting(what, left.where, Shown("something else"), left.value, _STATE)
     if found.kind is Kind.CALL:
         what = "the passes part here: another call follows" + elsewhere
-        return Parting(what, found.where, found.first, found.second, _CALL)
+        return Parting(what, found.where, Shown(found.first), Shown(found.second), _CALL)
     ours, theirs = node.program.constants.get(found.slots[0]), program.constants.get(found.slots[1])
     if theirs is not None and theirs.left is not None:
         what = f"undeclared state: the value that the pass before made at {theirs.left} is read here"

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
+from leapp.capture.holders import containers_in_sight
 from leapp.capture.recorder import Recorder
 from leapp.capture.source import Where, where
 from leapp.capture.tape import snapshot
@@ -40,6 +41,7 @@ from leapp.tracing.passes import Passes, refuse_form
 from leapp.tracing.payload import Entry, Loans, entries, leaf_names, map_leaves, refuse_nested_state, unpack
 from leapp.tracing.second_pass import SecondPass
 from leapp.tracing.sources import Sources, same_bits
+from leapp.tracing.undeclared import outliving
 
 __all__ = ["Session"]
 
@@ -111,6 +113,8 @@ class Session:
         with self.recorder.silence():
             for node in self.nodes.values():
                 self._look_after(node)
+                if node.program is not None:
+                    node.kept = outliving(node, self.recorder)
         Recorder.current = None
         self.recorder.remove()
         self._watch_modules(False)
@@ -164,6 +168,7 @@ class Session:
         if node is None:
             check_node_name(name)
             node = self.nodes[name] = NodeTrace(name, self._tape(name), self.clock)
+            node.older = containers_in_sight()
             node.read_before = [r for r in self.recorder.published.reads.values() if r.passno == self.clock]
             logger.info("Initialised node %s", name)
         if node.finished:

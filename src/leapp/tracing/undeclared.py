@@ -10,19 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from leapp.capture.holders import holders
 from leapp.check.compare import compare
 from leapp.compat.core import storage_expired
 from leapp.tracing.log import logger
+from leapp.tracing.node import Kept
 from leapp.tracing.sources import same_bits
 
 if TYPE_CHECKING:
+    from leapp.capture.recorder import Recorder
+    from leapp.capture.source import Where
     from leapp.capture.tape import Constant
     from leapp.tracing.node import NodeTrace, Sample
 
-__all__ = ["contradicts", "departs", "reproduces", "rewritten_constants", "undeclared_state"]
+__all__ = ["contradicts", "departs", "outliving", "reproduces", "rewritten_constants", "undeclared_state"]
 
 Tensor = torch.Tensor
 _RTOL, _ATOL = 1e-3, 1e-5
+_LOOKED_FOR = 32
 
 
 def rewritten_constants(node: NodeTrace) -> set[int]:
@@ -68,6 +73,28 @@ def _lives_on(node: NodeTrace, slot: int) -> bool:
     if weak is None:
         return constant.origin() is not None
     return not storage_expired(weak)
+
+
+def outliving(node: NodeTrace, recorder: Recorder) -> list[Kept]:
+    """The values of the first pass that the program holds when the session ends: memory, if a later call reads them.
+
+    An output, a state and what a later pass declared are not among them.
+    """
+    declared = {id(t) for t in node.left.values()} | {id(b.tensor) for b in node.buffers}
+    alive: dict[int, tuple[Tensor, Where]] = {}
+    for i, former in recorder.former.items():
+        t = former.tensor()
+        if t is None or former.node != node.name or not former.first or i in declared:
+            continue
+        given = recorder.given.get(i)
+        if recorder.source(t) is None and not (given is not None and given[0]() is t):
+            alive[i] = t, former.where
+    if not alive:
+        return []
+    # Those that autograd may hold come last: there can be thousands of them.
+    tensors = sorted((t for t, _ in alive.values()), key=lambda t: t.grad_fn is not None)[:_LOOKED_FOR]
+    found = holders(tensors, node.older)
+    return [Kept(alive[i][1], holder, tuple(alive[i][0].shape)) for i, holder in found.items()]
 
 
 def departs(node: NodeTrace) -> bool:

@@ -1,0 +1,148 @@
+"""Who holds a value when the pass that made it is over.
+
+Asked of the garbage collector, which looks at every object of the process, so it is asked seldom. A variable of a running
+function, or a global one, is not what is looked for: it is bound anew in the next pass. An attribute, a queue, a closure is.
+Knows nothing of tapes.
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+import os
+import sys
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from types import CellType, FrameType, FunctionType, GeneratorType, ModuleType
+from typing import Any
+
+from leapp.capture.source import is_library
+
+__all__ = ["containers_in_sight", "holders"]
+
+_DEPTH = 5
+_CONTAINERS = (list, tuple, set, dict, deque)
+_OURS = "leapp."
+
+
+def containers_in_sight() -> frozenset[int]:
+    """The containers that global variables of the calling program name now: what is added to them later stays there."""
+    found: dict[int, Any] = {}
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not is_library(file) and f"{os.sep}site-packages{os.sep}" not in file:
+            found[id(frame.f_globals)] = frame.f_globals
+        frame = frame.f_back
+    return frozenset(id(v) for names in found.values() for v in list(names.values()) if type(v) in _CONTAINERS)
+
+
+def holders(values: list[Any], older: Collection[int]) -> dict[int, str]:
+    """For each value that something keeps beyond its pass, by ``id()``: what keeps it, in words.
+
+    Args:
+        values: The values to look for.
+        older: The containers that were there before, see :func:`containers_in_sight`.
+    """
+    return _Search(older).run(values)
+
+
+class _Search:
+    def __init__(self, older: Collection[int]) -> None:
+        self.older = older
+        self.keys: dict[int, Any] = {}
+        self.mine: set[int] = {id(self.__dict__), id(self.keys)}
+
+    def run(self, values: list[Any]) -> dict[int, str]:
+        self.mine.add(id(values))
+        found: dict[int, str] = {}
+        level: dict[int, tuple[Any, list[int]]] = {id(v): (v, [id(v)]) for v in values}
+        self.mine.add(id(level))
+        for _ in range(_DEPTH):  # each step looks at every object of the process
+            wanted = [item for item, _ in level.values()]
+            self.mine.update((id(wanted), id(level), *(id(pair) for pair in level.values())))
+            above: dict[int, tuple[Any, list[int]]] = {}
+            for holder in gc.get_referrers(*wanted):
+                if id(holder) in self.mine or isinstance(holder, FrameType):
+                    continue
+                for item, roots in [level[i] for i in _referents(holder) if i in level]:
+                    name = self._name(holder, item)
+                    if name:
+                        for root in roots:
+                            found.setdefault(root, name)
+                    elif self._leads_on(holder):
+                        if isinstance(holder, dict):
+                            self.keys[id(holder)] = next((k for k, v in holder.items() if v is item), None)
+                        above.setdefault(id(holder), (holder, []))[1].extend(roots)
+            level = {i: pair for i, pair in above.items() if not all(root in found for root in pair[1])}
+            if not level:
+                break
+        return found
+
+    def _leads_on(self, holder: Any) -> bool:
+        """Whether who holds the holder is to be asked. What a global variable names is held by nothing else."""
+        if isinstance(holder, dict) and _are_globals(holder):
+            return False
+        return isinstance(holder, _CONTAINERS) or type(holder).__module__.startswith(_OURS)
+
+    def _name(self, holder: Any, item: Any) -> str | None:
+        """What ``holder`` is in the user's words, if it keeps what it holds from one call to the next."""
+        if isinstance(holder, ModuleType) or type(holder).__module__.startswith(_OURS):
+            return None
+        if isinstance(item, dict) and getattr(holder, "__dict__", None) is item:
+            return f"{type(holder).__name__}.{self.keys.get(id(item))}"
+        if isinstance(holder, CellType):
+            return _closure(holder, item)
+        if isinstance(holder, GeneratorType):
+            return f"the generator {holder.__name__}()"
+        if isinstance(holder, _CONTAINERS):
+            return self._container(holder, item)
+        if isinstance(holder, type):
+            return next((f"{holder.__name__}.{k}" for k, v in vars(holder).items() if v is item), None)
+        return _attribute(holder, item)
+
+    def _container(self, holder: Any, item: Any) -> str | None:
+        if id(holder) in self.older:
+            return f"a {type(holder).__name__} that is older than the node"
+        return None  # who holds the container is asked next: an object whose attributes these are, if it is one
+
+
+def _are_globals(names: dict[Any, Any]) -> bool:
+    module = sys.modules.get(names["__name__"]) if isinstance(names.get("__name__"), str) else None
+    return module is not None and vars(module) is names
+
+
+def _referents(holder: Any) -> Iterator[int]:
+    return (id(o) for o in gc.get_referents(holder))
+
+
+def _attribute(owner: Any, item: Any) -> str | None:
+    names: Iterable[tuple[str, Any]] = list(getattr(owner, "__dict__", {}).items())
+    slots = [(s, getattr(owner, s, None)) for c in type(owner).__mro__ for s in _slots(c)]
+    found = next((name for name, value in [*names, *slots] if value is item), None)
+    if found is None:
+        return None
+    return f"{type(owner).__name__}.{found}"
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    given = vars(kind).get("__slots__", ())
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _closure(cell: CellType, item: Any) -> str | None:
+    """A variable of a closure: one that an inner function assigns, or one that holds a container."""
+    for closure in gc.get_referrers(cell):
+        if not isinstance(closure, tuple):
+            continue
+        for function in gc.get_referrers(closure):
+            ours = isinstance(function, FunctionType) and function.__module__.startswith(_OURS)
+            if isinstance(function, FunctionType) and function.__closure__ is closure and not ours:
+                name = function.__code__.co_freevars[closure.index(cell)]
+                if isinstance(item, _CONTAINERS) or _assigns(function, name):
+                    return f"the variable '{name}' of {function.__qualname__}()"
+    return None
+
+
+def _assigns(function: FunctionType, name: str) -> bool:
+    return any(i.opname == "STORE_DEREF" and i.argval == name for i in dis.get_instructions(function.__code__))
