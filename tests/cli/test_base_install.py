@@ -121,11 +121,11 @@ def test_what_needs_the_rest_says_how_to_get_it(base, policy: Policy, tmp_path: 
     assert 'pip install "leapp[export]"' in done.stderr
 
 
-def test_diff_compares_what_it_can(base, policy: Policy, retrained: Policy) -> None:
+def test_diff_compares_weights_and_outputs(base, policy: Policy, retrained: Policy) -> None:
     done = base("-m", "leapp", "diff", policy.path, retrained.path)
     assert done.returncode == 1, done.stderr
-    assert "model file" in done.stdout
-    assert 'pip install "leapp[export]"' in done.stdout
+    assert "Weights that changed (1)" in done.stdout
+    assert "1 of 1 outputs move: policy/target." in done.stdout
 
 
 def test_tracing_without_torch_is_one_sentence(base) -> None:

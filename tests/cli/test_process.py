@@ -68,7 +68,11 @@ assert not heavy, heavy
 def test_ctrl_c_ends_cleanly(policy: Policy) -> None:
     command = [sys.executable, "-m", "leapp", "bench", str(policy.path), "--rate", "10", "--steps", "1000"]
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT,
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     deadline = time.monotonic() + 60
@@ -77,7 +81,9 @@ def test_ctrl_c_ends_cleanly(policy: Policy) -> None:
     time.sleep(2)
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=30)
-    assert (process.returncode, out, error) == (130, "", "leapp: interrupted\n")
+    said, interrupted = error.splitlines()
+    assert (process.returncode, out, interrupted) == (130, "", "leapp: interrupted")
+    assert said == "timing 1000 steps at 10 Hz takes 200 s ..."
 
 
 def test_a_closed_pipe_is_no_error() -> None:
@@ -87,9 +93,12 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 
 def on_terminal(*argv: object, **environment: str) -> str:
-    """What a command prints on a terminal."""
+    """What a command of leapp prints on a terminal."""
+    return in_terminal([sys.executable, "-m", "leapp", *map(str, argv)], **environment)
+
+
+def in_terminal(command: list[str], **environment: str) -> str:
     main_end, far_end = pty.openpty()
-    command = [sys.executable, "-m", "leapp", *map(str, argv)]
     more = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120", **environment}
     process = subprocess.Popen(command, stdout=far_end, stderr=far_end, env=more)
     os.close(far_end)
@@ -111,6 +120,38 @@ def test_colour_only_on_terminals(policy: Policy) -> None:
     assert "\x1b[" in on_terminal("inspect", policy.path)
     assert "\x1b[3" not in on_terminal("inspect", policy.path, NO_COLOR="1")
     assert "\x1b[" not in run("inspect", policy.path).stdout
+
+
+def test_a_narrow_terminal_breaks_no_name(policy: Policy) -> None:
+    wide, narrow = (on_terminal("inspect", policy.path, NO_COLOR="1", COLUMNS=str(n)) for n in (200, 60))
+    assert "left out" not in wide
+    assert "left out to fit 60 columns: size, opset" in narrow
+    words = set(narrow.split())
+    assert {"filter/q", "state/joint/position", "filter/memory_in", "filter/memory_out", "policy/smooth"} <= words
+    # The digest is a single word of its own length; everything else fits.
+    assert all(len(line) <= 60 or str(policy.path) in line for line in narrow.splitlines() if len(line.split()) > 1)
+    for name in ("filter/memory_in", "target/joint/position"):
+        assert name in on_terminal("inspect", policy.path, NO_COLOR="1", COLUMNS="20")
+
+
+def test_long_work_tells_of_itself_on_a_terminal_and_in_a_pipe() -> None:
+    program = """
+import time
+from leapp.cli import output
+output._LINE_SECONDS = 0.5
+with output.progress("working", 4) as advance:
+    for _ in range(4):
+        time.sleep(0.4)
+        advance()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    lines = done.stderr.splitlines()
+    assert 1 <= len(lines) <= 4 and all(line.startswith("working ") and " of 4, " in line for line in lines)
+    shown = in_terminal([sys.executable, "-c", program])
+    assert "working [" in shown and " of 4, " in shown
+    assert shown.endswith("\r\x1b[K")
+    quick = program.replace("0.4", "0.01")
+    assert subprocess.run([sys.executable, "-c", quick], capture_output=True, env=ENVIRONMENT, timeout=60).stderr == b""
 
 
 def test_the_module_and_its_help() -> None:

@@ -21,8 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments, ``sys.argv[1:]`` by default.
 
     Returns:
-        0 if all is well; 1 if the answer is no (something differs, fails or is missing); 2 if the question could not be
-        answered (wrong usage, unreadable files); 130 after Ctrl-C.
+        0 ok, 1 check failed (something differs, is damaged, late or missing), 2 error (wrong usage, unreadable files);
+        130 after Ctrl-C.
     """
     from leapp.cli.parser import parse
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from leapp.bundle import Bundle, open_bundle, read_initial_values, read_model, read_samples
-from leapp.cli.output import Answer, Table, Text, progress
-from leapp.extras import INSTALL, has
+from leapp.bundle import Bundle, model_file, open_bundle, read_initial_values, read_samples
+from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.graph.contract import Contract, Port, key
+from leapp.view.onnx_model import Weight, read_onnx
 
 __all__ = ["diff"]
 
 _Change = dict[str, Any]
+_MOST_WEIGHTS = 40
+"""How many weights are listed for people; programs get all."""
 
 
 def diff(arguments: Namespace) -> Answer:
@@ -28,27 +30,52 @@ def diff(arguments: Namespace) -> Answer:
         *_start(old, new),
     ]
     with progress("comparing weights"):
-        models = _models(old, new)
+        models, weights = _models(old, new)
     changes += models
     with progress("running both"):
         values, remark = _values(old, new)
-    changed = [v for v in values if v["largest"] != 0]
-    same = not changes and not changed
-    data = {"same": same, "changes": changes, "outputs": values, "remark": remark}
+    moving = [v for v in values if v["moves"]]
+    same = not changes and not weights and not moving
+    data = {"same": same, "changes": changes, "weights": weights, "outputs": values, "remark": remark}
     rows = [[c["what"], (c["where"], "bold"), (str(c["old"]), "red"), (str(c["new"]), "green")] for c in changes]
     parts: list[Table | Text] = []
     if rows:
         parts.append(Table(f"From {old.path} to {new.path}", ("what", "where", "was", "is"), rows))
+    if weights:
+        parts.append(_weight_table(weights))
     if values:
-        figures = [[v["key"], f"{v['largest']:.6g}"] for v in values]
-        parts.append(Table(f"Largest difference of outputs over {remark}", ("output", "difference"), figures))
+        verdicts: dict[bool, Cell] = {True: ("moves", "red"), False: ("same", "green")}
+        figures: list[tuple[Cell, ...]] = [((v["key"], "bold"), *_figures(v), verdicts[v["moves"]]) for v in values]
+        parts.append(Table(f"Outputs over {remark}", ("output", "largest change", "relative", ""), figures, ("relative",)))
+        parts.append(Text(_movement(moving, len(values)), "red" if moving else "green"))
     elif remark:
         parts.append(Text(f"Outputs were not compared: {remark}."))
-    if models and not has("onnx"):
-        parts.append(Text(f"Weights were not compared one by one, which needs onnx: {INSTALL}."))
     if same:
         parts.append(Text("The same." if values or not remark else "The same, as far as compared.", "green"))
     return Answer(data, parts, 0 if same else 1)
+
+
+def _figures(figures: Mapping[str, Any]) -> list[str]:
+    """Largest and relative change as text."""
+    relative = figures["relative"]
+    return [f"{figures['largest']:.4g}", "" if relative is None else f"{100 * relative:.3g} %"]
+
+
+def _movement(moving: Sequence[Mapping[str, Any]], total: int) -> str:
+    if not moving:
+        return f"No output moves ({total} compared)."
+    return f"{len(moving)} of {total} outputs move: {', '.join(v['key'] for v in moving)}."
+
+
+def _weight_table(weights: Sequence[Mapping[str, Any]]) -> Table:
+    ordered = sorted(weights, key=lambda w: -(w["relative"] if w["relative"] is not None else float("inf")))
+    rows: list[tuple[Cell, ...]] = [
+        (w["node"], (w["weight"], "bold"), w["value"], *_figures(w)) for w in ordered[:_MOST_WEIGHTS]
+    ]
+    more = len(weights) - len(rows)
+    title = f"Weights that changed ({len(weights)}" + (f", the {len(rows)} that changed most)" if more else ")")
+    head = ("node", "weight", "value", "largest change", "relative")
+    return Table(title, head, rows, spare=("value", "node"))
 
 
 def _change(what: str, where: str, old: Any, new: Any) -> _Change:
@@ -66,9 +93,7 @@ def _mapping(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Itera
 def _nodes(old: Contract, new: Contract) -> Iterator[_Change]:
     yield from _mapping("node", dict.fromkeys(old.nodes, "present"), dict.fromkeys(new.nodes, "present"))
     both = [name for name in old.nodes if name in new.nodes]
-    yield from _mapping(
-        "backend", {n: old.nodes[n].model.backend for n in both}, {n: new.nodes[n].model.backend for n in both}
-    )
+    yield from _mapping("backend", {n: old.nodes[n].model.backend for n in both}, {n: new.nodes[n].model.backend for n in both})
 
 
 def _ports(old: Contract, new: Contract) -> Iterator[_Change]:
@@ -115,33 +140,45 @@ def _start(old: Bundle, new: Bundle) -> Iterator[_Change]:
     yield from _mapping("initial value", before, after)
 
 
-def _models(old: Bundle, new: Bundle) -> list[_Change]:
+def _models(old: Bundle, new: Bundle) -> tuple[list[_Change], list[dict[str, Any]]]:
+    """The model files that changed, and of ONNX models the weights with how much each changed."""
     changes: list[_Change] = []
+    weights: list[dict[str, Any]] = []
     for name, node in old.contract.nodes.items():
         other = new.contract.nodes.get(name)
         if other is None or node.model.sha256sum == other.model.sha256sum:
             continue
         hashes = [f"sha256 {m.sha256sum[:12]}" if m.sha256sum else "-" for m in (node.model, other.model)]
         changes.append(_change("model file", name, *hashes))
-        if node.model.backend == other.model.backend == "onnx" and has("onnx"):
-            weights = [_initializers(bundle, name) for bundle in (old, new)]
-            changes += [fact | {"where": f"{name}: {fact['where']}"} for fact in _mapping("weight", *weights)]
-    return changes
+        if node.model.backend == other.model.backend == "onnx":
+            before, after = ({w.name: w for w in read_onnx(model_file(b, name)).weights} for b in (old, new))
+            forms = ({n: f"{w.dtype} {list(w.shape)}" for n, w in ws.items()} for ws in (before, after))
+            changes += [fact | {"where": f"{name}: {fact['where']}"} for fact in _mapping("weight", *forms)]
+            common = [n for n, w in before.items() if n in after and (w.shape, w.dtype) == (after[n].shape, after[n].dtype)]
+            for weight in common:
+                change = _weight_change(before[weight], after[weight])
+                if change is not None:
+                    weights.append({"node": name, "weight": weight, "value": _form(before[weight]), **change})
+    return changes, weights
 
 
-def _initializers(bundle: Bundle, node: str) -> dict[str, str]:
-    """Form and hash of every initializer of an ONNX model."""
-    import onnx
-    from onnx.external_data_helper import load_external_data_for_model
+def _form(weight: Weight) -> str:
+    return f"{weight.dtype} {list(weight.shape)}"
 
-    model = onnx.load_model_from_string(read_model(bundle, node))
-    load_external_data_for_model(model, str((bundle.directory / str(bundle.contract.nodes[node].model.model_path)).parent))
-    found = {}
-    for tensor in model.graph.initializer:
-        array = onnx.numpy_helper.to_array(tensor)
-        digest = hashlib.sha256(array.tobytes()).hexdigest()[:12]
-        found[tensor.name] = f"{array.dtype} {list(array.shape)} sha256 {digest}"
-    return found
+
+def _weight_change(old: Weight, new: Weight) -> dict[str, Any] | None:
+    """The largest change of one value, and the change of the whole relative to what it was; None if nothing changed."""
+    import numpy as np
+
+    if old.data == new.data:
+        return None
+    a, b = old.array(), new.array()
+    if a is None or b is None:
+        return {"largest": float("nan"), "relative": None}
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    before = a.astype(wide)
+    norm, gap = float(np.linalg.norm(before)), np.abs(b.astype(wide) - before)
+    return {"largest": float(gap.max()), "relative": float(np.linalg.norm(gap)) / norm if norm else None}
 
 
 def _values(old: Bundle, new: Bundle) -> tuple[list[dict[str, Any]], str]:
@@ -165,6 +202,7 @@ def _values(old: Bundle, new: Bundle) -> tuple[list[dict[str, Any]], str]:
     before, after = Pipeline(old), Pipeline(new)
     common = [where for where in before.outputs if where in after.outputs]
     figures = {where: Figures() for where in common}
+    size = dict.fromkeys(common, 0.0)
     passes = min(len(samples[split_key(where)[0]]) for where in before.inputs) if before.inputs else 1
     for number in range(passes):
         given = {}
@@ -175,9 +213,19 @@ def _values(old: Bundle, new: Bundle) -> tuple[list[dict[str, Any]], str]:
         for where in common:
             if a[where].shape == b[where].shape:
                 figures[where].add(a[where], b[where])
+                size[where] = max(size[where], float(np.nan_to_num(np.abs(a[where].astype(complex))).max(initial=0.0)))
             else:
                 figures[where].largest = float(np.inf)
-    return [{"key": where, "largest": f.largest} for where, f in figures.items()], f"{passes} of {whose} samples"
+    found = [
+        {
+            "key": where,
+            "largest": f.largest,
+            "relative": f.largest / size[where] if size[where] else None,
+            "moves": f.largest != 0,
+        }
+        for where, f in figures.items()
+    ]
+    return found, f"{passes} of {whose} samples"
 
 
 def _graph_inputs(contract: Contract) -> dict[str, tuple[str, tuple[int, ...]]]:

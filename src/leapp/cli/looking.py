@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from leapp.bundle import Bundle, open_bundle
+from leapp.bundle import Bundle, load_contract, open_bundle
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.graph.contract import Contract, Port, key, split_key
 from leapp.semantics import TEMPORAL_AXIS
@@ -23,9 +23,12 @@ def inspect(arguments: Namespace) -> Answer:
     """What to feed a bundle, in which order, units and rate, and what is missing."""
     from leapp.bundle.profiles import deployment_gaps
 
-    bundle = open_bundle(arguments.bundle, allow_outside=True)
+    bundle, damage = _open_damaged(arguments.bundle)
     contract = bundle.contract
-    data = describe(bundle) | {"missing": deployment_gaps(contract)}
+    if not damage and not arguments.quick:
+        damage = _damaged_models(bundle)
+    checked = "damaged" if damage else "not checked" if arguments.quick else "unchanged"
+    data = describe(bundle) | {"missing": deployment_gaps(contract), "files": checked, "damage": damage, "ok": not damage}
     frequency = data["frequency"]
     rate = f"{frequency:g} Hz, one step every {1000 / frequency:g} ms" if frequency else "not said"
     seal = f"sealed, digest {bundle.digest}" if bundle.digest else "not sealed: changed files go unnoticed"
@@ -36,6 +39,7 @@ def inspect(arguments: Namespace) -> Answer:
         Text(f"{bundle.graph}  ({bundle.path})", "bold"),
         Text(f"rate: {rate}"),
         Text(f"seal: {seal}", "" if bundle.digest else "yellow"),
+        *_file_lines(bundle, checked, damage),
         _port_table("You give, each step, in this order", data["inputs"]),
         _port_table("You receive", data["outputs"]),
         *_optional("Order of elements", ("port", "names"), _element_rows(data)),
@@ -43,8 +47,14 @@ def inspect(arguments: Namespace) -> Answer:
             "Kept between steps",
             ("state", "value", "from the last step's", "starts as"),
             [(s["key"], _form(s), s["source"], s["initial"]) for s in data["state"]],
+            spare=("starts as", "value"),
         ),
-        Table("Nodes", ("node", "backend", "file", "size", "opset", "takes", "gives"), [_node_row(n) for n in data["nodes"]]),
+        Table(
+            "Nodes",
+            ("node", "backend", "file", "size", "opset", "takes", "gives"),
+            [_node_row(n) for n in data["nodes"]],
+            spare=("opset", "size", "takes", "gives", "file"),
+        ),
         *_optional("Wiring", ("from", "to"), [(s, ", ".join(t)) for s, t in contract.pipeline.data_flow.items()]),
         *_optional(
             "Annotations" if bundle.seal.covers_annotations else "Annotations, which no seal covers",
@@ -56,7 +66,50 @@ def inspect(arguments: Namespace) -> Answer:
         parts.append(Table("Missing for deployment", ("what",), [((gap, "yellow"),) for gap in gaps]))
     else:
         parts += [Text(""), Text("Nothing is missing for deployment.", "green")]
-    return Answer(data, parts)
+    return Answer(data, parts, 1 if damage else 0)
+
+
+def _open_damaged(path: str) -> tuple[Bundle, list[str]]:
+    """The bundle, or as much of it as its description tells if one of its files is not what it was."""
+    from leapp.errors import BundleError
+
+    try:
+        return open_bundle(path, allow_outside=True), []
+    except BundleError as error:
+        # What cannot be read at all is an error, and raises once more.
+        contract = load_contract(path)
+        found = Path(path)
+        if found.is_dir():
+            files = sorted(p for p in found.iterdir() if p.suffix in (".yaml", ".yml"))
+            found = next((p for p in files if p.stem == found.resolve().name), files[0])
+        return Bundle(found, contract, None, {}, allow_outside=True), [str(error)]
+
+
+def _damaged_models(bundle: Bundle) -> list[str]:
+    """What is wrong with the models. Opening a bundle checks every other file."""
+    from leapp.bundle import read_model
+    from leapp.errors import BundleError
+
+    damage = []
+    models = [name for name, node in bundle.contract.nodes.items() if node.model.model_path is not None]
+    with progress("checking files", len(models)) as advance:
+        for name in models:
+            try:
+                read_model(bundle, name)
+            except BundleError as error:
+                damage.append(str(error))
+            advance()
+    return damage
+
+
+def _file_lines(bundle: Bundle, checked: str, damage: list[str]) -> Iterator[Text]:
+    if damage:
+        yield from (Text(f"files: DAMAGED, {text}", "bold red") for text in damage)
+    elif checked == "not checked":
+        yield Text("files: models were not checked", "yellow")
+    else:
+        count = len(bundle.files) or sum(node.model.model_path is not None for node in bundle.contract.nodes.values())
+        yield Text(f"files: checked, {count} {'model' if not bundle.files else 'file'}{'s' * (count != 1)} unchanged")
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
@@ -103,12 +156,17 @@ def _port(node: str, port: Port) -> dict[str, Any]:
 
 def _states(bundle: Bundle) -> Iterator[dict[str, Any]]:
     from leapp.bundle import read_initial_values
+    from leapp.errors import BundleError
 
-    start = read_initial_values(bundle)
+    try:
+        start = read_initial_values(bundle)
+    except BundleError:
+        start = None
     for source, targets in bundle.contract.pipeline.feedback_flow.items():
         for target in targets:
-            value = start.get(target)
+            value = start.get(target) if start else None
             words = "zeros" if value is None or not any(bytes(value.data)) else "stored values"
+            words = "unreadable" if start is None else words
             yield _port(split_key(target)[0], _find(bundle.contract, *split_key(target), "inputs")) | {
                 "source": source,
                 "initial": words,
@@ -162,7 +220,7 @@ def _port_table(title: str, ports: list[dict[str, Any]]) -> Table:
             more.insert(0, f"{port['temporal_period_ms']} ms between entries")
         units = ", ".join(map(str, port["units"])) if isinstance(port["units"], list) else str(port["units"] or "")
         rows.append([str(number), (port["key"], "bold"), _form(port), (port["kind"] or "", "cyan"), units, "; ".join(more)])
-    return Table(title, ("#", "port", "value", "kind", "units", "more"), rows)
+    return Table(title, ("#", "port", "value", "kind", "units", "more"), rows, spare=("#", "more", "kind"))
 
 
 def _element_rows(data: dict[str, Any]) -> list[tuple[str, str]]:
@@ -180,8 +238,8 @@ def _element_rows(data: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _optional(title: str, columns: tuple[str, ...], rows: list[Any]) -> list[Table]:
-    return [Table(title, columns, rows)] if rows else []
+def _optional(title: str, columns: tuple[str, ...], rows: list[Any], spare: tuple[str, ...] = ()) -> list[Table]:
+    return [Table(title, columns, rows, spare)] if rows else []
 
 
 def check(arguments: Namespace) -> Answer:

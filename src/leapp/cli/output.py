@@ -1,19 +1,28 @@
-"""What a command answers, and how it is shown: JSON, tables on a terminal, plain columns in a pipe or without rich."""
+"""What a command answers, and how it is shown: JSON, or tables.
+
+On a terminal a table fits the window: text wraps at spaces, columns that can be spared are left out before a name is broken.
+In a pipe every row is one line with all columns.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import threading
+import time
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from leapp.extras import has
-
 __all__ = ["Answer", "Cell", "Table", "Text", "announce", "progress", "report", "write"]
+
+_STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2"}
+_QUIET_SECONDS, _LINE_SECONDS = 1.0, 10.0
+"""When a terminal first shows progress, and how often a pipe is told of it."""
 
 Cell = str | tuple[str, str]
 """A text, or a text with the style it has on a terminal."""
@@ -21,11 +30,19 @@ Cell = str | tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under a title. Columns that are empty in every row are not shown."""
+    """Rows under a title. Columns that are empty in every row are not shown.
+
+    Attributes:
+        title: What stands above it.
+        columns: The names of the columns.
+        rows: A cell for each column.
+        spare: Columns that a narrow window does without, the first to go first.
+    """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    spare: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +66,11 @@ def write(answer: Answer, *, as_json: bool) -> None:
     """Print an answer."""
     if as_json:
         print(json.dumps(_finite(answer.data), indent=2, ensure_ascii=False, default=str))
-    elif _is_terminal(sys.stdout) and has("rich"):
-        _write_rich(answer.parts)
     else:
-        lines = [line for part in answer.parts for line in _plain(part)]
+        terminal = _is_terminal(sys.stdout)
+        width = shutil.get_terminal_size().columns if terminal else None
+        paint = _painted if terminal and not os.environ.get("NO_COLOR") else _unpainted
+        lines = [line for part in answer.parts for line in _lines(part, width, paint)]
         # Tables keep a distance from what stands above them, and above the first there is nothing.
         sys.stdout.writelines(f"{line}\n" for line in lines[bool(lines) and not lines[0] :])
     sys.stdout.flush()
@@ -73,36 +91,49 @@ def report(error: Exception, *, expected: bool, as_json: bool) -> int:
 
 @contextmanager
 def progress(label: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal for work that takes longer than a second. Gives the function that advances it."""
-    if not _is_terminal(sys.stderr):
-        yield lambda: None
-        return
-    if not has("rich"):
-        announce(f"{label} ...")
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    """Show that long work goes on: a bar on a terminal, a line every ten seconds in a pipe.
 
-    columns = [TextColumn("{task.description}"), BarColumn(), *([MofNCompleteColumn()] if total else []), TimeElapsedColumn()]
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task(label, total=total)
-    timer = threading.Timer(1.0, bar.start)
-    timer.daemon = True
-    timer.start()
+    Gives the function that advances it. Work that takes less than a second shows nothing.
+    """
+    done, began, ended = [0], time.monotonic(), threading.Event()
+    terminal = _is_terminal(sys.stderr)
+
+    def words() -> str:
+        passed = time.monotonic() - began
+        count = f" {done[0]} of {total}" if total else ""
+        bar = ""
+        if terminal and total:
+            full = round(20 * min(done[0] / total, 1))
+            bar = f" [{'=' * full}{' ' * (20 - full)}]"
+        return f"{label}{bar}{count}, {passed:.0f} s"
+
+    def tell() -> None:
+        if ended.wait(_QUIET_SECONDS if terminal else _LINE_SECONDS):
+            return
+        while True:
+            sys.stderr.write(f"\r\x1b[K{words()}" if terminal else f"{words()}\n")
+            sys.stderr.flush()
+            if ended.wait(0.2 if terminal else _LINE_SECONDS):
+                break
+        if terminal:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def advance() -> None:
+        done[0] += 1
+
+    teller = threading.Thread(target=tell, name="leapp-progress", daemon=True)
+    teller.start()
     try:
-        yield lambda: bar.advance(task)
+        yield advance
     finally:
-        timer.cancel()
-        timer.join()
-        if bar.live.is_started:
-            bar.stop()
+        ended.set()
+        teller.join()
 
 
 def announce(text: str) -> None:
-    """Say on a terminal what will take a while, where a moving bar would disturb it."""
-    if _is_terminal(sys.stderr):
-        print(text, file=sys.stderr)
+    """Say what will take a while, where a moving bar would disturb it."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -129,35 +160,105 @@ def _text(cell: Cell) -> str:
     return cell if isinstance(cell, str) else cell[0]
 
 
-def _plain(part: Table | Text) -> Iterator[str]:
+_Paint = Callable[[str, str], str]
+
+
+def _painted(text: str, style: str) -> str:
+    codes = ";".join(_STYLES[name] for name in style.split())
+    return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text
+
+
+def _unpainted(text: str, style: str) -> str:
+    return text
+
+
+def _size(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _lines(part: Table | Text, width: int | None, paint: _Paint) -> Iterator[str]:
     if isinstance(part, Text):
-        yield part.text
+        yield from (paint(line, part.style) for line in (_wrapped(part.text, width) if width else [part.text]))
         return
-    columns, rows = _shown(part)
-    texts = [[_text(cell).replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(len(name), *(len(row[i]) for row in texts)) for i, name in enumerate(columns)] if rows else []
     yield ""
-    yield part.title
-    for row in [columns, *texts] if rows else []:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield paint(part.title, "bold")
+    columns, rows = _shown(part)
+    if not rows:
+        return
+    kept = list(range(len(columns)))
+    widths = _widths(columns, rows, width)
+    for name in part.spare:
+        if widths is None and name in columns:
+            kept.remove(columns.index(name))
+            widths = _widths([columns[i] for i in kept], [[row[i] for i in kept] for row in rows], width)
+    if widths is None:
+        yield from _records(columns, rows, paint)
+        return
+    head: list[Cell] = [(name, "dim") for name in columns]
+    for row in [head, *rows]:
+        yield from _row([row[i] for i in kept], widths, paint)
+    if len(kept) < len(columns):
+        left_out = ", ".join(name for i, name in enumerate(columns) if i not in kept)
+        yield paint(f"  left out to fit {width} columns: {left_out}", "dim")
 
 
-def _write_rich(parts: Sequence[Table | Text]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text as RichText
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None) -> list[int] | None:
+    """How wide each column is, or None if the table does not fit. Names stay whole; text wraps at its spaces."""
+    texts = [[_text(cell).replace("\n", " ") for cell in row] for row in rows]
+    natural = [max(_size(name), *(_size(row[i]) for row in texts)) for i, name in enumerate(columns)]
+    if width is None:
+        return natural
+    least = []
+    for i, name in enumerate(columns):
+        words = [_size(word) for row in texts for word in row[i].split(" ")]
+        least.append(max(_size(name), *words, min(natural[i], 20)))
+    room = width - 2 * len(columns) - sum(least)
+    if room < 0:
+        return None if len(columns) > 1 else [width - 2]
+    for i in sorted(range(len(columns)), key=lambda i: natural[i] - least[i]):
+        more = min(natural[i] - least[i], room)
+        least[i] += more
+        room -= more
+    return least
 
-    console = Console(highlight=False)
-    for part in parts:
-        if isinstance(part, Text):
-            console.print(RichText(part.text, style=part.style))
-            continue
-        columns, rows = _shown(part)
-        console.print(RichText(f"\n{part.title}", style="bold"))
-        table = RichTable(box=box.SIMPLE_HEAD, show_edge=False)
-        for name in columns:
-            table.add_column(RichText(name), overflow="fold")
-        for row in rows:
-            table.add_row(*(RichText(cell) if isinstance(cell, str) else RichText(*cell) for cell in row))
-        console.print(table)
+
+def _row(row: Sequence[Cell], widths: Sequence[int], paint: _Paint) -> Iterator[str]:
+    cells = [
+        ("" if isinstance(cell, str) else cell[1], _wrapped(_text(cell).replace("\n", " "), w))
+        for cell, w in zip(row, widths, strict=True)
+    ]
+    for number in range(max(len(lines) for _, lines in cells)):
+        pieces = []
+        for (style, lines), wide in zip(cells, widths, strict=True):
+            text = lines[number] if number < len(lines) else ""
+            pieces.append(paint(text, style) + " " * (wide - _size(text)))
+        yield ("  " + "  ".join(pieces)).rstrip()
+
+
+def _records(columns: Sequence[str], rows: Sequence[Sequence[Cell]], paint: _Paint) -> Iterator[str]:
+    """A block for each row, where not even the names fit side by side."""
+    wide = max(map(_size, columns))
+    for number, row in enumerate(rows):
+        if number:
+            yield ""
+        for name, cell in zip(columns, row, strict=True):
+            if _text(cell):
+                style = "" if isinstance(cell, str) else cell[1]
+                yield f"  {paint(name, 'dim')}{' ' * (wide - _size(name))}  {paint(_text(cell), style)}"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most so many columns, broken at spaces. A longer word stays whole."""
+    if _size(text) <= width:
+        return [text]
+    lines, line = [], ""
+    for word in text.split(" "):
+        if line and _size(line) + 1 + _size(word) > width:
+            lines.append(line.rstrip())
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    return [*lines, line]

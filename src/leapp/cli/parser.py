@@ -23,13 +23,14 @@ def build() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="leapp",
         description="Look at exported policy pipelines, prove them, run them.",
-        epilog="BUNDLE is the directory of a bundle or its .yaml file. Exit codes: 0 yes, 1 no, 2 could not be answered.",
+        epilog="BUNDLE is the directory of a bundle or its .yaml file. Exit codes: 0 ok, 1 check failed, 2 error.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and leave")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     one = _command(commands, "inspect", "looking", "what to feed a bundle, what it returns, what it lacks")
     one.add_argument("bundle")
+    one.add_argument("--quick", action="store_true", help="do not check the model files")
 
     one = _command(commands, "verify", "proving", "check every file and replay the recorded samples on this machine")
     one.add_argument("bundle")
@@ -60,7 +61,7 @@ def build() -> argparse.ArgumentParser:
     one.add_argument("recordings", nargs="+", metavar="RECORDING", help="a file, or a pattern such as 'runs/**/*.mcap'")
     one.add_argument("--baseline", metavar="BUNDLE", help="compare with this bundle on the recorded inputs")
     one.add_argument("--output", metavar="FILE.parquet", help="write one row for each port of each recording")
-    one.add_argument("--journal", metavar="FILE", help="keep what is done, to go on from (default: beside --output)")
+    one.add_argument("--journal", metavar="FILE", help="file to resume from (default: beside --output)")
     one.add_argument("--worst", type=_count, default=5, help="worst recordings to list for each port (default: %(default)s)")
     one.add_argument("--engine", choices=("local", "ray"), default="local", help="this process, or Ray (default: local)")
     one.add_argument("--address", help="the Ray cluster (default: one on this machine)")

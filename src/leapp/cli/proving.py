@@ -110,12 +110,14 @@ def _closed_loop(
 def _answer(arguments: Namespace, steps: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> Answer:
     ok = all(step["ok"] for step in steps)
     rows: list[list[Cell]] = [
-        [("ok", "green") if step["ok"] else ("NO", "bold red"), step["step"], step["text"]] for step in steps
+        [("ok", "green") if step["ok"] else ("failed", "bold red"), step["step"], step["text"]] for step in steps
     ]
     figures = [[o["key"], f"{o['largest']:.3g}", f"{o['mean']:.3g}", f"{o['exact']} of {o['count']}"] for o in outputs]
     parts = [Table(f"{arguments.bundle}", ("", "what", "result"), rows)]
     if figures:
-        parts.append(Table("Differences from the traced values", ("output", "largest", "mean", "equal"), figures))
+        parts.append(
+            Table("Differences from the traced values", ("output", "largest", "mean", "equal"), figures, spare=("mean",))
+        )
     data = {"ok": ok, "steps": steps, "outputs": outputs}
     words = "Verified." if outputs else "Files verified, values not compared."
     end = Text(words if ok else "Not verified.", "green" if ok else "bold red")

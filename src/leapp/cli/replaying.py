@@ -58,9 +58,16 @@ def _tables(report: FleetReport, total: int) -> list[Table | Text]:
     plural = "s" if report.recordings != 1 else ""
     title = f"Differences over {report.recordings} recording{plural}{resumed}, {report.steps} steps"
     head = ("port", "role", "values", "equal", "beyond tolerance", "mean", *names, "largest")
-    tables: list[Table | Text] = [Table(title, head, ports)]
+    tables: list[Table | Text] = [Table(title, head, ports, spare=(*names, "mean", "role", "equal", "values"))]
     if worst:
-        tables.append(Table("Worst recordings of each port", ("recording", "port", "step", "element", "difference"), worst))
+        tables.append(
+            Table(
+                "Worst recordings of each port",
+                ("recording", "port", "step", "element", "difference"),
+                worst,
+                spare=("element",),
+            )
+        )
     if report.failed:
         failed: list[list[Cell]] = [[name, why] for name, why in report.failed.items()]
         tables.append(Table("Not replayed", ("recording", "why"), failed))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from leapp.runtime.arrays import Array, form, numpy_dtype, random_array
 from leapp.runtime.values import from_raw
 
 __all__ = ["bench", "run"]
+
+_MICROSECONDS = ("p50", "p99", "p999", "longest", "jitter", "noise_p50", "noise_p999")
 
 
 def _load(arguments: Namespace) -> tuple[Bundle, Pipeline, float]:
@@ -60,7 +62,8 @@ def run(arguments: Namespace) -> Answer:
         figures = [f"{figure:.4g}" if figure is not None else "" for figure in _summary(values).values()]
         rows.append([(where, "bold"), form(values.dtype, values.shape[1:]), *figures, _few(values[-1])])
     written = [Text(f"wrote {path}") for path in (arguments.output, arguments.record) if path]
-    table = Table(f"{steps} steps on {origin}", ("output", "value", "min", "mean", "max", "last step"), rows)
+    head = ("output", "value", "min", "mean", "max", "last step")
+    table = Table(f"{steps} steps on {origin}", head, rows, spare=("mean", "value", "last step"))
     return Answer(data, [table, *written])
 
 
@@ -68,10 +71,7 @@ def _inputs(bundle: Bundle, path: str | None, steps: int | None) -> tuple[dict[s
     """The values of every graph input, step by step, how many steps, and where they come from."""
     contract = bundle.contract
     ports = {
-        f"{n}/{p.name}": p
-        for n, names in contract.pipeline.inputs.items()
-        for p in contract.nodes[n].inputs
-        if p.name in names
+        f"{n}/{p.name}": p for n, names in contract.pipeline.inputs.items() for p in contract.nodes[n].inputs if p.name in names
     }
     if path is not None:
         series = _read_series(path, ports)
@@ -141,10 +141,23 @@ def bench(arguments: Namespace) -> Answer:
     """Time the steps of a bundle."""
     bundle, pipeline, opened = _load(arguments)
     steps = arguments.steps or (max(1, round(5 * arguments.rate)) if arguments.rate else 1000)
-    announce(f"timing {steps} steps ...")
+    if arguments.rate and steps > arguments.rate:
+        # The steps, and then as many times nothing, to know the machine's own noise.
+        announce(f"timing {steps} steps at {arguments.rate:g} Hz takes {2 * steps / arguments.rate:.0f} s ...")
     latency = pipeline.bench(steps, arguments.rate)
     frequency = pipeline.frequency
-    data = {"graph": bundle.graph, "opened_s": opened, "frequency": frequency, **asdict(latency)}
+    late = judge(latency.misses or 0, latency.noise_misses or 0)
+    data = {
+        "graph": bundle.graph,
+        "ok": not late,
+        "opened_s": opened,
+        "frequency_hz": frequency,
+        "steps": latency.steps,
+        "rate_hz": latency.rate,
+        "misses": latency.misses,
+        "noise_misses": latency.noise_misses,
+        **{f"{name}_us": getattr(latency, name) for name in _MICROSECONDS},
+    }
     figures = {"median": "p50", "99 %": "p99", "99.9 %": "p999", "longest": "longest", "jitter": "jitter"}
     rows = [[name, f"{getattr(latency, attribute):.1f} µs"] for name, attribute in figures.items()]
     rows.append(["this machine, doing nothing", f"{latency.noise_p50:.1f} µs, 99.9 % {latency.noise_p999:.1f} µs"])
@@ -154,10 +167,15 @@ def bench(arguments: Namespace) -> Answer:
     if rate:
         share = latency.p50 * rate / 1e4
         parts.append(Text(f"At {rate:g} Hz a step may take {1e6 / rate:.0f} µs; the median takes {share:.2f} % of it."))
-    late = bool(latency.misses)
     if latency.misses is not None:
-        words = f"{latency.misses} of {steps} steps were late." if late else "No step was late."
+        words = f"{latency.misses} of {steps} steps were late." if latency.misses else "No step was late."
         if latency.noise_misses:
             words += f" This machine, doing nothing, was late {latency.noise_misses} times."
+            words += "" if late or not latency.misses else " That is its own noise."
         parts.append(Text(words, "red" if late else "green"))
     return Answer(data, parts, 1 if late else 0)
+
+
+def judge(misses: int, noise: int) -> bool:
+    """Whether more steps were late than the idle machine accounts for, give or take two standard deviations."""
+    return misses > noise + 2 * math.sqrt(noise)
