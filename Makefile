@@ -51,6 +51,28 @@ test-clients:
 	sh scripts/clients.sh
 	.venv-clients/bin/python -m pytest tests/clients
 
+# The C++ runtime: what it stands on is fetched once, the programs of cpp/tests are built twice, the second time with sanitizers.
+CPP := build/cpp
+
+$(CPP)/.deps: scripts/cpp_deps.sh $(READY)
+	sh scripts/cpp_deps.sh $(CPP)/deps $(BIN)/python
+	touch $@
+
+build-cpp: $(CPP)/.deps
+	cmake -S cpp -B $(CPP)/plain -DLEAPP_BUILD_TESTS=ON -DCMAKE_BUILD_TYPE=Release $(CPP_FLAGS)
+	cmake -S cpp -B $(CPP)/sanitized -DLEAPP_BUILD_TESTS=ON -DLEAPP_SANITIZE=ON -DCMAKE_BUILD_TYPE=Debug $(CPP_FLAGS)
+	cmake --build $(CPP)/plain -j 2
+	cmake --build $(CPP)/sanitized -j 2
+.PHONY: build-cpp test-cpp bench-cpp
+CPP_FLAGS = -DONNXRUNTIME_ROOT=$(CURDIR)/$(CPP)/deps/onnxruntime -DYAML_ROOT=$(CURDIR)/$(CPP)/deps/yaml/usr \
+  -DOpenVINO_DIR=$(CURDIR)/$(CPP)/deps/openvino/cmake
+
+test-cpp: build-cpp
+	$(BIN)/pytest -n 2 --dist loadscope tests/cpp/test_*.py
+
+bench-cpp: build-cpp demo
+	$(CPP)/plain/tests/bench exports/quadruped
+
 soak: $(READY)
 	@sh scripts/chromium.sh
 	LEAPP_SOAK=1 $(BIN)/pytest -n 2 --dist worksteal
