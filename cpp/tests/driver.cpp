@@ -78,7 +78,8 @@ int try_all() {
   for (std::string line; std::getline(std::cin, line);) {
     const std::size_t blank = line.find(' ');
     try {
-      std::cout << "ok " << attempt(line.substr(0, blank), line.substr(blank + 1)) << std::endl;
+      const std::string said = attempt(line.substr(0, blank), line.substr(blank + 1));
+      std::cout << "ok " << said << std::endl;
     } catch (const leapp::Error& error) {
       std::cout << "refused " << leapp::detail::json_text(error.what()) << std::endl;
     }

@@ -31,9 +31,12 @@ def call(*words: object, timeout: float = 600) -> str:
 
 
 class Judge:
-    """The sanitized driver, asked about one bundle after the other. A crash or a sanitizer's report ends it."""
+    """The sanitized driver, asked about one bundle after the other. A crash or a sanitizer's report fails the test."""
 
     def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
         environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
         self._process = subprocess.Popen(
             [program("driver", sanitized=True), "try"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -47,7 +50,10 @@ class Judge:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise AssertionError(f"the driver died of {path}:\n{self._process.stderr.read()[-6000:]}")
+            report = self._process.stderr.read()[-6000:]
+            self.close()
+            self._start()
+            raise AssertionError(f"the driver died of {path}:\n{report}")
         word, _, said = answer.strip().partition(" ")
         return (True, said) if word == "ok" else (False, json.loads(said))
 

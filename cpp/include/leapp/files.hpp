@@ -161,7 +161,10 @@ inline Bytes read_regular(const fs::path& path, const std::string& what, std::ui
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw unreadable(errno);
     filled += static_cast<std::size_t>(got);
-    if (got == 0) return data.resize(filled), data;
+    if (got == 0) {
+      data.resize(filled);
+      return data;
+    }
     if (filled > limit) throw BundleError(what + ": " + path.native() + " is larger than " + std::to_string(limit) + " bytes.");
     if (filled == data.size()) data.resize(2 * filled);
   }

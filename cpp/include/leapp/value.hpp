@@ -213,15 +213,14 @@ inline std::string repr(const Value& value) {
 /// As Python's str: text without quotes.
 inline std::string str(const Value& value) { return value.is(Value::Kind::text) ? value.text : repr(value); }
 
-/// What two scalars have in common if Python calls them equal. Empty for NaN, which equals nothing.
+/// What two scalars have in common if Python takes them for one key. PyYAML knows one NaN.
 inline std::string identity(const Value& value) {
   switch (value.kind) {
     case Value::Kind::null: return "z";
     case Value::Kind::boolean: return value.boolean ? "n1" : "n0";
     case Value::Kind::integer: return "n" + value.text;
     case Value::Kind::real: {
-      if (std::isnan(value.real)) return "";
-      if (std::isinf(value.real) || value.real != std::floor(value.real)) return "n" + number_text(value.real);
+      if (!std::isfinite(value.real) || value.real != std::floor(value.real)) return "n" + number_text(value.real);
       char buffer[400];
       std::snprintf(buffer, sizeof buffer, "n%.0f", value.real == 0 ? 0.0 : value.real);
       return buffer;
@@ -241,7 +240,7 @@ inline bool same_value(const Value& a, const Value& b) {
     }
     return true;
   }
-  if (!mappings) return !identity(a).empty() && identity(a) == identity(b);
+  if (!mappings) return identity(a) == identity(b);
   if (a.entries.size() != b.entries.size()) return false;
   for (const auto& [key, value] : a.entries) {
     bool found = false;

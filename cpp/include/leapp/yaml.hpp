@@ -174,7 +174,8 @@ class YamlBuilder {
   YamlBuilder(std::string_view text, std::string name) : name_(std::move(name)) {
     if (!yaml_parser_initialize(&parser_)) throw std::bad_alloc();
     yaml_parser_set_encoding(&parser_, YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()), text.size());
+    const char* begin = text.empty() ? "" : text.data();
+    yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(begin), text.size());
   }
   YamlBuilder(const YamlBuilder&) = delete;
   YamlBuilder& operator=(const YamlBuilder&) = delete;
@@ -350,7 +351,7 @@ class YamlBuilder {
     } else if (!parent.has_key) {
       if (value.is(Value::Kind::list) || value.is(Value::Kind::mapping)) refuse(event, "a key must be a single value");
       const std::string same = identity(value);
-      if (!same.empty() && !parent.keys.insert(same).second) refuse(event, "the key " + repr(value) + " appears twice");
+      if (!parent.keys.insert(same).second) refuse(event, "the key " + repr(value) + " appears twice");
       parent.key = std::move(value);
       parent.has_key = true;
     } else {
