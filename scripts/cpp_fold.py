@@ -39,7 +39,8 @@ inline std::string folded(std::string_view name) {{
     at += size;
     const auto* begin = std::begin(fold_starts);
     const auto* end = std::end(fold_starts);
-    const auto* found = std::lower_bound(begin, end, c, [](unsigned start, char32_t wanted) {{ return folds[start] < wanted; }});
+    const auto before = [](unsigned start, char32_t wanted) {{ return folds[start] < wanted; }};
+    const auto* found = std::lower_bound(begin, end, c, before);
     if (c >= 0xac00 && c < 0xd7a4) {{  // Korean syllables are made of letters by a rule
       const char32_t index = c - 0xac00, tail = index % 28;
       append_utf8(out, 0x1100 + index / 588);

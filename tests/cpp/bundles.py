@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from examples.quadruped_demo import Controller, export
 from torch import nn
 
 import leapp
 from leapp import TensorSemantics, annotate
-from examples.quadruped_demo import Controller, export
 
 JOINTS = ["hip", "knee", "ankle"]
 
@@ -123,7 +123,9 @@ def static_outputs(directory: Path) -> Path:
     network = nn.Linear(3, 3).eval()
 
     def step() -> None:
-        position = annotate.input_tensors("policy", TensorSemantics("position", torch.randn(1, 3), "state/joint/position", JOINTS))
+        position = annotate.input_tensors(
+            "policy", TensorSemantics("position", torch.randn(1, 3), "state/joint/position", JOINTS)
+        )
         annotate.output_tensors(
             "policy",
             TensorSemantics("target", torch.tanh(network(position)), "target/joint/position", JOINTS, extra={"units": "rad"}),

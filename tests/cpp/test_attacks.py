@@ -1,6 +1,6 @@
 """Every hostile bundle of ``tests/attacks`` in C++, with sanitizers: refused with the words of Python, or right as there.
 
-What only the engine or the C++ standard library words (``cannot be opened``, ``the header is damaged``) is compared up to there.
+What an engine or a library words (``cannot be opened: …``, ``the header is damaged: …``) is compared up to there.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def test_yaml_attacks(name, tmp_path, judge):
     assert not agree(judge, "contract", path)
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"models: \xc3\x28", b"\x00" * 100, b"x" * 5_000_000, b"", b"\xef\xbb\xbf[]"])
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe\x00", b"models: \xc3\x28", b"\x00" * 100, b"x" * 5_000_000, b"", b"\xef\xbb\xbf[]"]
+)
 def test_bytes_that_are_no_description(data, tmp_path, judge):
     path = tmp_path / "g.yaml"
     path.write_bytes(data)
@@ -106,11 +108,12 @@ def test_bytes_that_are_no_description(data, tmp_path, judge):
 
 
 SCALARS = [
-    "0", "-0", "+7", "010", "0o10", "0x1F", "-0x_f", "0b101", "1_000", "190:20:30", "-1:1", "12345678901234567890123", "0b_", "0x_",
-    "1.5", "-1.5e+3", "1e3", "1.e+3", ".5", "-.5", "1_0.5", "190:20:30.15", ".inf", "-.INF", ".nan", "1e400", "1.0e+400", "1.0e-400",
-    "5.684341886080802e-14", "1.0e+16", "123456789012345680.0", "1.0e-5", "0.0001", "4.9e-324", "1.7976931348623157e+308", "-0.0",
-    "yes", "Off", "y", "null", "~", "", "2020-01-01", "=", "0.1", "100.0", "1e22", "1.0e+22", "0777", "089", "1__0", "0_",
-    "'quoted'", '"\\u00e9 \\U0001F600 \\x7f \\e"', "é 😀", "'1'", "-", ".", "1.2.3", "+.5", "0.30000000000000004", "1:60", "9007199254740993.0",
+    "0", "-0", "+7", "010", "0o10", "0x1F", "-0x_f", "0b101", "1_000", "190:20:30", "-1:1", "12345678901234567890123",
+    "0b_", "0x_", "1.5", "-1.5e+3", "1e3", "1.e+3", ".5", "-.5", "1_0.5", "190:20:30.15", ".inf", "-.INF", ".nan",
+    "1e400", "1.0e+400", "1.0e-400", "5.684341886080802e-14", "1.0e+16", "123456789012345680.0", "1.0e-5", "0.0001",
+    "4.9e-324", "1.7976931348623157e+308", "-0.0", "yes", "Off", "y", "null", "~", "", "2020-01-01", "=", "0.1",
+    "100.0", "1e22", "1.0e+22", "0777", "089", "1__0", "0_", "'quoted'", '"\\u00e9 \\U0001F600 \\x7f \\e"', "é 😀",
+    "'1'", "-", ".", "1.2.3", "+.5", "0.30000000000000004", "1:60", "9007199254740993.0",
 ]  # fmt: skip
 """Numbers, words and text whose meaning the digest has to spell alike in both languages."""
 
@@ -134,7 +137,16 @@ def test_the_digest_spells_every_value_alike(tmp_path, judge):
 def test_keys_that_python_calls_equal(tmp_path, judge):
     path = tmp_path / "g.yaml"
     outcomes = Counter()
-    for keys in ("1, 1.0", "1, true", "0, -0.0", "1, '1'", ".nan, .nan", "1.0e+30, 1000000000000000019884624838656", "~, null", "a, 'a'"):
+    for keys in (
+        "1, 1.0",
+        "1, true",
+        "0, -0.0",
+        "1, '1'",
+        ".nan, .nan",
+        "1.0e+30, 1000000000000000019884624838656",
+        "~, null",
+        "a, 'a'",
+    ):
         first, second = keys.split(", ")
         path.write_text(f"{files.HEAD}{files.TAIL}extra: {{{first}: 1, {second}: 2}}\n", encoding="utf-8")
         outcomes[agree(judge, "contract", path)] += 1
@@ -209,7 +221,9 @@ def test_byte_flips_and_truncations(name, sealed, bundle, judge):
         agree(judge, "files", bundle / "g.yaml")
 
 
-@pytest.mark.parametrize("location", ["../weights.bin", "/etc/passwd", "link.bin", "absent.bin", "", "uncovered.bin", files.MEMORY, "w.bin"])
+@pytest.mark.parametrize(
+    "location", ["../weights.bin", "/etc/passwd", "link.bin", "absent.bin", "", "uncovered.bin", files.MEMORY, "w.bin"]
+)
 def test_external_data(location, bundle, judge):
     for name in ("uncovered.bin", "w.bin", "../weights.bin", "../../elsewhere.bin"):
         (bundle / name).write_bytes(b"\0" * 8)
@@ -228,7 +242,19 @@ def test_external_data(location, bundle, judge):
 
 def test_names_that_some_systems_take_for_one(tmp_path, judge):
     """The table of characters behind this is written by ``scripts/cpp_fold.py``."""
-    pairs = ["Ä.onnx ä.onnx", "e\u0301 é", "ẞ ss", "Σ ς", "가 \u1100\u1161", "K k", "привод ПРИВОД", "привод датчик", "é è", "感知 控制", "a b"]
+    pairs = [
+        "Ä.onnx ä.onnx",
+        "e\u0301 é",
+        "ẞ ss",
+        "Σ ς",
+        "가 \u1100\u1161",
+        "K k",
+        "привод ПРИВОД",
+        "привод датчик",
+        "é è",
+        "感知 控制",
+        "a b",
+    ]
     outcomes = Counter()
     for pair in pairs:
         folder = tmp_path / str(sum(outcomes.values()))
