@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
+import random
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -520,3 +523,69 @@ def test_what_a_second_pass_drops_or_declares_is_cleared(tmp_path: Path) -> None
         A.output_tensors("n", {"y": x + before}, export_with="jit")
     leapp.stop()
     assert [e for e in leapp.report().escapes if "outlives" in e.kind] == []
+
+
+# -- what one pass can tell --------------------------------------------------------------------------------------------
+
+GENERATOR, STATE, PYTHON = np.random.default_rng(0), np.random.RandomState(0), random.Random(0)
+
+NAMED: dict[str, tuple[Step, str]] = {
+    "clock": (lambda x: x * (time.time() % 1), "time"),
+    "calendar": (lambda x: x * datetime.datetime.now().microsecond, "time"),
+    "imported by name": (lambda x: x * (monotonic() % 1), "time"),
+    "random": (lambda x: x * random.random(), "random"),
+    "np.random": (lambda x: x * np.random.rand(), "random"),
+    "a generator": (lambda x: x * GENERATOR.normal(), "random"),
+    "a state": (lambda x: x * STATE.rand(), "random"),
+    "a generator of Python": (lambda x: x * PYTHON.random(), "random"),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_clocks_and_generators_are_named_after_one_pass(name: str, tmp_path: Path) -> None:
+    """Nothing replaces them: the code of the node is read. Two passes tell whether the number matters."""
+    step, word = NAMED[name]
+    trace(tmp_path, step, 1)
+    found = [e for e in leapp.report().escapes if word in e.kind]
+    assert len(found) == 1 and found[0].line == step.__code__.co_firstlineno and not found[0].varies, found
+    trace(tmp_path, step, 2)
+    with pytest.raises(TraceError, match=rf"test_passes\.py:{step.__code__.co_firstlineno}"):
+        leapp.compile_graph(visualize=False)
+
+
+def test_a_clock_that_reaches_no_output_is_cleared_by_two_passes(tmp_path: Path) -> None:
+    def step(x: Tensor) -> Tensor:
+        began = time.perf_counter()
+        y = x * 2
+        print(time.perf_counter() - began, random.random())
+        return y
+
+    trace(tmp_path, step, 2)
+    leapp.compile_graph(visualize=False)
+    assert leapp.report().escapes == []
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def _by_grad(net: nn.Module, x: Tensor) -> Tensor:
+    x = x.detach().requires_grad_()
+    return torch.autograd.grad(net(x).square().sum(), x)[0]
+
+
+def _by_backward(net: nn.Module, x: Tensor) -> Tensor:
+    x = x.detach().requires_grad_()
+    net(x).square().sum().backward()  # the weights accumulate gradients from pass to pass; no output reads them
+    assert x.grad is not None
+    return x.grad
+
+
+@pytest.mark.parametrize("size", [8, 200])
+@pytest.mark.parametrize("gradient", [_by_grad, _by_backward])
+def test_gradients_through_small_and_large_weights(gradient: Any, size: int, tmp_path: Path) -> None:
+    """A weight of more than 64 KiB is held by reference; that nothing wrote to it must be seen."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, size), nn.Tanh(), nn.Linear(size, size), nn.ELU(), nn.Linear(size, 2))
+    trace(tmp_path, lambda x: gradient(net, x), 2)
+    leapp.compile_graph(visualize=False)
+    torch.testing.assert_close(exported(tmp_path, values(9)), _by_grad(net, values(9)), rtol=1e-4, atol=1e-5)

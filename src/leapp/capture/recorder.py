@@ -158,7 +158,7 @@ class Recorder:
         if batched:
             tape.batch = Follower(tape, self.rows)
             self.dynamic = self.batched = True
-        tape.chance = _generators()
+        tape.chance = _generators() if first else None
         self.tapes.append(tape)
         self.replace()
         return tape
@@ -185,12 +185,14 @@ class Recorder:
             self.autograd = self.dynamic = False
         elif not any(t.batch is not None for t in self.tapes):
             self.dynamic = any(t.dynamic for t in self.tapes)
-        if tape.chance != _generators():
+        if tape.first and tape.chance != _generators():
             by = "" if threading.active_count() == 1 else " (by this node or by another thread)"
-            tape.escapes.append(Escape(f"random numbers of Python or NumPy, drawn before{by}", where(), "a number"))
+            kind = f"random numbers of Python or NumPy, drawn before{by}"
+            tape.escapes.append(Escape(kind, where(), "a number", suspicion=True))
         tape.known.clear()
         tape.memories.clear()
         tape.constant_ids.clear()
+        tape.release(tape.constants)
 
     def declare(self, tape: Tape, t: Tensor, axis: int | str | None = "auto") -> Tensor:
         """Make the value of ``t`` an input of the tape; the tensor to go on with is a fresh alias of it.
@@ -773,7 +775,8 @@ def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Non
         seen = recorder.born.get(id(t))
         constant = tape.constant_ids.get(id(t))
         known = constant is not None and constant[0].tensor() is t
-        if (seen is not None and seen() is t) or known or tape.find(t) is not None:
+        left = recorder.former.get(id(t))  # such as a gradient that the pass before accumulated
+        if (seen is not None and seen() is t) or known or (left is not None and left.tensor() is t) or tape.find(t) is not None:
             continue
         if t._is_view() or isinstance(t, torch.nn.Parameter) or not t.dim():
             continue

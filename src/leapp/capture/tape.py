@@ -7,7 +7,7 @@ itself holds slots only, so the user's intermediate tensors die when the user's 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,7 +68,7 @@ class Constant:
     value: Tensor
     where: Where
     version: int | None
-    """The version counter of ``value`` when it is held by reference, ``None`` for a private copy."""
+    """The version counter of ``value`` when that is the user's own tensor, ``None`` for a private copy."""
     origin: weakref.ref[Tensor]
     """The user's tensor, to find its name in a module and to see whether it changed later."""
     random: bool = False
@@ -169,8 +169,16 @@ class Tape:
         """The rounding step of the coarsest float type that the node computed with, if that is coarser than float32."""
 
     def __del__(self) -> None:
-        for weak in self._weak:
-            _free_weak_ref(weak)
+        self.release(())
+
+    def release(self, slots: Iterable[int]) -> None:
+        """Give back the weak references to storages, all but those of these slots. The memories are not asked again."""
+        kept = {self.memory_of[s].weak for s in slots}
+        while self._weak:
+            weak = self._weak.pop()
+            if weak not in kept:
+                _free_weak_ref(weak)
+        self._weak = [weak for weak in kept if weak is not None]
 
     # -- slots ---------------------------------------------------------------------------------------------------------
 
@@ -299,7 +307,7 @@ class Tape:
         self.constant_ids[id(t)] = (ref, version)
         small = t.numel() * t.element_size() <= BY_VALUE or t.is_inference()
         self.constants[ref.slot] = Constant(
-            snapshot(t) if small else t.detach(), where(), None if small else version, weakref.ref(t)
+            snapshot(t) if small else t, where(), None if small else version, weakref.ref(t)
         )
         return ref
 

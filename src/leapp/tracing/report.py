@@ -10,6 +10,8 @@ import torch
 
 from leapp.capture.audit import hidden_reads
 from leapp.capture.replay import Replay, cut, fill
+from leapp.capture.source import is_library
+from leapp.capture.unsteady import unsteady_names
 from leapp.errors import TraceError
 from leapp.graph.html import card, table
 from leapp.tracing.log import logger
@@ -26,6 +28,10 @@ __all__ = ["ConstantInfo", "EscapeInfo", "GlueInfo", "Report", "examine"]
 _UNDECLARED = (
     "undeclared state: a tensor that the node reads and changes (declare it with state_tensors, register_buffer or module)"
 )
+
+
+_DRAWN = "random numbers of Python or NumPy"
+_UNSTEADY = "if it reaches an output, declare it with input_tensors(); a second pass tells"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +172,12 @@ def _escapes(node: NodeTrace) -> list[EscapeInfo]:
             EscapeInfo(node.name, _spoken(e.kind), e.where.file, e.where.line, e.where.text, _short(e.value), again is not None)
         )
     found += _hidden_reads(node, wrong)
+    if not node.compared:
+        named = _unsteady(node)
+        random = any("random" in e.kind for e in named)
+        found = [e for e in found if not (random and e.kind.startswith(_DRAWN))] + named
     for constant in program.constants.values():
-        kind = "random constant" if constant.random else None
+        kind = "random constant" if constant.random and (wrong or not node.compared) else None
         if constant.undeclared:
             kind = f"value computed from '{constant.undeclared}' but not declared as an input"
         if kind:
@@ -198,6 +208,17 @@ def _with_difference(node: str, found: list[EscapeInfo], parting: Parting) -> li
         known = replace(known, value=first, again=second)
     kind = parting.what if known.kind == _UNDECLARED and not parting.what.startswith("a tensor") else known.kind
     return [replace(known, kind=kind, cure=parting.cure) if e is at_line[0] else e for e in found]
+
+
+def _unsteady(node: NodeTrace) -> list[EscapeInfo]:
+    """Clocks and generators that the code of the node names; whether a number of theirs is frozen is for two passes to tell."""
+    assert node.tape is not None
+    places = [c.where for c in node.tape.calls] + [e.where for e in node.tape.escapes]
+    codes = {id(w.code): w.code for w in places if not is_library(w.file)}
+    return [
+        EscapeInfo(node.name, f"{what}, named in the code of the node", w.file, w.line, w.text, "a number", cure=_UNSTEADY)
+        for what, w in unsteady_names(codes.values())
+    ]
 
 
 def _is_wrong(node: NodeTrace) -> bool:

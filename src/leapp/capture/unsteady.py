@@ -1,0 +1,77 @@
+"""Clocks and random generators that the code of a node names.
+
+Nothing replaces them, so that one pass cannot see them called. What can be seen is that a function which ran in the node names
+``time.time`` or ``random.random``, and on which line. It is a suspicion: the line may not have run, and the number may not have
+been used. Two passes tell for certain.
+"""
+
+from __future__ import annotations
+
+import datetime
+import dis
+import random
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from types import CodeType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from leapp.capture.source import Where
+
+__all__ = ["unsteady_names"]
+
+_CLOCKS = frozenset(
+    getattr(time, name)
+    for name in "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time thread_time".split()
+)
+_CALENDAR = (datetime.datetime, datetime.date)
+_NOW = frozenset({"now", "utcnow", "today"})
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+_SETTING = frozenset("seed setstate getstate get_state set_state spawn bit_generator".split())
+_NOTHING = object()
+
+
+def unsteady_names(codes: Iterable[CodeType]) -> Iterator[tuple[str, Where]]:
+    """What the code names that gives another number at each call, and where."""
+    modules = {getattr(m, "__file__", None): m for m in list(sys.modules.values()) if isinstance(m, ModuleType)}
+    for code in codes:
+        module = modules.get(code.co_filename) or sys.modules.get("__main__")
+        yield from _scan(code, vars(module) if module is not None else {})
+
+
+def _scan(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Where]]:
+    """Follow ``name`` and ``name.attribute`` through the instructions; everything else ends a chain."""
+    found, path = _NOTHING, ""
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            found, path = names.get(step.argval, _NOTHING), str(step.argval)
+            what = _given_by(found)
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and found is not _NOTHING:
+            owner, path = found, f"{path}.{step.argval}"
+            found = getattr(owner, step.argval, _NOTHING) if isinstance(owner, ModuleType) else _NOTHING
+            what = _given_by_part(owner, step.argval) or _given_by(found)
+        else:
+            if step.opname not in ("CACHE", "PUSH_NULL", "PRECALL"):
+                found = _NOTHING
+            continue
+        if what is not None:
+            yield f"{what} of {path}", Where(code, step.offset)
+
+
+def _given_by(found: Any) -> str | None:
+    """What a function gives: a clock's, or that of a generator, imported by itself."""
+    if isinstance(found, type(time.time)) and found in _CLOCKS:
+        return "the time"
+    drawn = isinstance(getattr(found, "__self__", None), _GENERATORS) and getattr(found, "__name__", "") not in _SETTING
+    return "random numbers" if drawn else None
+
+
+def _given_by_part(owner: Any, name: str) -> str | None:
+    if name in _NOW and any(owner is kind for kind in _CALENDAR):
+        return "the time"
+    if name in _SETTING or not (isinstance(owner, _GENERATORS) or owner is random or owner is np.random):
+        return None
+    made = getattr(owner, name, None)
+    return "random numbers" if callable(made) and not isinstance(made, type) else None
