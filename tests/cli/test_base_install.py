@@ -128,6 +128,13 @@ def test_diff_compares_weights_and_outputs(base, policy: Policy, retrained: Poli
     assert "1 of 1 outputs move: policy/target." in done.stdout
 
 
+@pytest.mark.parametrize("verb", ["run", "bench"])
+def test_a_torch_model_says_what_it_needs(base, scripted: Policy, verb: str) -> None:
+    done = base("-m", "leapp", verb, scripted.path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "needs torch: pip install torch" in done.stderr
+
+
 def test_tracing_without_torch_is_one_sentence(base) -> None:
     done = base("-c", "import leapp; leapp.start('g')")
     assert "leapp.errors.MissingDependencyError: leapp.start needs torch" in done.stderr

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leapp.errors import BundleError
+from leapp.errors import BundleError, MissingDependencyError
+from leapp.extras import has
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import ONNX_TYPES, form
 from leapp.runtime.merge import Part, merge
@@ -78,6 +79,9 @@ def load_units(plan: Plan, nodes: Iterable[str], model: Callable[[str], bytes | 
         if backend == "onnx":
             units += _load_onnx(plan, names, model, options)
         else:
+            if not has("torch"):
+                listed = ", ".join(map(repr, names))
+                raise MissingDependencyError(f"The {backend} model of node {listed} needs torch: pip install torch.")
             from leapp.runtime import torch_engines
 
             units += torch_engines.load(plan, names, model, options)
