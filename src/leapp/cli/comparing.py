@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from leapp.bundle import Bundle, model_file, open_bundle, read_initial_values, read_samples
+from leapp.bundle.trust import untrusted, why_untrusted
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.graph.contract import Contract, Port, key
 from leapp.view.onnx_model import Weight, read_onnx
@@ -33,7 +34,7 @@ def diff(arguments: Namespace) -> Answer:
         models, weights = _models(old, new)
     changes += models
     with progress("running both"):
-        values, remark = _values(old, new)
+        values, remark = _values(old, new, arguments.allow_code)
     moving = [v for v in values if v["moves"]]
     same = not changes and not weights and not moving
     data = {"same": same, "changes": changes, "weights": weights, "outputs": values, "remark": remark}
@@ -181,7 +182,7 @@ def _weight_change(old: Weight, new: Weight) -> dict[str, Any] | None:
     return {"largest": float(gap.max()), "relative": float(np.linalg.norm(gap)) / norm if norm else None}
 
 
-def _values(old: Bundle, new: Bundle) -> tuple[list[dict[str, Any]], str]:
+def _values(old: Bundle, new: Bundle, allow_code: bool) -> tuple[list[dict[str, Any]], str]:
     """The largest difference of each common output over the recorded inputs, and over what, or why there is none."""
     import numpy as np
 
@@ -199,6 +200,9 @@ def _values(old: Bundle, new: Bundle) -> tuple[list[dict[str, Any]], str]:
         return [], "a node has no model"
     if _graph_inputs(old.contract) != _graph_inputs(new.contract):
         return [], "the graph inputs differ"
+    for bundle in () if allow_code else (old, new):
+        if names := untrusted(bundle.contract):
+            return [], why_untrusted(bundle.contract, names[0]).removesuffix(".")
     before, after = Pipeline(old), Pipeline(new)
     common = [where for where in before.outputs if where in after.outputs]
     figures = {where: Figures() for where in common}

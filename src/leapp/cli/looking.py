@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leapp.bundle import Bundle, load_contract, open_bundle
+from leapp.bundle.trust import require_trust
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.graph.contract import Contract, Port, key, split_key
 from leapp.semantics import TEMPORAL_AXIS
@@ -279,12 +280,10 @@ def schema(arguments: Namespace) -> Answer:
 def view(arguments: Namespace) -> Answer:
     """Write the page of a bundle and open it."""
     bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
-    own = bundle.directory / f"{bundle.graph}.html"
-    if own.name in bundle.files and arguments.output is None and not arguments.verify:
-        # Written and sealed at export: it knows more than the bundle tells, and another one would break the seal.
-        path = own
-    else:
-        path = _write_page(bundle, arguments.output, arguments.verify)
+    if arguments.verify:
+        require_trust(bundle.contract, arguments.allow_code)
+    # Always drawn anew: the page that lies in the bundle may be anybody's, and a browser would run it.
+    path = _write_page(bundle, arguments.output, arguments.verify)
     opened = not arguments.no_open and _open(path)
     return Answer({"page": str(path), "opened": opened}, [Text(str(path))])
 

@@ -35,6 +35,7 @@ def build() -> argparse.ArgumentParser:
     one = _command(commands, "verify", "proving", "check every file and replay the recorded samples on this machine")
     one.add_argument("bundle")
     _outside(one)
+    _code(one)
     one.add_argument("--thorough", action="store_true", help="run ONNX models at every level of graph optimisation")
     one.add_argument("--digest", help="also require this digest")
     _tolerances(one)
@@ -74,12 +75,14 @@ def build() -> argparse.ArgumentParser:
     _outside(one)
     one.add_argument("--output", metavar="DIRECTORY", help="where to write it (default: the bundle's own page, if it has one)")
     one.add_argument("--verify", action="store_true", help="replay the samples and show how close the files come")
+    _code(one)
     one.add_argument("--no-open", action="store_true", help="only write it")
 
     one = _command(commands, "diff", "comparing", "what changed between two bundles")
     one.add_argument("bundle", metavar="A")
     one.add_argument("other", metavar="B")
     _outside(one)
+    _code(one)
 
     one = _command(commands, "seal", "sealing", "seal a bundle anew after an edit by hand")
     one.add_argument("bundle")
@@ -129,6 +132,10 @@ def _outside(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-outside", action="store_true", help="let files of an unsealed bundle lie elsewhere")
 
 
+def _code(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--allow-code", action="store_true", help="run TorchScript and .pt2 models exported elsewhere")
+
+
 def _tolerances(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rtol", type=float, default=1e-3, help="relative tolerance (default: %(default)s)")
     parser.add_argument("--atol", type=float, default=1e-5, help="absolute tolerance (default: %(default)s)")
@@ -137,6 +144,7 @@ def _tolerances(parser: argparse.ArgumentParser) -> None:
 def _engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=_count, default=1, help="threads of one ONNX session (default: 1)")
     parser.add_argument("--provider", action="append", metavar="NAME", help="ONNX Runtime provider, in order of preference")
+    _code(parser)
     parser.add_argument("--no-code", action="store_true", help="refuse TorchScript and .pt2 models, which are programs")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from leapp.bundle import Bundle, Sample, check_files, open_bundle, read_samples
+from leapp.bundle.trust import require_trust, untrusted, why_untrusted
 from leapp.check.figures import measure_node
 from leapp.check.replay import Outcome, check_pipeline
 from leapp.cli.output import Answer, Cell, Table, Text, progress
@@ -37,7 +38,7 @@ def verify(arguments: Namespace) -> Answer:
         steps.append(_step("files" if steps else "description", False, str(error)))
         return _answer(arguments, steps, [])
     if not samples:
-        steps.append(_trial(bundle))
+        steps.append(_trial(bundle, arguments.allow_code))
         return _answer(arguments, steps, [])
     outputs = _replay(bundle, samples, arguments, steps)
     return _answer(arguments, steps, outputs)
@@ -47,9 +48,10 @@ def _step(name: str, ok: bool, text: str) -> dict[str, Any]:
     return {"step": name, "ok": ok, "text": text}
 
 
-def _trial(bundle: Bundle) -> dict[str, Any]:
+def _trial(bundle: Bundle, allow_code: bool) -> dict[str, Any]:
     """All that can be proven without samples: that the models open and run here."""
     try:
+        require_trust(bundle.contract, allow_code)
         with progress("opening engines"):
             pipeline = Pipeline(bundle)
             pipeline(pipeline.get_mock_input())
@@ -64,8 +66,12 @@ def _replay(
     outputs: list[dict[str, Any]] = []
     random: set[str] = set()
     nodes = [name for name, node in bundle.contract.nodes.items() if node.model.model_path is not None]
+    refused = [] if arguments.allow_code else untrusted(bundle.contract)
     with progress("replaying samples", len(nodes) + 1) as advance:
         for name in nodes:
+            if name in refused:
+                steps.append(_step(f"node {name}", False, f"not run: {why_untrusted(bundle.contract, name)}"))
+                continue
             try:
                 found, _ = measure_node(
                     bundle, name, samples.get(name, ()), arguments.rtol, arguments.atol, thorough=arguments.thorough
@@ -125,7 +131,7 @@ def _answer(arguments: Namespace, steps: list[dict[str, Any]], outputs: list[dic
 
 
 def measure(bundle: Bundle, samples: Mapping[str, Sequence[Sample]], advance: Callable[[], None]) -> dict[str, Any]:
-    """Figures of every node, as the page takes them."""
+    """Figures of every node, as the page takes them. The caller has asked whether the models may run."""
     validation: dict[str, Any] = {}
     nodes: dict[str, Any] = {}
     for name, node in bundle.contract.nodes.items():

@@ -6,6 +6,7 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from leapp.bundle import open_bundle
+from leapp.cli.consent import consent
 from leapp.cli.output import Answer, Cell, Table, Text, announce, progress
 from leapp.fleet import FleetReport, find_recordings, replay_fleet
 
@@ -15,6 +16,8 @@ __all__ = ["replay"]
 def replay(arguments: Namespace) -> Answer:
     """Give recordings to a bundle and compare what it returns."""
     bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
+    baseline = [] if arguments.baseline is None else [open_bundle(arguments.baseline, allow_outside=arguments.allow_outside)]
+    allow_code = consent(arguments, bundle, *baseline)
     names = find_recordings(arguments.recordings)
     if arguments.engine == "ray":
         announce("starting workers ...")
@@ -35,7 +38,7 @@ def replay(arguments: Namespace) -> Answer:
             progress=advance,
             threads=arguments.threads,
             providers=arguments.provider,
-            allow_code=False if arguments.no_code else None,
+            allow_code=allow_code,
         )
     data = {"graph": bundle.graph, "same": report.same, **asdict(report), "output": arguments.output}
     parts = [*_tables(report, len(names)), *_verdict(report, len(names), arguments.baseline)]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from leapp.bundle import Bundle, open_bundle, read_samples
+from leapp.cli.consent import consent
 from leapp.cli.output import Answer, Cell, Table, Text, announce, progress
 from leapp.errors import InputError
 from leapp.graph.contract import Port, split_key
@@ -27,10 +28,9 @@ _MICROSECONDS = ("p50", "p99", "p999", "longest", "jitter", "noise_p50", "noise_
 def _load(arguments: Namespace) -> tuple[Bundle, Pipeline, float]:
     began = time.perf_counter()
     bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
+    allow_code = consent(arguments, bundle)
     with progress("opening engines"):
-        pipeline = Pipeline(
-            bundle, threads=arguments.threads, providers=arguments.provider, allow_code=False if arguments.no_code else None
-        )
+        pipeline = Pipeline(bundle, threads=arguments.threads, providers=arguments.provider, allow_code=allow_code)
     return bundle, pipeline, time.perf_counter() - began
 
 

@@ -12,6 +12,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from leapp.bundle import open_bundle
+from leapp.cli.consent import consent
 from leapp.cli.output import Answer, Text, progress, write
 from leapp.errors import InputError
 from leapp.serve.cluster import Cluster
@@ -32,7 +34,7 @@ def serve(arguments: Namespace) -> Answer:
         token=_token(arguments.token_file),
         threads=arguments.threads,
         providers=tuple(arguments.provider) if arguments.provider else None,
-        allow_code=False if arguments.no_code else None,
+        allow_code=consent(arguments, open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)),
         allow_outside=arguments.allow_outside,
         nonfinite=arguments.nonfinite,
         batch=arguments.batch,

@@ -29,6 +29,7 @@ from leapp.bundle.fuse import fused_name
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.profiles import PROFILES, Profile, check_profile, spelled
 from leapp.bundle.staging import MODEL_SUFFIXES
+from leapp.bundle.trust import remember
 from leapp.check.apart import LARGE, Apart
 from leapp.errors import AnnotationError, BundleFileError, ExportError, TraceError
 from leapp.export import export_node, series
@@ -128,6 +129,7 @@ def compile_session(
         if visualize:
             _draw(contract, settings.graph, nodes, names, report, figures, staging.path)
         yaml = staging.commit(settings.graph, contract)
+        remember(contract)
         for old, new in staging.kept.items():
             logger.warning("%s was not written by leapp; it is kept as %s.", old, new)
     without = [n for n, m in models.items() if m.model_path is None]
