@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from leapp.capture.ages import Ages
 from leapp.capture.batch import Follower
 from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
+from leapp.capture.devices import refuse_mixed
 from leapp.capture.extents import Number, bare, numbers
 from leapp.capture.modes import DISPATCH_MODES, FUNCTION_MODES, Unseen, silence
 from leapp.capture.numpy.arrays import Arrays
@@ -716,6 +717,10 @@ class _FunctionMode(TorchFunctionMode):
             if kind.plain and len(recorder.tapes) == 1 and not recorder.dynamic and "out" not in kwargs:
                 return recorder.plain(func, kind, args, kwargs)
             return recorder.called(func, kind, args, kwargs, whole=True)
+        except RuntimeError as error:
+            for tape in recorder.tapes:
+                refuse_mixed(tape.node, tape.owns, kind.name, args, kwargs, error)
+            raise
         finally:
             del guard  # a traceback would keep it
 

@@ -118,6 +118,7 @@ def _open_script(name: str, model: bytes | Path, device: torch.device) -> Any:
         try:
             module: Any = torch.jit.load(_readable(model), map_location=device)  # type: ignore[no-untyped-call]
             graph = module._c._get_method("forward").graph
+            _set_device(graph, device)
         except Exception as error:  # torch does not say what a damaged file makes it raise
             raise BundleError(f"The TorchScript model of node {name!r} cannot be opened: {error}") from error
         # A straight graph reads nothing of its module: there is nothing to freeze.
@@ -158,6 +159,13 @@ def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.devic
             return script  # it may keep something between calls
         opened[form] = script
     return replace(opened[form], name=name)
+
+
+def _set_device(graph: Any, device: torch.device) -> None:
+    """Let the operations that make tensors make them on ``device``. Opening a model moves its constants only."""
+    for node in graph.findAllNodes("prim::Constant"):
+        if node.output().type().kind() == "DeviceObjType" and node.hasAttribute("value"):
+            node.s_("value", str(device))
 
 
 def _new_script(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> _Script:
@@ -305,6 +313,10 @@ def _load_pt2(plan: Plan, name: str, model: bytes | Path, device: torch.device) 
     try:
         with _READING:
             program = torch.export.load(_readable(model))
+        if device.type != "cpu":
+            from torch.export.passes import move_to_device_pass
+
+            program = move_to_device_pass(program, device)
         module: Any = program.module()
     except Exception as error:  # torch does not say what a damaged file makes it raise
         raise BundleError(f"The pt2 model of node {name!r} cannot be opened: {error}") from error

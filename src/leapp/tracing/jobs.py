@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from leapp.bundle import RawTensor
 from leapp.bundle import Sample as RawSample
 from leapp.bundle.profiles import Profile
+from leapp.capture.devices import on_cpu
 from leapp.errors import AnnotationError
 from leapp.export import ExportJob
 from leapp.tracing.node import NodeTrace, Sample
@@ -45,10 +46,11 @@ def export_job(node: NodeTrace, names: FileNames, profile: Profile | None = None
     params = dict(node.backend_params)
     if profile is not None and node.backend in ("onnx", "onnx-torchscript"):
         params.setdefault("opset_version", profile.opset)
+    example = tuple(node.samples[0].inputs[n] for n in node.inputs)
     return ExportJob(
         node=node.name,
-        module=node.replay,
-        example=tuple(node.samples[0].inputs[n] for n in node.inputs),
+        module=on_cpu(node.replay, example),
+        example=tuple(t.cpu() for t in example),
         input_names=[names.inputs[n] for n in node.inputs],
         output_names=[names.outputs[n] for n in node.outputs],
         backend=node.backend,

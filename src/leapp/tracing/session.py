@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
+from leapp.capture.devices import require_device
 from leapp.capture.holders import containers_in_sight
 from leapp.capture.recorder import Recorder
 from leapp.capture.source import Where, where
@@ -458,6 +459,7 @@ class Session:
             if port is None or port.role not in ("state", "buffer"):
                 port = self._declare_late(node, name, t, semantics, at)
             node.check(port, t, "state", at)
+            require_device(node.name, name, node.current.inputs.get(name), t, at)
             if node.tape is not None:
                 self._require_computed(node, name, t, at)
             if port.semantics is None:

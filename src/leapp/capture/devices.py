@@ -1,0 +1,143 @@
+"""Tensors that are not on the CPU.
+
+A node is traced where its tensors lie. Its model is written for the CPU, because a bundle travels: the runtime moves a model to
+the device it is opened for. Mixing devices in one operation is the user's mistake, and is reported with the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from leapp.capture.calls import tensors
+from leapp.capture.replay import Replay
+from leapp.capture.source import Where, where
+from leapp.capture.tape import Call, Ref
+from leapp.errors import TraceError
+
+__all__ = ["on_cpu", "refuse_mixed", "require_device"]
+
+Tensor = torch.Tensor
+_CPU = torch.device("cpu")
+_CARRYING = {"to", "cpu", "cuda", "xpu"}
+"""Methods that carry a tensor to a device. The one of a backend that registered itself is called like the backend."""
+
+
+def on_cpu(replay: Replay, example: Iterable[Tensor]) -> Replay:
+    """The same calls for tensors on the CPU; ``replay`` itself if nothing of it is anywhere else.
+
+    Args:
+        replay: A node as it was recorded.
+        example: Inputs where the node had them.
+    """
+    program, inputs = replay.program, list(example)
+    values = [*inputs, *(constant.value for constant in program.constants.values())]
+    if all(v.device == _CPU for v in values) and not any(map(_elsewhere, program.calls)):
+        return replay
+    carried: set[int] = set()
+
+    def run(index: int, call: Call, args: Any, kwargs: Any) -> Any:
+        made = call.func(*args, **kwargs)
+        if _carries(call) and isinstance(made, Tensor) and made.device != args[0].device:
+            carried.add(index)
+        return made
+
+    with torch.no_grad():
+        replay.run([t.clone() for t in inputs], run)
+    calls = [_moved_call(call, index in carried) for index, call in enumerate(program.calls)]
+    constants = {slot: replace(constant, value=constant.value.detach().cpu()) for slot, constant in program.constants.items()}
+    for slot, constant in program.constants.items():
+        constants[slot].parameter = constant.parameter
+    return Replay(replace(program, calls=calls, constants=constants), replay.names)
+
+
+def _carries(call: Call) -> bool:
+    name = getattr(call.func, "__name__", "")
+    return name in _CARRYING or name == torch._C._get_privateuse1_backend_name()
+
+
+def _moved_call(call: Call, carried: bool) -> Call:
+    """A call as it is made on the CPU. A copy from device to device stays a copy."""
+    if not _carries(call):
+        return call._replace(args=_moved(call.args), kwargs=_moved(call.kwargs))
+    named = {k: v for k, v in call.kwargs.items() if k in ("dtype", "copy", "memory_format")}
+    kinds = [a for a in call.args[1:] if isinstance(a, torch.dtype)]
+    if kinds:
+        named["dtype"] = kinds[0]
+    others = [a for a in call.args[1:] if isinstance(a, Ref)]  # x.to(other)
+    if carried:
+        named["copy"] = True
+    return call._replace(func=_to, args=(call.args[0], *others), kwargs=named)
+
+
+def _to(t: Tensor, *other: Tensor, **named: Any) -> Tensor:
+    if other:
+        named.setdefault("dtype", other[0].dtype)
+    return t.to(**{"dtype": t.dtype, **named})
+
+
+def _moved(value: Any) -> Any:
+    """A recorded argument in which every device is the CPU."""
+    kind = type(value)
+    if kind is torch.device:
+        return _CPU
+    if kind is tuple or kind is list:
+        return kind(_moved(v) for v in value)
+    if kind is dict:
+        return {k: "cpu" if k == "device" and isinstance(v, (str, int)) else _moved(v) for k, v in value.items()}
+    return value
+
+
+def _elsewhere(call: Call) -> bool:
+    """Whether a call asks for a device that is not the CPU."""
+    if _carries(call):
+        name = call.func.__name__
+        if name not in ("to", "cpu") or any(isinstance(a, str) and a != "cpu" for a in call.args):
+            return True
+    return _names(call.args) or _names(call.kwargs)
+
+
+def _names(value: Any) -> bool:
+    if isinstance(value, torch.device):
+        return value != _CPU
+    if isinstance(value, (tuple, list)):
+        return any(map(_names, value))
+    if isinstance(value, dict):
+        return any(_names(v) or (k == "device" and isinstance(v, (str, int)) and v != "cpu") for k, v in value.items())
+    return False
+
+
+def refuse_mixed(node: str, traced: Callable[[Tensor], bool], name: str, args: Any, kwargs: Any, error: Exception) -> None:
+    """Raise an error that names the tensors, if a call failed because they are on several devices.
+
+    Args:
+        node: The open node.
+        traced: Whether a tensor is a value of that node.
+        name: The call.
+        args: Its arguments.
+        kwargs: Its named arguments.
+        error: What torch raised.
+    """
+    found = [*tensors(args), *tensors(kwargs)]
+    if len({t.device for t in found}) < 2:
+        return
+    told = [
+        f"{'a value of the node' if traced(t) else 'a tensor from outside'} ({str(t.dtype)[6:]} {list(t.shape)}) on {t.device}"
+        for t in found
+    ]
+    raise TraceError(
+        f"node '{node}': {name} at {where()} mixes devices: {', '.join(told)}. Move them to one device with .to(), "
+        "or make the tensor there with device=."
+    ) from error
+
+
+def require_device(node: str, state: str, first: Tensor | None, following: Tensor, at: Where) -> None:
+    """Refuse a state whose next value is on another device than the value before."""
+    if first is not None and first.device != following.device:
+        raise TraceError(
+            f"node '{node}': state '{state}' is on {first.device}, and the update at {at} puts it on {following.device}. "
+            f"Move the update with .to('{first.device}')."
+        )

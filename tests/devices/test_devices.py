@@ -1,0 +1,57 @@
+"""A node is traced where its tensors are, its model is written for the CPU, and the runner puts it where the user says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from tests.devices import mixes, policies, robot
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The device, built once for all workers."""
+    made = tmp_path_factory.getbasetemp().parent / "robot.so"
+    with FileLock(f"{made}.lock"):
+        return made if made.exists() else robot.build(made)
+
+
+def run(module: str, *arguments: str | Path, cwd: Path) -> str:
+    command = [sys.executable, "-m", f"tests.devices.{module}", *arguments]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("backend", ["jit", "onnx", "pt2"])
+def test_policies(backend: str, library: Path, tmp_path: Path) -> None:
+    said = run("policies", library, backend, cwd=tmp_path)
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("right")] == [*policies.NAMES, "any_batch"]
+
+
+def test_mixes_are_refused_with_the_line(library: Path, tmp_path: Path) -> None:
+    product, module, state = run("mixes", library, cwd=tmp_path).splitlines()
+    source = Path(mixes.__file__).read_text().splitlines()
+
+    def at(text: str) -> str:
+        (line,) = (number for number, row in enumerate(source, 1) if text in row)
+        return f"{mixes.__file__}:{line}"
+
+    assert product == (
+        f"TraceError: node 'policy': mul at {at('obs * torch.ones')} mixes devices: a value of the node (float32 [4]) on "
+        "robot:0, a tensor from outside (float32 [4]) on cpu. Move them to one device with .to(), or make the tensor there "
+        "with device=."
+    )
+    assert module.startswith(f"TraceError: node 'policy': linear at {at('.to(HERE)(obs)')} mixes devices: a value of the node")
+    assert state == (
+        f"TraceError: node 'policy': state 'h' is on robot:0, and the update at {at('(h + obs).cpu()')} puts it on cpu. "
+        "Move the update with .to('robot:0')."
+    )
