@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 import sysconfig
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-__all__ = ["Where", "asked_by_capture", "asked_by_leapp", "is_library", "where"]
+__all__ = ["Where", "asked_by_capture", "asked_by_leapp", "cell", "is_library", "line_name", "where"]
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _CAPTURE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -49,7 +50,21 @@ class Where(NamedTuple):
         return linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return line_name(self.file, self.line)
+
+
+def line_name(file: str, line: int) -> str:
+    """A line as messages name it: ``policy.py:12``, or ``cell 2, line 3`` of a notebook."""
+    number = cell(file)
+    return f"{file}:{line}" if number is None else f"cell {number}, line {line}"
+
+
+def cell(file: str) -> int | None:
+    """The number of the notebook cell that IPython compiled under this file name, if it did."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", lambda file: None)
+    found = re.fullmatch(r"In\[(\d+)\]", (name_of(file) or ("", ""))[1])
+    return int(found[1]) if found else None
 
 
 def is_library(name: str) -> bool:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from leapp.capture.source import cell
 from leapp.compat.core import OpOverload
 from leapp.graph.contract import key
 from leapp.tracing.node import NodeTrace
@@ -75,6 +76,8 @@ def _place(at: Any) -> dict[str, Any]:
 
 def _relative(file: str) -> str:
     """A path below the working directory, or the file's name: a bundle travels, and its maker's directories do not matter."""
+    if (number := cell(file)) is not None:
+        return f"cell {number}"
     relative = os.path.relpath(file) if os.path.isabs(file) else file
     return os.path.basename(file) if relative.startswith(os.pardir) else relative
 

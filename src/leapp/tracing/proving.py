@@ -17,6 +17,7 @@ from msgspec.structs import replace as changed
 
 from leapp.bundle import Bundle
 from leapp.bundle import Sample as RawSample
+from leapp.capture.source import line_name
 from leapp.capture.tape import Call
 from leapp.check.apart import Apart, ApartError, is_large
 from leapp.check.blame import first_departure, recording_departs, why_not_run
@@ -291,7 +292,7 @@ def _moved(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if not t.is_floating_point() or not t.numel():
         return t
     scale = float(t.float().abs().nan_to_num(0.0, 0.0, 0.0).mean()) or 1.0
-    return t + (0.1 * scale * torch.randn(t.shape, generator=generator)).to(t.dtype)
+    return t + (0.1 * scale * torch.randn(t.shape, generator=generator)).to(t)
 
 
 # A model that takes any batch is compared with the recorded calls for other numbers of rows.
@@ -393,8 +394,8 @@ def _spreads(port: InputPort, value: torch.Tensor) -> bool:
 def _cause(proof: Proof, node: NodeTrace, names: FileNames, sample: Sample, report: Report) -> str:
     """What is behind a wrong value: a call that the file computes otherwise, or something that was frozen."""
     job = export_job(node, names)
-    inputs = tuple(sample.inputs[n] for n in node.inputs)
-    outputs = tuple(sample.outputs[n] for n in node.outputs)
+    inputs = tuple(sample.inputs[n].cpu() for n in node.inputs)
+    outputs = tuple(sample.outputs[n].cpu() for n in node.outputs)
     try:
         if recording_departs(job, inputs, outputs, proof.rtol, proof.atol):
             return _frozen(node, sample, report)
@@ -422,7 +423,8 @@ def _frozen(node: NodeTrace, sample: Sample, report: Report) -> str:
             "every pass, such as a delay of several steps, a counter or a schedule. Declare it with state_tensors and "
             "update_state, or with input_tensors. Trace more passes to see in which of them it changes."
         )
-    escapes = [f"{e.kind} at {e.file}:{e.line}: {e.source} [frozen: {e.value}]" for e in report.escapes if e.node == node.name]
+    found = [e for e in report.escapes if e.node == node.name]
+    escapes = [f"{e.kind} at {line_name(e.file, e.line)}: {e.source} [frozen: {e.value}]" for e in found]
     if escapes:
         return "\n    ".join([f"{text} What left the graph of this node:", *_few(escapes)])
     assert node.program is not None

@@ -10,7 +10,7 @@ import torch
 
 from leapp.capture.audit import hidden_reads
 from leapp.capture.replay import Replay, cut, fill
-from leapp.capture.source import is_library
+from leapp.capture.source import is_library, line_name
 from leapp.capture.unsteady import unsteady_names
 from leapp.errors import TraceError
 from leapp.graph.html import card, table
@@ -52,7 +52,7 @@ class EscapeInfo:
     """What to do about it."""
 
     def __str__(self) -> str:
-        text = f"{self.node}: {self.kind} at {self.file}:{self.line}: {self.source}  [frozen: {self.value}]"
+        text = f"{self.node}: {self.kind} at {line_name(self.file, self.line)}: {self.source}  [frozen: {self.value}]"
         if self.varies:
             text += f" -- differs between passes{f': {self.again} in the second' if self.again else ''}"
         return f"{text} ({self.cure})" if self.cure else text
@@ -102,15 +102,17 @@ class Report:
 
     def __str__(self) -> str:
         lines = [str(e) for e in self.escapes]
-        lines += [f"{g.node}: {g.source} changed by {', '.join(g.ops)} before {g.file}:{g.line}" for g in self.glue]
+        lines += [f"{g.node}: {g.source} changed by {', '.join(g.ops)} before {line_name(g.file, g.line)}" for g in self.glue]
         lines += [f"{n}: pruned {', '.join(names)}" for n, names in self.pruned.items()]
         lines = lines or ["nothing left the graph"]
         return "\n".join([*lines, *(f"missing for deployment: {text}" for text in self.missing)])
 
     def _repr_html_(self) -> str:
-        escapes = [(e.node, e.kind, f"{e.file}:{e.line}", e.source, e.value, "yes" if e.varies else "") for e in self.escapes]
-        glue = [(g.node, g.source, ", ".join(g.ops), f"{g.file}:{g.line}") for g in self.glue]
-        constants = [(c.node, c.name, f"{c.dtype} {list(c.shape)}", c.bytes, f"{c.file}:{c.line}") for c in self.constants]
+        escapes = [
+            (e.node, e.kind, line_name(e.file, e.line), e.source, e.value, "yes" if e.varies else "") for e in self.escapes
+        ]
+        glue = [(g.node, g.source, ", ".join(g.ops), line_name(g.file, g.line)) for g in self.glue]
+        constants = [(c.node, c.name, f"{c.dtype} {list(c.shape)}", c.bytes, line_name(c.file, c.line)) for c in self.constants]
         parts = [
             table("escapes", ("node", "what", "where", "source", "frozen", "differs between passes"), escapes),
             table("glue", ("node", "output", "changed by", "before"), glue),
