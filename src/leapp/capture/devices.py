@@ -16,6 +16,7 @@ from leapp.capture.calls import tensors
 from leapp.capture.replay import Replay
 from leapp.capture.source import Where, where
 from leapp.capture.tape import Call, Ref
+from leapp.compat.core import registered_device
 from leapp.errors import TraceError
 
 __all__ = ["on_cpu", "refuse_mixed", "require_device"]
@@ -56,7 +57,7 @@ def on_cpu(replay: Replay, example: Iterable[Tensor]) -> Replay:
 
 def _carries(call: Call) -> bool:
     name = getattr(call.func, "__name__", "")
-    return name in _CARRYING or name == torch._C._get_privateuse1_backend_name()
+    return name in _CARRYING or name == registered_device()
 
 
 def _moved_call(call: Call, carried: bool) -> Call:

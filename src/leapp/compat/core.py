@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = [
     "HigherOrderOperator", "OpOverload", "TorchDispatchMode", "clean_script", "copy_all", "find_operator",
     "functorch_level", "fuses_on_cpu", "is_composite", "is_grad_enabled", "new_script_graph", "operator_names",
-    "script_from_graph", "script_from_trace", "set_fusion_strategy", "set_grad_enabled", "storage_expired", "tensor_guards",
-    "tensor_type", "torch_function_modes", "with_state",
+    "registered_device", "script_from_graph", "script_from_trace", "set_fusion_strategy", "set_grad_enabled", "storage_expired",
+    "tensor_guards", "tensor_type", "torch_function_modes", "with_state",
 ]  # fmt: skip
 
 OpOverload: Any = torch._ops.OpOverload
@@ -35,6 +35,9 @@ storage_expired: Callable[[Any], Any] = torch.UntypedStorage._expired
 is_grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 """``torch.no_grad`` without its objects: a step of a small policy takes as long as one of those."""
+
+registered_device: Callable[[], str] = torch._C._get_privateuse1_backend_name
+"""The name of the device that somebody added to torch. Tensors get a method of that name."""
 
 copy_all: Callable[[Any, Any], Any] = torch._foreach_copy_
 """Copies a list of tensors into another in one call."""
