@@ -163,13 +163,13 @@ def same_value(a: Any, b: Any) -> bool:
         return struct.pack("d", a) == struct.pack("d", b) or (a != a and b != b) or a == b
     if isinstance(a, Tensor):
         return _same_tensor(a, b)
-    if isinstance(a, np.ndarray):
+    if isinstance(a, (np.ndarray, np.generic)):
         return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
-    if isinstance(a, (int, str, bytes, bool, complex, tuple, frozenset)):
-        return bool(a == b)
-    if isinstance(a, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
-        return bool(a == b)
-    return True
+    compare: Any = type(a).__eq__
+    if compare is object.__eq__:
+        return True  # such as a torch.Generator, or a function made anew in every pass
+    equal = compare(a, b)
+    return equal if isinstance(equal, bool) else True
 
 
 def _same_tensor(a: Tensor, b: Tensor) -> bool:

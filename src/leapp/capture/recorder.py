@@ -85,7 +85,8 @@ class Recorder:
         self.former: dict[int, Former] = {}
         """Values of finished nodes that are still alive."""
         self.random: dict[int, weakref.ref[Tensor]] = {}
-        self.born: dict[int, weakref.ref[Tensor]] = {}
+        self.born: dict[int, tuple[weakref.ref[Tensor], Where]] = {}
+        """Plain tensors that calls inside an open node made, and where."""
         self.ages = Ages()
         self.pickled: dict[int, tuple[Tape, Ref] | Published | None] = {}
         self.arrays = Arrays(self)
@@ -557,8 +558,9 @@ class Recorder:
                 self.ages.over(args[0], out)
             else:
                 self.ages.plain_call(kind, target, leaves, results)
+            at = where()
             for o in results:
-                self.born[id(o)] = weakref.ref(o)
+                self.born[id(o)] = weakref.ref(o), at
         return out
 
     def _follow_former(self, leaves: list[Tensor], results: list[Tensor]) -> None:
@@ -781,7 +783,8 @@ def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Non
         constant = tape.constant_ids.get(id(t))
         known = constant is not None and constant[0].tensor() is t
         left = recorder.former.get(id(t))  # such as a gradient that the pass before accumulated
-        if (seen is not None and seen() is t) or known or (left is not None and left.tensor() is t) or tape.find(t) is not None:
+        known = known or (seen is not None and seen[0]() is t) or (left is not None and left.tensor() is t)
+        if known or tape.find(t) is not None:
             continue
         if t._is_view() or isinstance(t, torch.nn.Parameter) or not t.dim():
             continue

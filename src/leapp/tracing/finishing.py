@@ -107,11 +107,13 @@ class Finisher:
         if node.backend is None:
             return None
         whose = f" It belongs to node '{owner.node}'." if owner is not None else ""
+        born = self._recorder.born.get(id(t))
+        made = f" It was made at {born[1]}: {born[1].text}" if born is not None and born[0]() is t else ""
         escapes = "".join(f"\n  {e.kind} at {e.where}: {e.where.text}" for e in node.tape.escapes[:5])
         raise TraceError(
             f"node '{node.name}', output '{name}' (at {at}) is a {type(t).__name__} that is not computed from the node's "
-            f"inputs.{whose} Pass a constant as static_outputs=; if it should depend on the inputs, their values left the "
-            f"graph on the way:{escapes or ' declare them with input_tensors() before the computation.'}"
+            f"inputs.{whose}{made} Pass a constant as static_outputs=; if it should depend on the inputs, their values left "
+            f"the graph on the way:{escapes or ' declare them with input_tensors() before the computation.'}"
         )
 
     def _static(self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where) -> None:
