@@ -363,6 +363,32 @@ def test_view_draws_a_page_and_opens_it(
     assert ask(capsys, "verify", policy.path)[0] == 0
 
 
+def test_view_plays_a_recording(policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = new_inputs(30)
+    np.savez(tmp_path / "in.npz", **{"filter/q": inputs.numpy()})
+    assert main(["run", str(policy.path), "--input", str(tmp_path / "in.npz"), "--record", str(tmp_path / "run.npz")]) == 0
+    capsys.readouterr()
+    code, data = ask(capsys, "view", policy.path, "--no-open", "--recording", tmp_path / "run.npz", "--output", tmp_path)
+    assert code == 0
+    found = told(Path(data["page"]))
+    ports = {p["key"]: p for n in found["nodes"] for p in (*n["inputs"], *n["outputs"])}
+    assert found["unit"] == "step"
+    np.testing.assert_allclose(np.array(ports["filter/q"]["spark"]["lines"]).T, inputs[:, 0].numpy(), rtol=1e-3)
+    made = np.array(ports["policy/target"]["spark"]["lines"]).T
+    np.testing.assert_allclose(made, eager(policy, inputs)[:, 0].numpy(), rtol=2e-3, atol=1e-6)
+    assert len(ports["filter/memory_in"]["spark"]["lines"][0]) == 30
+    code, data = ask(capsys, "view", policy.path, "--no-open", "--recording", tmp_path / "in.npz", "--output", tmp_path)
+    assert code == 2 and "no recording" in data["error"]
+
+
+def test_bench_writes_a_page_with_the_time_of_each_node(
+    policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, data = ask(capsys, "bench", policy.path, "--steps", 20, "--page", tmp_path)
+    assert code == 0
+    assert all(node["seconds"] > 0 for node in told(Path(data["page"]))["nodes"])
+
+
 def test_schema_is_json_either_way(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(read(capsys, "schema")[1]) == ask(capsys, "schema")[1]
 

@@ -95,9 +95,7 @@ def test_a_missing_version_is_a_warning(copy: Path, policy: Policy) -> None:
         runs_as_traced(copy, policy)
 
 
-def test_inspect_shows_annotations_and_says_that_they_are_not_sealed(
-    copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_shows_annotations_and_says_that_they_are_not_sealed(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(copy)]) == 0
     before = capsys.readouterr().out
     assert "annotations were changed" not in before

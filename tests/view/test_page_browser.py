@@ -20,8 +20,10 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from leapp.bundle import RawTensor, Sample
 from leapp.graph.contract import Contract, Port
 from leapp.view import write_page
+from leapp.view.model_facts import weight_facts
 
 from .cases import CASES, contract, node, port
+from .test_model_facts import model
 
 FLAGS = (
     "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
@@ -475,3 +477,32 @@ def test_histograms_have_counts_and_ticks(show: Callable[..., WebDriver]) -> Non
     click(page, "g.port.out", "actor/action")
     texts = [t.text for t in page.find_elements(By.CSS_SELECTOR, "#panel .card.picked .chart text")]
     assert texts == ["20", "equal", "20", "1e-7", "8", "1e-6"]
+
+
+def test_a_node_shows_its_operators_weights_and_time(show: Callable[..., WebDriver]) -> None:
+    facts = {
+        "seconds": 3e-5,
+        "weights": {"total": 1, "list": [weight_facts("net.0/weight", (10, 10), "float32", np.linspace(-1, 3, 100))]},
+    }
+    made = CASES["quadruped"]()
+    page = show(made, details={"nodes": {"actor": facts, "actuation": {"seconds": 1e-5}}})
+    assert "75 % of the time" in panel(page)
+    click(page, "g.node", "actor")
+    text = panel(page)
+    assert "30 µs, 75 % of a step" in text
+    assert "-1 to 3, mean 1" in text
+    bars = page.find_elements(By.CSS_SELECTOR, "#panel .chart rect title")
+    counts = [int(b.get_attribute("textContent").split()[0]) for b in bars]
+    assert counts == np.histogram(np.linspace(-1, 3, 100), len(counts))[0].tolist()
+
+
+def test_operators_open_to_what_they_take_and_make(show: Callable[..., WebDriver], tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(5, 5)).astype(np.float32)
+    model(tmp_path / "model.onnx", values)
+    page = show(CASES["one"](), models=tmp_path)
+    click(page, "g.node", "policy")
+    rows = page.find_elements(By.CSS_SELECTOR, "#panel .ops li")
+    assert len(rows) == 2
+    assert "MatMul" in rows[0].text and "[batch, 5] float32" in rows[0].text
+    rows[0].find_element(By.TAG_NAME, "summary").click()
+    assert "block/weight" in rows[0].text and "[5, 5] float32" in rows[0].text

@@ -283,12 +283,20 @@ def view(arguments: Namespace) -> Answer:
     if arguments.verify:
         require_trust(bundle.contract, arguments.allow_code)
     # Always drawn anew: the page that lies in the bundle may be anybody's, and a browser would run it.
-    path = _write_page(bundle, arguments.output, arguments.verify)
+    path = write_bundle_page(bundle, arguments.output, arguments.recording, measured=arguments.verify)
     opened = not arguments.no_open and _open(path)
     return Answer({"page": str(path), "opened": opened}, [Text(str(path))])
 
 
-def _write_page(bundle: Bundle, output: str | None, verify: bool) -> Path:
+def write_bundle_page(bundle: Bundle, output: str | None, recording: str | None = None, *, measured: bool = False) -> Path:
+    """Write a new page of a bundle, into a temporary directory by default.
+
+    Args:
+        bundle: The bundle. Its ONNX models are read; no model is run unless ``measured``.
+        output: The directory to write to.
+        recording: A recorded run to show instead of the samples.
+        measured: Replay the samples, for times and differences of every node.
+    """
     import tempfile
 
     from leapp.bundle import read_samples
@@ -296,14 +304,38 @@ def _write_page(bundle: Bundle, output: str | None, verify: bool) -> Path:
 
     samples = read_samples(bundle)
     details: dict[str, Any] = {"digest": bundle.digest}
-    if verify:
+    if measured:
         from leapp.cli.proving import measure
 
         with progress("replaying samples", len(bundle.contract.nodes)) as advance:
             details |= measure(bundle, samples, advance)
+    run = _recorded(bundle, recording) if recording is not None else None
     directory = Path(output) if output is not None else Path(tempfile.mkdtemp(prefix="leapp-"))
     directory.mkdir(parents=True, exist_ok=True)
-    return write_page(bundle.contract, bundle.graph, directory, samples=samples, details=details)
+    return write_page(
+        bundle.contract, bundle.graph, directory, samples=samples, recording=run, details=details, models=bundle.directory
+    )
+
+
+def _recorded(bundle: Bundle, path: str) -> dict[tuple[str, str], list[Any]]:
+    """The values of a recorded run, port by port. A state is shown at the input that it feeds."""
+    from leapp.runtime.recording import read_recording
+
+    contract = bundle.contract
+
+    def ports(side: str) -> dict[str, Port]:
+        named = getattr(contract.pipeline, side)
+        return {key(n, p): _find(contract, n, p, side) for n, names in named.items() for p in names}
+
+    fed = [target for targets in contract.pipeline.feedback_flow.values() for target in targets]
+    state = {target: _find(contract, *split_key(target), "inputs") for target in fed}
+    run = read_recording(path, ports("inputs"), ports("outputs"), state)
+    values: dict[tuple[str, str], list[Any]] = {}
+    for side, steps in (("in", run.inputs), ("out", run.outputs), ("in", run.state)):
+        for step in steps:
+            for where, value in step.items():
+                values.setdefault((side, where), []).append(value)
+    return values
 
 
 def _open(path: Path) -> bool:

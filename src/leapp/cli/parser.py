@@ -54,6 +54,7 @@ def build() -> argparse.ArgumentParser:
     _outside(one)
     one.add_argument("--rate", type=_rate, metavar="HZ", help="start steps at this rate and count those that are late")
     one.add_argument("--steps", type=_count, help="how many steps (default: 1000, or 5 seconds at the rate)")
+    one.add_argument("--page", metavar="DIRECTORY", help="also write a page that shows where the time goes")
     _engine(one)
 
     one = _command(commands, "replay", "replaying", "give recordings to a bundle and compare what it returns")
@@ -73,8 +74,9 @@ def build() -> argparse.ArgumentParser:
     one = _command(commands, "view", "looking", "write the page of a bundle and open it")
     one.add_argument("bundle")
     _outside(one)
-    one.add_argument("--output", metavar="DIRECTORY", help="where to write it (default: the bundle's own page, if it has one)")
+    one.add_argument("--output", metavar="DIRECTORY", help="where to write it (default: a temporary directory)")
     one.add_argument("--verify", action="store_true", help="replay the samples and show how close the files come")
+    one.add_argument("--recording", metavar="FILE", help="play this recorded run over the graph")
     _code(one)
     one.add_argument("--no-open", action="store_true", help="only write it")
 

@@ -147,7 +147,7 @@ def bench(arguments: Namespace) -> Answer:
     latency = pipeline.bench(steps, arguments.rate)
     frequency = pipeline.frequency
     late = judge(latency.misses or 0, latency.noise_misses or 0)
-    data = {
+    data: dict[str, Any] = {
         "graph": bundle.graph,
         "ok": not late,
         "opened_s": opened,
@@ -173,6 +173,12 @@ def bench(arguments: Namespace) -> Answer:
             words += f" This machine, doing nothing, was late {latency.noise_misses} times."
             words += "" if late or not latency.misses else " That is its own noise."
         parts.append(Text(words, "red" if late else "green"))
+    if arguments.page:
+        from leapp.cli.looking import write_bundle_page
+
+        page = write_bundle_page(bundle, arguments.page, measured=True)
+        data["page"] = str(page)
+        parts.append(Text(f"wrote {page}"))
     return Answer(data, parts, 1 if late else 0)
 
 

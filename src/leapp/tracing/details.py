@@ -34,9 +34,7 @@ def page_details(
     """
     return {
         "static_outputs": [key(n.name, p.name) for n in nodes for p in n.outputs.values() if p.role == "static"],
-        "glue": [
-            {"node": g.node, "source": g.source, "ops": [_shorten(op) for op in g.ops], **_place(g)} for g in report.glue
-        ],
+        "glue": [{"node": g.node, "source": g.source, "ops": [_shorten(op) for op in g.ops], **_place(g)} for g in report.glue],
         "validation": dict(figures or {}),
         "nodes": {node.name: _node(node, report) for node in nodes},
     }
@@ -60,6 +58,9 @@ def _node(node: NodeTrace, report: Report) -> dict[str, Any]:
     }
     if node.replay is not None:
         facts["parameters"] = sum(p.numel() for p in node.replay.parameters())
+        if not (node.backend or "").startswith("onnx"):
+            # The page reads those of ONNX models from their files.
+            facts["weights"] = _weights(node.replay)
     if node.program is not None:
         calls = node.program.calls
         facts["op_count"] = len(calls)
@@ -68,6 +69,18 @@ def _node(node: NodeTrace, report: Report) -> dict[str, Any]:
         passed = report.validation[name]
         facts["passed"] = passed if isinstance(passed, bool) else str(passed)
     return facts
+
+
+def _weights(module: Any) -> dict[str, Any]:
+    from leapp.view.model_facts import MAX_VALUES, spaced, weight_facts, weights_facts
+
+    found = list(module.named_parameters())
+    listed = []
+    for name, value in found[:_MOST]:
+        plain = str(value.layout) == "torch.strided" and value.is_floating_point()
+        shown = spaced(value.detach().reshape(-1), MAX_VALUES).float().cpu().numpy() if plain else None
+        listed.append(weight_facts(name, value.shape, str(value.dtype).removeprefix("torch."), shown))
+    return weights_facts(listed, len(found))
 
 
 def _place(at: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from .text import visible
 if TYPE_CHECKING:
     from leapp.bundle import Sample
 
-__all__ = ["draw_for_page", "page", "write_page"]
+__all__ = ["Recorded", "draw_for_page", "page", "write_page"]
 
 _ASSETS = Path(__file__).with_name("assets")
 
@@ -55,7 +55,10 @@ _DARK = {
 }
 """The colours of the picture and what they become on a dark ground."""
 
-_MAX_PASSES, _MAX_LINES, _MAX_BARS = 32, 6, 48
+Recorded = Mapping[tuple[str, str], Sequence[Any]]
+"""Values by side (``in``, ``out``) and port ``node/port``, one for each step: arrays, or raw tensors as bundles hold them."""
+
+_MAX_PASSES, _MAX_STEPS, _MAX_LINES, _MAX_BARS = 32, 240, 6, 48
 _ASPECTS = (1.6, 1.0, 0.55, 2.5)
 """How many times as wide as high a window may be; the first is that of the picture."""
 _MAX_LAID_OUT = 120
@@ -68,11 +71,14 @@ def write_page(
     directory: str | Path,
     *,
     samples: Mapping[str, Sequence[Sample]] | None = None,
+    recording: Recorded | None = None,
     details: Mapping[str, Any] | None = None,
+    models: Path | None = None,
 ) -> Path:
     """Write ``<name>.html`` into ``directory`` and return its path. See :func:`page`."""
     path = file_for(directory, name, ".html")
-    path.write_text(page(contract, name, samples=samples, details=details), encoding="utf-8")
+    text = page(contract, name, samples=samples, recording=recording, details=details, models=models)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -81,7 +87,9 @@ def page(
     name: str,
     *,
     samples: Mapping[str, Sequence[Sample]] | None = None,
+    recording: Recorded | None = None,
     details: Mapping[str, Any] | None = None,
+    models: Path | None = None,
     picture: Picture | None = None,
 ) -> str:
     """The page of a pipeline, as HTML.
@@ -89,7 +97,9 @@ def page(
     Args:
         contract: The pipeline.
         name: The graph's name, shown as the title.
-        samples: The recorded passes of each node, shown as sparklines.
+        samples: The recorded passes of each node, shown as curves and played over the graph.
+        recording: The values of a run by side (``in``, ``out``) and port ``node/port``, one for each step. Shown instead
+            of the samples.
         details: What only the exporter knows, as plain data. All keys may be missing:
 
             * ``static_outputs``: keys ``node/port`` of outputs that never change
@@ -100,7 +110,10 @@ def page(
             * ``nodes``: for each node ``parameters`` (a number), ``seconds`` (of one run), ``passed`` (true, false or a text),
               ``pruned`` and ``random`` (texts), ``op_count``, ``ops`` (``op``, ``file``, ``line``, ``text``; not
               necessarily all), ``constants`` (``name``, ``shape``, ``dtype``, ``bytes``, ``file``, ``line``) and
-              ``escapes`` (``kind``, ``file``, ``line``, ``text``, ``value``, ``varies``)
+              ``escapes`` (``kind``, ``file``, ``line``, ``text``, ``value``, ``varies``), ``weights`` as
+              :func:`leapp.view.model_facts.weights_facts` gives them
+        models: The directory of the model files. ONNX models in it are read for their operators and weights; nothing is
+            loaded or run.
         picture: Its picture, if it was drawn before.
 
     Raises:
@@ -112,13 +125,15 @@ def page(
     told = details.get("nodes", {})
     picture = picture or draw_for_page(contract, name, details)
     subject = picture.subject
+    shown = _by_port(samples or {}) if recording is None else recording
+    passes = _MAX_PASSES if recording is None else _MAX_STEPS
     groups = [group for group in picture.groups if group.role not in ("title", "legend")]
     svg = encode_svg(groups, picture.layout.width, picture.layout.height, name).partition("\n")[2]
     data = {
         "name": name,
         "summary": subject.summary,
         "nodes": [
-            _node(n, node, samples or {}, told.get(n, {})) | {"outer": _corners(box.outer)}
+            _node(n, node, shown, passes, told.get(n, {}), models) | {"outer": _corners(box.outer)}
             for (n, node), box in zip(contract.nodes.items(), picture.layout.nodes, strict=True)
         ],
         "edges": [
@@ -134,7 +149,7 @@ def page(
         "gaps": deployment_gaps(contract),
         "glue": list(details.get("glue", ())),
         "validation": details.get("validation", {}),
-        "unit": "sample",
+        "unit": "sample" if recording is None else "step",
         "layouts": _layouts(picture.layouts),
     }
     script = _script()
@@ -246,13 +261,24 @@ def _plain(value: Any) -> Any:
     return visible(str(value))
 
 
-def _node(name: str, node: Node, samples: Mapping[str, Sequence[Sample]], told: Mapping[str, Any]) -> dict[str, Any]:
+def _by_port(samples: Mapping[str, Sequence[Sample]]) -> Recorded:
+    """The samples of all nodes, port by port."""
+    values: dict[tuple[str, str], list[Any]] = {}
+    for node, passes in samples.items():
+        for sample in passes:
+            for side, ports in (("in", sample.inputs), ("out", sample.outputs)):
+                for port, value in ports.items():
+                    values.setdefault((side, key(node, port)), []).append(value)
+    return values
+
+
+def _node(
+    name: str, node: Node, recorded: Recorded, passes: int, told: Mapping[str, Any], models: Path | None
+) -> dict[str, Any]:
     model = node.model
-    passes = samples.get(name, ())
 
     def ports(side: str, declared: tuple[Port, ...]) -> list[dict[str, Any]]:
-        values = [sample.inputs if side == "in" else sample.outputs for sample in passes]
-        return [_port(name, port, [v[port.name] for v in values if port.name in v]) for port in declared]
+        return [_port(name, port, recorded.get((side, key(name, port.name)), ()), passes) for port in declared]
 
     facts = {
         "name": name,
@@ -263,11 +289,15 @@ def _node(name: str, node: Node, samples: Mapping[str, Sequence[Sample]], told: 
         "inputs": ports("in", node.inputs),
         "outputs": ports("out", node.outputs),
     }
-    known = ("parameters", "seconds", "passed", "pruned", "random", "op_count", "ops", "constants", "escapes")
+    if models is not None and model.backend == "onnx" and model.model_path is not None:
+        from .model_facts import model_facts
+
+        facts |= model_facts(models / model.model_path)
+    known = ("parameters", "seconds", "passed", "pruned", "random", "op_count", "ops", "constants", "escapes", "weights")
     return facts | {k: told[k] for k in known if k in told}
 
 
-def _port(node: str, port: Port, values: Sequence[Any]) -> dict[str, Any]:
+def _port(node: str, port: Port, values: Sequence[Any], passes: int) -> dict[str, Any]:
     extra = dict(port.extra)
     units = extra.pop("units", extra.pop("unit", None))
     facts = {
@@ -280,43 +310,47 @@ def _port(node: str, port: Port, values: Sequence[Any]) -> dict[str, Any]:
         "elements": port.element_names,
         "period": port.temporal_period_ms,
         "extra": extra or None,
-        "spark": _spark(values),
+        "spark": _spark(values, passes),
     }
     return {k: v for k, v in facts.items() if v is not None}
 
 
-def _spark(values: Sequence[Any]) -> dict[str, Any] | None:
+def _spark(values: Sequence[Any], most: int) -> dict[str, Any] | None:
     """Recorded values in few numbers: the elements that vary most over the passes, or the elements of a single pass."""
     import numpy as np
 
     from leapp.errors import MissingDependencyError
     from leapp.runtime.values import from_raw
 
-    if not values or 0 in values[0].shape or values[0].dtype.startswith("complex"):
+    if not values or 0 in values[0].shape or str(values[0].dtype).startswith("complex"):
         return None
-    shown = values[:: -(-len(values) // _MAX_PASSES)]
+    # Evenly spaced ones and the last.
+    shown = values if len(values) <= most else [*values[: -1 : -(-(len(values) - 1) // (most - 1))], values[-1]]
     try:
-        flat = from_raw(values[0]).reshape(-1).astype(np.float32)
-        low, high = flat.copy(), flat.copy()
-        for value in shown[1:]:
-            flat = from_raw(value).reshape(-1).astype(np.float32)
-            np.fmin(low, flat, out=low)
-            np.fmax(high, flat, out=high)
+        flats = [(v if isinstance(v, np.ndarray) else from_raw(v)).reshape(-1) for v in shown]
     except MissingDependencyError:
         return None
+    low, high = flats[0].astype(np.float32), flats[0].astype(np.float32)
+    for flat in flats[1:]:
+        if flat.shape != low.shape:
+            # A run with another batch from step to step has no elements that could be followed.
+            return None
+        narrow = flat.astype(np.float32)
+        np.fmin(low, narrow, out=low)
+        np.fmax(high, narrow, out=high)
     bounds = [bound[np.isfinite(bound)] for bound in (low, high)]
     spark: dict[str, Any] = {
         "passes": len(values),
-        "size": len(flat),
+        "size": len(low),
         "low": _rounded(bounds[0].min()) if bounds[0].size else None,
         "high": _rounded(bounds[1].max()) if bounds[1].size else None,
     }
     if len(shown) == 1:
-        return spark | {"bars": [_rounded(v) for v in flat[:_MAX_BARS]]}
+        return spark | {"bars": [_rounded(v) for v in flats[0][:_MAX_BARS]]}
     with np.errstate(invalid="ignore"):
         range_ = np.nan_to_num(high - low, nan=-1, posinf=-1)
     picked = np.sort(np.argsort(-range_, kind="stable")[:_MAX_LINES])
-    lines = np.stack([from_raw(value).reshape(-1)[picked].astype(np.float64) for value in shown]).T
+    lines = np.stack([flat[picked].astype(np.float64) for flat in flats]).T
     return spark | {"picked": picked.tolist(), "lines": [[_rounded(v) for v in line] for line in lines]}
 
 

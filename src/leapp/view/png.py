@@ -20,15 +20,16 @@ from .text import drawable, font
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    from PIL import Image
 
     Mask = npt.NDArray[np.uint8]
 
 __all__ = ["encode_png", "png_scale"]
 
-_HANDY_AREA, _LARGEST_AREA = 4e6, 40e6
+_HANDY_AREA, _LARGEST_AREA = 3e6, 40e6
 _LEVELS = 16
 """Steps between a colour and the ground it is mixed with."""
-_SMOOTH = 4
+_SMOOTH = 3
 """How much larger than the picture a mask is drawn before it is shrunk."""
 
 
@@ -70,7 +71,7 @@ class _Canvas:
         # Of a mixed colour: the ground it was mixed with, and how much it covers.
         self._origin: dict[int, tuple[int, int]] = {}
         self._mixes: dict[int, Mask] = {}
-        self._mixed: dict[int, set[int]] = {}
+        self._mixed: dict[int, npt.NDArray[np.bool_]] = {}
         self._masks: dict[object, tuple[Mask, int, int]] = {}
         self._pixels = np.full((height, width), self._numbers[BACKGROUND], np.uint8)
 
@@ -101,20 +102,23 @@ class _Canvas:
         """The number of a colour of the scene."""
         return self._numbers[text]
 
-    def _mix(self, colour: int, grounds: Iterable[int]) -> Mask:
-        """For every level and ground the number of the mixed colour."""
+    def _mix(self, colour: int, under: Mask) -> Mask:
+        """For every level and ground the number of the mixed colour, complete for the grounds in ``under``."""
         import numpy as np
 
         if colour not in self._mixes:
             self._mixes[colour] = np.full((_LEVELS, 256), colour, np.uint8)
-            self._mixed[colour] = set()
+            self._mixed[colour] = np.zeros(256, bool)
         table, known = self._mixes[colour], self._mixed[colour]
-        for ground in set(grounds) - known:
-            known.add(ground)
-            under, level = self._origin.get(ground, (ground, 0))
+        there = known[under]
+        if there.all():
+            return table
+        for ground in set(under[~there].tolist()):
+            known[ground] = True
+            origin, level = self._origin.get(ground, (ground, 0))
             if level:
                 # Two edges meet, as where curves cross: the one that covers more of the pixel is seen.
-                table[:, ground] = self._mix(colour, [under])[:, under]
+                table[:, ground] = self._mix(colour, np.array([origin]))[:, origin]
                 table[: level + 1, ground] = ground
             else:
                 table[1:-1, ground] = self._between(colour, ground)
@@ -127,16 +131,14 @@ class _Canvas:
 
         part = np.arange(1, _LEVELS - 1)[:, None] / (_LEVELS - 1)
         wanted = np.rint(self._palette[ground] + (self._palette[colour] - self._palette[ground]) * part)
-        numbers = []
+        far = np.abs(self._palette[: self._count] - wanted[:, None]).max(axis=2)
+        numbers: list[int] = far.argmin(axis=1).tolist()
         for level, rgb in enumerate(wanted, 1):
-            far = np.abs(self._palette[: self._count] - rgb).max(axis=1)
-            nearest = int(far.argmin())
-            if far[nearest] > 3 and self._count < 256:
-                nearest = self._count
-                self._palette[nearest] = rgb
+            if far[level - 1, numbers[level - 1]] > 3 and self._count < 256:
+                numbers[level - 1] = self._count
+                self._palette[self._count] = rgb
+                self._origin[self._count] = (ground, level)
                 self._count += 1
-                self._origin[nearest] = (ground, level)
-            numbers.append(nearest)
         return numbers
 
     # -- shapes
@@ -147,22 +149,17 @@ class _Canvas:
         self._pixels[top : max(round(y1), top + 1), left : max(round(x1), left + 1)] = colour
 
     def _stamp(self, mask: Mask, x: int, y: int, colour: int) -> None:
-        """Mix a colour into the pixels under a mask."""
-        import numpy as np
-
+        """Mix a colour into the pixels under a mask of levels."""
         height, width = self._pixels.shape
         mask = mask[max(-y, 0) : height - y, max(-x, 0) : width - x]
         if not mask.size:
             return
         x, y = max(x, 0), max(y, 0)
         under = self._pixels[y : y + mask.shape[0], x : x + mask.shape[1]]
-        grounds = np.flatnonzero(np.bincount(under.ravel(), minlength=256))
-        table = self._mix(colour, grounds.tolist())
-        under[...] = table[mask >> 4, under]
+        under[...] = self._mix(colour, under)[mask, under]
 
     def _shape(self, key: object, points: Sequence[Point], width: float | None) -> tuple[Mask, int, int]:
         """The mask of a polygon, or of a line of some width, and the pixel of its upper left corner. Points are pixels."""
-        import numpy as np
         from PIL import Image, ImageDraw
 
         pad = 1 if width is None else math.ceil(width / 2) + 1
@@ -178,7 +175,7 @@ class _Canvas:
             pen.polygon(enlarged, fill=255)
         else:
             pen.line(enlarged, fill=255, width=round(width * _SMOOTH))
-        mask = np.asarray(image.reduce(_SMOOTH))
+        mask = _levels(image.reduce(_SMOOTH))
         if key is not None:
             self._masks[key] = (mask, left, top)
         return mask, left, top
@@ -209,7 +206,7 @@ class _Canvas:
                     left = round(x0 - half)
                     self._fill(left, min(y0, y1), left + wide, max(y0, y1), ink)
             else:
-                if not bent or len(bent) == 14:
+                if not bent or len(bent) == 8:
                     self._bent(bent, ink, wide)
                     # One point of the piece before, so that the joint is closed.
                     bent = [*bent[-2:-1], (x0, y0)]
@@ -271,7 +268,6 @@ class _Canvas:
 
     def _corner(self, r: int, edge: int) -> Mask:
         """The mask of an upper left corner: a quarter of a ring as thick as ``edge``."""
-        import numpy as np
         from PIL import Image, ImageDraw
 
         if (r, edge) not in self._masks:
@@ -282,7 +278,7 @@ class _Canvas:
             if edge < r:
                 inner = edge * _SMOOTH
                 pen.ellipse((inner, inner, size - inner, size - inner), fill=0)
-            self._masks[r, edge] = (np.asarray(image.reduce(_SMOOTH)), 0, 0)
+            self._masks[r, edge] = (_levels(image.reduce(_SMOOTH)), 0, 0)
         return self._masks[r, edge][0]
 
     def _corners(self, corner: Mask, area: tuple[int, int, int, int], r: int, ink: int) -> None:
@@ -298,10 +294,17 @@ class _Canvas:
             size, bold = STYLES[style]
             mask, (left, top) = font(size * self._scale, bold).getmask2(drawable(text, bold), "L", anchor="ls")
             width, height = mask.size
-            pixels = np.frombuffer(bytes(mask), np.uint8).reshape(height, width)
+            pixels = (np.frombuffer(bytes(mask), np.uint8) >> 4).astype(np.uint8).reshape(height, width)
             self._masks[text, style] = (pixels, left, top)
         pixels, left, top = self._masks[text, style]
         self._stamp(pixels, round(x * self._scale) + left, round(baseline * self._scale) + top, self._colour(colour))
+
+
+def _levels(image: Image.Image) -> Mask:
+    """How much of each pixel a shape covers, in sixteenths."""
+    import numpy as np
+
+    return (np.frombuffer(image.tobytes(), np.uint8) >> 4).astype(np.uint8).reshape(image.height, image.width)
 
 
 def _dashes(points: Sequence[Point], on: float, off: float) -> list[list[Point]]:

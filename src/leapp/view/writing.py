@@ -27,11 +27,12 @@ def write_views(
 ) -> list[Path]:
     """Write ``<name>.png``, ``<name>.svg`` and ``<name>.html`` into ``directory`` and return their paths.
 
-    See :func:`leapp.view.page` for the arguments.
+    See :func:`leapp.view.page` for the arguments. The model files are those in ``directory``.
     """
     png, svg, html = (file_for(directory, name, suffix) for suffix in (".png", ".svg", ".html"))
     picture = draw_for_page(contract, name, details or {})
     png.write_bytes(picture.png())
     svg.write_text(picture.svg(), encoding="utf-8")
-    html.write_text(page(contract, name, samples=samples, details=details, picture=picture), encoding="utf-8")
+    text = page(contract, name, samples=samples, details=details, models=Path(directory), picture=picture)
+    html.write_text(text, encoding="utf-8")
     return [png, svg, html]

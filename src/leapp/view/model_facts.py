@@ -1,0 +1,89 @@
+"""Operators and weights of a node's model as the page shows them: few numbers, bounded work however large the model is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .onnx_model import Model, Operator, Weight, read_onnx
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["MAX_VALUES", "model_facts", "spaced", "weight_facts", "weights_facts"]
+
+MAX_VALUES = 1 << 16
+"""How many values of a weight are looked at."""
+_MAX_OPERATORS, _MAX_WEIGHTS, _BINS = 400, 60, 32
+
+
+def model_facts(path: Path) -> dict[str, Any]:
+    """The ``operators`` and ``weights`` of an ONNX file; nothing of a file that is missing or damaged."""
+    try:
+        model = read_onnx(path)
+    except (OSError, ValueError):
+        return {}
+    listed = model.weights[:_MAX_WEIGHTS]
+    return {"operators": _operators(model), "weights": weights_facts([_weight(w) for w in listed], len(model.weights))}
+
+
+def weights_facts(weights: Sequence[dict[str, Any]], total: int) -> dict[str, Any]:
+    """The weights of one node, at most as many as a reader looks at."""
+    return {"total": total, "list": list(weights[:_MAX_WEIGHTS])}
+
+
+def weight_facts(name: str, shape: Sequence[int], dtype: str, values: npt.NDArray[np.generic] | None = None) -> dict[str, Any]:
+    """One weight: its form, and range, mean and spread of its values.
+
+    Args:
+        name: Its name.
+        shape: Its shape.
+        dtype: Its dtype.
+        values: All values, or some of them, evenly spaced. None if they cannot be had.
+    """
+    import numpy as np
+
+    facts: dict[str, Any] = {"name": name, "shape": list(shape), "dtype": dtype}
+    count = math.prod(shape)
+    if values is None or not values.size or values.dtype.kind not in "fiub":
+        return facts | {"note": "empty" if not count else "values not shown"}
+    flat = spaced(values.reshape(-1), MAX_VALUES)
+    if len(flat) < count:
+        facts |= {"count": count, "sampled": len(flat)}
+    wide = flat.astype(np.float64)
+    finite = wide if np.isfinite(wide.sum()) else wide[np.isfinite(wide)]
+    if len(finite) < len(wide):
+        facts["odd"] = len(wide) - len(finite)
+    if not finite.size:
+        return facts
+    low, high = float(finite.min()), float(finite.max())
+    facts |= {"low": _rounded(low), "high": _rounded(high), "mean": _rounded(float(finite.mean()))}
+    if high > low and finite.size > 4:
+        place = ((finite - low) * (_BINS / (high - low))).astype(np.intp)
+        facts["bins"] = np.bincount(np.minimum(place, _BINS - 1), minlength=_BINS).tolist()
+    return facts
+
+
+def spaced(values: Any, most: int) -> Any:
+    """At most so many of the values of a flat array or tensor, evenly spaced."""
+    return values[:: -(-len(values) // most)] if len(values) > most else values
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _weight(weight: Weight) -> dict[str, Any]:
+    return weight_facts(weight.name, weight.shape, weight.dtype, weight.array())
+
+
+def _operators(model: Model) -> dict[str, Any]:
+    return {"total": len(model.operators), "list": [_operator(op) for op in model.operators[:_MAX_OPERATORS]]}
+
+
+def _operator(op: Operator) -> dict[str, Any]:
+    facts: dict[str, Any] = {"op": op.op, "in": op.inputs, "out": op.outputs}
+    return facts | ({"attributes": op.attributes} if op.attributes else {})
