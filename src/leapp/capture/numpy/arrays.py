@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,7 @@ class Arrays(Ufuncs):
         if function in IN_PLACE:
             return self._in_place(function, name, args, kwargs, numpy)
         if function in THROUGH:
-            result = function._implementation(*args, **kwargs)
+            result = function._implementation(*map(_giving_arrays, args), **kwargs)
             if not any(self.traced(a) is not None for a in arrays_in(result)):
                 self.escape(self.traced_by(operands), name, operands, result)
             return result
@@ -384,6 +385,18 @@ class Arrays(Ufuncs):
         function = _copied if isinstance(data, Tensor) else assemble
         tape.calls.append(Call(function, given, {}, (tape.bind(result).slot,), reads, (), where()))
         return result
+
+
+def _giving_arrays(value: Any) -> Any:
+    """A function of the user's that NumPy calls, such that NumPy gets arrays without axes and not numbers, which it would read."""
+    if not isinstance(value, FunctionType):
+        return value
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = value(*args, **kwargs)
+        return found.array if isinstance(found, TracedScalar) else found
+
+    return call
 
 
 def _scalars_in(value: Any) -> Iterator[TracedScalar]:

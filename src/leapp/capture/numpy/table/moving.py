@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch._numpy as tnp
 
-from leapp.capture.numpy.table.table import Unmapped, expression
+from leapp.capture.numpy.table.table import Unmapped, expression, of_torch
 from leapp.capture.numpy.table.tensors import dtype_of, promoted, tensor
 
 Tensor = torch.Tensor
@@ -32,7 +32,7 @@ def _moved(a: Tensor, move: Callable[[Any], Any]) -> Tensor:
 @expression("clip")
 def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
     low, high = (_given(pair) for pair in ((a_min, min), (a_max, max)))
-    return tnp.clip(a, low, high)  # type: ignore[attr-defined]
+    return of_torch(tnp.clip)(a, low, high)  # type: ignore[attr-defined]
 
 
 def _given(values: tuple[Any, ...]) -> Any:
@@ -153,7 +153,7 @@ def _block(arrays: Any) -> Tensor:
 
 @expression("concat")
 def _concat(arrays: Any, axis: int | None = 0, **options: Any) -> Any:
-    return tnp.concatenate(arrays, axis, **options)  # type: ignore[attr-defined]
+    return of_torch(tnp.concatenate)(arrays, axis, **options)  # type: ignore[attr-defined]
 
 
 @expression("copy")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 import torch._numpy as tnp
 
-__all__ = ["FUNCTIONS", "IN_PLACE", "Expression", "Unmapped", "expression", "lookup", "named"]
+from leapp.capture.numpy.table.tensors import tensor
+
+__all__ = ["FUNCTIONS", "IN_PLACE", "Expression", "Unmapped", "expression", "lookup", "named", "of_torch"]
 
 Expression = Callable[..., Any]
 
@@ -49,4 +54,36 @@ def lookup(function: Any) -> Expression | None:
     module = getattr(function, "__module__", "")
     places = {"numpy": (tnp,), "numpy.linalg": (tnp.linalg, tnp), "numpy.fft": (tnp.fft,)}.get(module, ())
     candidates: list[Expression | None] = [getattr(place, name, None) for place in places]
-    return next((c for c in candidates if callable(c)), None)
+    return next((of_torch(c) for c in candidates if callable(c)), None)
+
+
+@functools.cache
+def of_torch(function: Expression) -> Expression:
+    """A function of ``torch._numpy``, given tensors wherever it takes arrays.
+
+    It would make them itself, and set torch's default dtype meanwhile, which every thread sees.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return function
+    takes = {name: str(p.annotation) for name, p in parameters.items()}
+    several = next((takes[n] for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL), "")
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        places = [*takes.values()] if not several else []
+        places += [several] * (len(args) - len(places))
+        given = [_as_taken(a, place) for a, place in zip(args, places, strict=False)]
+        return function(*given, **{n: _as_taken(v, takes.get(n, "")) for n, v in kwargs.items()})
+
+    return call
+
+
+def _as_taken(value: Any, annotation: str) -> Any:
+    if "ArrayLike" not in annotation or value is None or isinstance(value, torch.Tensor):
+        return value
+    if "Sequence" in annotation:
+        return [tensor(v) for v in value]
+    number = isinstance(value, (bool, int, float, complex))
+    return value if number and "OrScalar" in annotation else tensor(value)
