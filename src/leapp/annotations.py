@@ -119,11 +119,13 @@ class Annotate:
         return _hand_back(tensors)
 
     def register_buffer(self, node_name: str, tensors: Any) -> Any:
-        """Declare tensors that the node writes to in place.
+        """Declare tensors or arrays that the node writes to in place.
+
+        Go on with what it returns: for an array that is another object over the same memory, which the node follows.
 
         Args:
             node_name: A node opened by ``input_tensors``.
-            tensors: A dict, one tensor, or a list or tuple of tensors.
+            tensors: A dict, one tensor or array, or a list or tuple of them.
 
         Example:
             >>> scratch = annotate.register_buffer("policy", {"scratch": torch.zeros(8)})

@@ -6,8 +6,8 @@ from tests.tables.case import Case
 
 # backend -> reason -> table -> row names
 _UNASKED = {
-    "NumPy reads a traced array in a list, or writes it to an array older than the node, without asking it": {
-        "numpy_ops": "ufunc_minimum_reduce_list set_array_made_before queue_of_arrays",
+    "NumPy reads the arrays in a list given to a ufunc, and what is written to an array older than the node, unasked": {
+        "numpy_ops": "ufunc_minimum_reduce_list set_array_made_before",
     },
 }
 REFUSED: dict[str, dict[str, dict[str, str]]] = {

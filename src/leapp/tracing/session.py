@@ -511,7 +511,12 @@ class Session:
             items = [(f"buffer_{node.registered + i}", t) for i, t in enumerate(values)]
             node.registered += len(values)
         with self.recorder.silence():
-            return unpack([self._register(node, name, self._tensor(t, node, name), at) for name, t in items])
+            return unpack([self._buffer(node, name, value, at) for name, value in items])
+
+    def _buffer(self, node: NodeTrace, name: str, value: Any, at: Where) -> Any:
+        """Register a tensor or an array, and return what to go on with."""
+        t = self._register(node, name, self._tensor(value, node, name), at)
+        return t if isinstance(value, Tensor) else self.recorder.arrays.buffer(value, t)
 
     def _register(self, node: NodeTrace, name: str, t: Tensor, at: Where) -> Tensor:
         if node.finished:

@@ -388,7 +388,7 @@ class Arrays(Ufuncs):
 
 
 def _giving_arrays(value: Any) -> Any:
-    """A function of the user's that NumPy calls, such that NumPy gets arrays without axes and not numbers, which it would read."""
+    """A function that NumPy calls. A traced number of its becomes an array without axes: NumPy would read the number."""
     if not isinstance(value, FunctionType):
         return value
 

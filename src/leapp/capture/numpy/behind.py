@@ -312,6 +312,10 @@ class Behinds:
             plain = silent_numpy(alias)
         return self.wrap(plain, alias)
 
+    def buffer(self, array: Any, t: Tensor) -> Any:
+        """The array to go on with after ``array``, with ``t`` behind it, was registered: it is followed from now on."""
+        return self.wrap(array, t) if type(array) is ndarray else array
+
     # -- who is concerned ------------------------------------------------------------------------------------------------
 
     @property

@@ -31,6 +31,10 @@ _CREATORS = (
     "zeros ones empty eye identity tri arange linspace logspace geomspace zeros_like ones_like empty_like copy concatenate "
     "stack vstack hstack dstack column_stack tile repeat diag meshgrid"
 )
+_LIST_READERS = (
+    "sum prod mean std var median average min max amin amax argmin argmax any all ptp clip dot inner outer cross where sort "
+    "argsort cumsum diff round interp"
+)
 _TRACED = (ndarray, TracedScalar, torch.Tensor)
 
 
@@ -40,6 +44,10 @@ def array_rows() -> Iterator[Row]:
         yield np, name, _maker
     for name in _CREATORS.split():
         yield np, name, _creator
+    for name in _LIST_READERS.split():
+        yield np, name, _list_reader
+    for name in ("norm", "inv", "det", "solve"):
+        yield np.linalg, name, _list_reader
     for name in ("full", "full_like"):
         yield np, name, _filler
     yield np.lib.stride_tricks, "as_strided", _as_strided
@@ -126,6 +134,26 @@ def _creator(original: Any) -> Any:
         return _new(original(*args, **kwargs))
 
     return create
+
+
+def _list_reader(original: Any) -> Any:
+    """A function that would read the arrays in a list without asking them."""
+
+    @functools.wraps(original)
+    def read(*args: Any, **kwargs: Any) -> Any:
+        arrays = _recording() if any(isinstance(a, (list, tuple, deque)) for a in args) else None
+        if arrays is not None:
+            args = tuple(_gathered(arrays, a) for a in args)
+        return original(*args, **kwargs)
+
+    return read
+
+
+def _gathered(arrays: Arrays, value: Any) -> Any:
+    """A list with traced values in it as one array."""
+    said = _said(value) if isinstance(value, (list, tuple, deque)) else value
+    traced = said is not value or any(type(a) is not ndarray for a in arrays_in(value))
+    return arrays.make(np.array, said) if traced and isinstance(value, (list, tuple, deque)) else value
 
 
 def _filler(original: Any) -> Any:

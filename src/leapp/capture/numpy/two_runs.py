@@ -31,12 +31,21 @@ from leapp.capture.numpy.scalars import TracedScalar, scalar
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.regions import geometry
 from leapp.capture.tape import Tape
+from leapp.errors import LeappError
 
 __all__ = ["TwoRuns", "unwrap"]
 
 Tensor = torch.Tensor
 _TOLERANCE = {torch.float16: 1e-2, torch.float32: 1e-4, torch.complex64: 1e-4, torch.float64: 1e-9, torch.complex128: 1e-9}
 _LOOSE = 1e-3
+_CANNOT = (Unmapped, TypeError, ValueError, RuntimeError, LookupError, ArithmeticError, NotImplementedError)
+"""What an expression raises for a form of a call that it cannot do. NumPy may: then the call is an escape."""
+
+
+_OLDER = (
+    "written to an array that the node does not follow (it was made before the node: give it to the node with "
+    "array = annotate.register_buffer(node, {name: array}))"
+)
 
 
 class _NoMatch:
@@ -71,7 +80,9 @@ class TwoRuns(Behinds):
         mark = 0 if tape is None else len(tape.escapes)
         try:
             found = expression()
-        except Exception:  # whatever the expression cannot do, NumPy may: then the call is an escape
+        except LeappError:
+            raise
+        except _CANNOT:
             found = None
         if tape is not None and len(tape.escapes) > mark:
             del tape.escapes[mark:]
@@ -191,6 +202,8 @@ class TwoRuns(Behinds):
             self.escape(self.traced_by(operands), name, operands, after)
         if found is None or not self.concerned([target, *operands]):
             return result
+        if type(target) is ndarray and self.traced_by(operands) is not None:
+            self.escape(self.traced_by(operands), f"{name}: {_OLDER}", operands, after)
         tape = self.traced_by([target, *operands])
         ndarray.__setitem__(plain, ..., before)
         try:
@@ -237,7 +250,9 @@ class TwoRuns(Behinds):
             new = record(target)
             if new is not None or found.flips:
                 self._store(found, target if new is None else unwrap(new, self))
-        except Exception:  # whatever the expression cannot do, NumPy did: then the write is an escape
+        except LeappError:
+            raise
+        except _CANNOT:
             recorded = False
         else:
             with self.recorder.silence():
