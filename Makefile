@@ -70,12 +70,25 @@ CPP_FLAGS = -DONNXRUNTIME_ROOT=$(CURDIR)/$(CPP)/deps/onnxruntime -DYAML_ROOT=$(C
 test-cpp: build-cpp
 	$(BIN)/pytest -n 2 --dist loadscope tests/cpp/test_*.py
 
+# libFuzzer over the parsers of descriptions, tensors and models. Needs clang++ (apt install clang).
+SECONDS_OF_FUZZING ?= 3600
+fuzz-cpp: $(CPP)/.deps
+	mkdir -p $(CPP)/corpus
+	$(CLANGXX) -std=c++17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -DLEAPP_LIBFUZZER \
+	  -I cpp/include -I $(CPP)/deps/yaml/usr/include cpp/tests/mutate.cpp -o $(CPP)/fuzz -lyaml
+	$(BIN)/python examples/quadruped_demo.py $(CPP)/fuzz-seeds > /dev/null
+	$(CPP)/fuzz $(CPP)/corpus $(CPP)/fuzz-seeds/quadruped -max_total_time=$(SECONDS_OF_FUZZING) -max_len=65536 -timeout=10 -verbosity=0
+CLANGXX ?= clang++
+.PHONY: fuzz-cpp
+
 bench-cpp: build-cpp demo
 	$(CPP)/plain/tests/bench exports/quadruped
 
 soak: $(READY)
 	@sh scripts/chromium.sh
 	LEAPP_SOAK=1 $(BIN)/pytest -n 2 --dist worksteal
+	$(MAKE) fuzz-cpp
+	LEAPP_SOAK=1 $(MAKE) test-cpp
 
 docs: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

@@ -187,7 +187,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     with serving(Options("exports/my_policy")) as served, Client(served.url) as remote:
         yield {
             **{name: getattr(leapp, name) for name in leapp.__all__},
-            "deploy_triton": deploy.deploy_triton, "TritonOptions": deploy.TritonOptions,
+            "deploy_triton": deploy.deploy_triton, "deploy_cpp": deploy.deploy_cpp, "TritonOptions": deploy.TritonOptions,
             "url": served.url, "remote": remote, "Client": Client, "Options": Options, "Service": Service,
             "leapp": leapp, "torch": torch, "np": np, "step": step, "cv2": cv2, "torch_cvt_color": cv2.cvtColor,
             "Pipeline": Pipeline, "pipeline": pipeline, "open_bundle": bundle.open_bundle, "replay_fleet": fleet.replay_fleet,

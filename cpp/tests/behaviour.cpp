@@ -282,7 +282,9 @@ void a_batch_has_any_number_of_rows() {
   EXPECT(pipeline.batch() == 3);
   auto x = pipeline.input<float>("policy/x");
   auto y = pipeline.output<float>("policy/y");
-  const auto row = [](int step, int index) { return std::array<float, 4>{0.1f * static_cast<float>(step), static_cast<float>(index), 1, -1}; };
+  const auto row = [](int step, int index) {
+    return std::array<float, 4>{0.1f * static_cast<float>(step), static_cast<float>(index), 1, -1};
+  };
   std::vector<std::vector<float>> alone(5);
   for (int index = 0; index < 5; ++index) {
     pipeline.reset_batch(1);

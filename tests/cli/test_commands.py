@@ -324,6 +324,14 @@ def test_deploy_writes_a_repository_that_is_still_the_policy(
         np.testing.assert_allclose(made, target.numpy(), rtol=1e-4, atol=1e-6)
 
 
+def test_deploy_writes_a_header_for_cpp(policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, data = ask(capsys, "deploy", "cpp", policy.path, "-o", tmp_path)
+    assert code == 0 and data["inputs"] == {"filter/q": "q"} and data["outputs"] == {"policy/target": "target"}
+    assert f'digest[] = "{data["digest"]}"' in (tmp_path / "leg.hpp").read_text()
+    assert main(["deploy", "cpp", str(policy.path), "-o", str(tmp_path), "--instances", "2"]) == 2
+    assert "instances: options of triton" in capsys.readouterr().err
+
+
 def test_deploy_refuses_on_one_line(policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for options, said in (
         (("-o", policy.path), "holds the bundle itself"),

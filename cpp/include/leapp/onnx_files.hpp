@@ -20,21 +20,27 @@ enum class Message { model, training, function, graph, node, attribute, sparse, 
 
 /// The message held by a field of another. Field numbers are those of onnx.proto, which never change.
 inline Message held(Message kind, std::uint64_t field) {
-  switch (kind) {
-    case Message::model: return field == 7 ? Message::graph : field == 20 ? Message::training : field == 25 ? Message::function : Message::none;
-    case Message::training: return field == 1 || field == 2 ? Message::graph : Message::none;
-    case Message::function: return field == 7 ? Message::node : field == 11 ? Message::attribute : Message::none;
-    case Message::graph: return field == 1 ? Message::node : field == 5 ? Message::tensor : field == 15 ? Message::sparse : Message::none;
-    case Message::node: return field == 5 ? Message::attribute : Message::none;
-    case Message::attribute:
-      return field == 5 || field == 10   ? Message::tensor
-             : field == 6 || field == 11 ? Message::graph
-             : field == 22 || field == 23 ? Message::sparse
-                                          : Message::none;
-    case Message::sparse: return field == 1 || field == 2 ? Message::tensor : Message::none;
-    case Message::tensor: return field == 13 ? Message::entry : Message::none;
-    default: return Message::none;
+  struct Row {
+    Message holder;
+    std::uint64_t field;
+    Message held;
+  };
+  static constexpr Row rows[] = {
+      {Message::model, 7, Message::graph},          {Message::model, 20, Message::training},
+      {Message::model, 25, Message::function},      {Message::training, 1, Message::graph},
+      {Message::training, 2, Message::graph},       {Message::function, 7, Message::node},
+      {Message::function, 11, Message::attribute},  {Message::graph, 1, Message::node},
+      {Message::graph, 5, Message::tensor},         {Message::graph, 15, Message::sparse},
+      {Message::node, 5, Message::attribute},       {Message::attribute, 5, Message::tensor},
+      {Message::attribute, 6, Message::graph},      {Message::attribute, 10, Message::tensor},
+      {Message::attribute, 11, Message::graph},     {Message::attribute, 22, Message::sparse},
+      {Message::attribute, 23, Message::sparse},    {Message::sparse, 1, Message::tensor},
+      {Message::sparse, 2, Message::tensor},        {Message::tensor, 13, Message::entry},
+  };
+  for (const Row& row : rows) {
+    if (row.holder == kind && row.field == field) return row.held;
   }
+  return Message::none;
 }
 
 /// Calls `each(field, bytes)` for every field that holds bytes. False if the message is cut off or damaged.

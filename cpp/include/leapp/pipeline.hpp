@@ -480,7 +480,9 @@ class Pipeline {
       const auto found = values.find(slot->key);
       fits = fits && found != values.end() && found->second.size() == slot->memory.size();
     }
-    if (!fits) throw UnknownPortError("The state is not one of this pipeline, which has " + detail::list_text(feedback_inputs()) + ".");
+    if (!fits) {
+      throw UnknownPortError("The state is not one of this pipeline, which has " + detail::list_text(feedback_inputs()) + ".");
+    }
     for (detail::Slot* slot : states_) {
       if (slot->memory.size() != 0) std::memcpy(slot->memory.get(), values.at(slot->key).data(), slot->memory.size());
     }
@@ -517,7 +519,9 @@ class Pipeline {
   Verification verify(double rtol = 1e-3, double atol = 1e-5) {
     check_runnable();
     Verification found;
-    if (batch_ != plan_.batch) throw InputError("verify needs the traced batch: call reset_batch(" + std::to_string(*plan_.batch) + ").");
+    if (batch_ != plan_.batch) {
+      throw InputError("verify needs the traced batch: call reset_batch(" + std::to_string(*plan_.batch) + ").");
+    }
     const auto samples = read_samples(bundle_);
     Keep keep(*this);
     for (const Unit& unit : units_) {
@@ -801,7 +805,8 @@ class Pipeline {
   const detail::Slot& output_slot(const std::string& key) const {
     check_runnable();
     if (!is_listed(plan_.outputs, key)) {
-      throw UnknownPortError("There is no output " + detail::repr_text(key) + "; there are " + detail::list_text(plan_.outputs) + ".");
+      throw UnknownPortError("There is no output " + detail::repr_text(key) + "; there are " +
+                             detail::list_text(plan_.outputs) + ".");
     }
     return *outputs_.at(key);
   }
@@ -907,7 +912,7 @@ class Pipeline {
     for (detail::Slot* slot : entering_) slot->given = true;
   }
 
-  /// Normal floats, integers from 0 to 127, random truth values.
+  /// Normal floats, integers from 0 to 63, random truth values.
   static void randomize(detail::Slot& slot, std::mt19937& generator) {
     std::normal_distribution<double> normal;
     unsigned char* to = slot.visible();
@@ -916,7 +921,9 @@ class Pipeline {
         case 1: case 14: reinterpret_cast<float*>(to)[i] = static_cast<float>(normal(generator)); break;
         case 11: case 15: reinterpret_cast<double*>(to)[i] = normal(generator); break;
         case 9: to[i] = generator() & 1u; break;
-        default: std::memset(to + i * slot.port.dtype->size, 0, slot.port.dtype->size), to[i * slot.port.dtype->size] = generator() & 63u;
+        default:
+          std::memset(to + i * slot.port.dtype->size, 0, slot.port.dtype->size);
+          to[i * slot.port.dtype->size] = generator() & 63u;
       }
     }
   }
@@ -927,7 +934,8 @@ class Pipeline {
     using Microseconds = std::chrono::duration<double, std::micro>;
     std::vector<double> times(steps);
     std::size_t misses = 0;
-    const auto period = rate ? std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(1.0 / *rate)) : Clock::duration{};
+    const std::chrono::duration<double> seconds(rate ? 1.0 / *rate : 0.0);
+    const auto period = std::chrono::duration_cast<Clock::duration>(seconds);
     const auto begin = Clock::now();
     for (std::size_t i = 0; i < steps; ++i) {
       const auto due = begin + period * static_cast<Clock::rep>(i);

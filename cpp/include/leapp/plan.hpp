@@ -126,7 +126,8 @@ inline Plan make_plan(const Contract& contract, const std::vector<std::string>& 
       std::string runs;
       for (const std::string& backend : backends) runs += (runs.empty() ? "" : ", ") + backend;
       throw BundleError("Node " + detail::repr_text(node.name) + " has the backend " +
-                        (node.model.backend ? detail::repr_text(*node.model.backend) : "None") + "; this runtime runs " + runs + ".");
+                        (node.model.backend ? detail::repr_text(*node.model.backend) : "None") + "; this runtime runs " +
+                        runs + ".");
     }
   }
   plan.batch = detail::batch_of(contract);

@@ -149,7 +149,7 @@ inline void check_sample(const std::map<std::string, RawTensor>& values, const s
     throw BundleError(where + ": port '" + port.name + "' is " + got + ", expected " + text(*port.dtype, port.shape) + ".");
   }
   for (const auto& [name, value] : values) {
-    const bool known = std::any_of(ports.begin(), ports.end(), [&](const Port& port) { return port.name == name; });
+    const bool known = std::any_of(ports.begin(), ports.end(), [&name_ = name](const Port& port) { return port.name == name_; });
     if (!known) {
       throw BundleError(where + ": port '" + name + "' is " + text(*value.dtype, value.shape) + ", expected None.");
     }

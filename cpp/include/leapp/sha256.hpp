@@ -38,7 +38,7 @@ inline void sha256_block(std::array<std::uint32_t, 8>& state, const unsigned cha
     h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
   }
   const std::uint32_t add[8] = {a, b, c, d, e, f, g, h};
-  for (int i = 0; i < 8; ++i) state[i] += add[i];
+  for (std::size_t i = 0; i < 8; ++i) state[i] += add[i];
 }
 
 }  // namespace detail
@@ -54,7 +54,7 @@ inline std::string sha256(const void* data, std::size_t size) {
   const std::size_t rest = size - at, padded = rest < 56 ? 64 : 128;
   if (rest != 0) std::memcpy(tail, bytes + at, rest);
   tail[rest] = 0x80;
-  for (int i = 0; i < 8; ++i) tail[padded - 1 - i] = static_cast<unsigned char>(std::uint64_t{size} * 8 >> 8 * i);
+  for (std::size_t i = 0; i < 8; ++i) tail[padded - 1 - i] = static_cast<unsigned char>(std::uint64_t{size} * 8 >> 8 * i);
   for (std::size_t i = 0; i < padded; i += 64) detail::sha256_block(state, tail + i);
   std::string text;
   for (std::uint32_t word : state) {

@@ -1,4 +1,4 @@
-"""``leapp deploy``: a bundle laid out for an inference server."""
+"""``leapp deploy``: a bundle laid out for an inference server, or as a C++ header with types."""
 
 from __future__ import annotations
 
@@ -7,23 +7,37 @@ from dataclasses import fields
 
 from leapp.bundle import open_bundle
 from leapp.cli.output import Answer, Table, Text, progress
-from leapp.deploy import Deployment, TritonOptions, deploy_triton
+from leapp.deploy import CppHeader, Deployment, TritonOptions, deploy_cpp, deploy_triton
+from leapp.errors import InputError
 
 __all__ = ["deploy"]
 
 
 def deploy(arguments: Namespace) -> Answer:
-    """Write a bundle as the model repository of a server."""
+    """Write a bundle as the model repository of a server, or as a C++ header."""
     given = {
         field.name: getattr(arguments, field.name)
         for field in fields(TritonOptions)
         if getattr(arguments, field.name, None) is not None
     }
-    given["dtypes"] = dict(given.get("dtypes", ()))
     bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
+    if arguments.target == "cpp":
+        if given:
+            raise InputError(f"{', '.join(sorted(given))}: options of triton, which cpp does not have.")
+        return _header(deploy_cpp(bundle, arguments.output))
+    given["dtypes"] = dict(given.get("dtypes", ()))
     with progress("copying"):
         found = deploy_triton(bundle, arguments.output, TritonOptions(**given))
     return Answer(_data(found), _parts(found))
+
+
+def _header(found: CppHeader) -> Answer:
+    rows = [(side, key, name) for side in ("inputs", "outputs") for key, name in getattr(found, side).items()]
+    data = {
+        "header": str(found.path), "namespace": found.namespace, "inputs": found.inputs, "outputs": found.outputs,
+        "enums": {name: list(names) for name, names in found.enums.items()}, "digest": found.digest,
+    }  # fmt: skip
+    return Answer(data, [Text(f"wrote {found.path}"), Table(f"namespace {found.namespace}", ["", "port", "field"], rows)])
 
 
 def _data(found: Deployment) -> dict[str, object]:

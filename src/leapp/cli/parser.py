@@ -94,11 +94,11 @@ def build() -> argparse.ArgumentParser:
     _outside(one)
     one.add_argument("-o", "--output", required=True, metavar="FILE.onnx", help="the file to write")
 
-    one = _command(commands, "deploy", "deploying", "lay a bundle out for an inference server")
-    one.add_argument("target", choices=("triton",), help="the server")
+    one = _command(commands, "deploy", "deploying", "lay a bundle out for an inference server, or for C++")
+    one.add_argument("target", choices=("triton", "cpp"), help="the server, or cpp for a header with types")
     one.add_argument("bundle")
     _outside(one)
-    one.add_argument("-o", "--output", required=True, metavar="REPOSITORY", help="the directory to write")
+    one.add_argument("-o", "--output", required=True, metavar="DIRECTORY", help="the directory to write")
     _triton(one)
 
     one = _command(commands, "serve", "serving", "serve a bundle to many clients, on Ray Serve")
