@@ -13,8 +13,9 @@ thread_local std::size_t allocations = 0;
 
 void* counted(std::size_t size, std::size_t alignment) {
   if (counting) ++allocations;
-  void* made = alignment > alignof(std::max_align_t) ? std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment)
-                                                     : std::malloc(size != 0 ? size : 1);
+  void* made = alignment > alignof(std::max_align_t)
+                   ? std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment)
+                   : std::malloc(size != 0 ? size : 1);
   if (made == nullptr) throw std::bad_alloc();
   return made;
 }
@@ -36,8 +37,8 @@ namespace {
 
 std::filesystem::path bundles;
 
-#define EXPECT(condition)                                                                     \
-  do {                                                                                        \
+#define EXPECT(condition)                                                                         \
+  do {                                                                                            \
     if (!(condition)) throw std::logic_error(std::to_string(__LINE__) + ": not so: " #condition); \
   } while (false)
 
@@ -132,9 +133,8 @@ void names_put_elements_into_the_robots_order() {
     EXPECT(x[0] == y[2] && x[1] == y[0] && x[2] == y[1]);
     EXPECT(plain.output<float>("policy/kp")[1] == 30.0f);
   }
-  const auto wrong = refusal<leapp::InputError>([&] {
-    plain.bind({{"policy/position", {"hip", "knee", "toe"}}}, {{"policy/target", {"hip", "hip", "knee", "ankle"}}});
-  });
+  const auto wrong = refusal<leapp::InputError>(
+      [&] { plain.bind({{"policy/position", {"hip", "knee", "toe"}}}, {{"policy/target", {"hip", "hip", "knee", "ankle"}}}); });
   EXPECT(wrong ==
          "The names bound to 'policy/position' do not fit its elements: missing ['ankle'], extra ['toe'].\n"
          "The names bound to 'policy/target' do not fit its elements: twice ['hip'].");
@@ -343,8 +343,9 @@ void the_catalogue_says_what_ports_mean() {
   leapp::Options options;
   options.expect_digest = *pipeline.digest();
   leapp::open(bundles / "quadruped", options);
-  EXPECT(refusal<leapp::BundleError>([&] { leapp::open(bundles / "chain", options); })
-             .find("chain.yaml: expected the bundle with digest " + *pipeline.digest()) == 0);
+  EXPECT(refusal<leapp::BundleError>([&] {
+           leapp::open(bundles / "chain", options);
+         }).find("chain.yaml: expected the bundle with digest " + *pipeline.digest()) == 0);
 }
 
 void timing_leaves_no_trace() {
@@ -353,7 +354,8 @@ void timing_leaves_no_trace() {
   pipeline.reset();
   pipeline.warm_up();
   const leapp::Latency found = pipeline.bench(200), paced = pipeline.bench(20, 1000.0);
-  EXPECT(found.steps == 200 && found.p50 > 0 && found.p50 <= found.p99 && found.p99 <= found.p999 && found.p999 <= found.longest);
+  EXPECT(found.steps == 200 && found.p50 > 0 && found.p50 <= found.p99 && found.p99 <= found.p999 &&
+         found.p999 <= found.longest);
   EXPECT(!found.misses && paced.misses && paced.noise_misses && *paced.rate == 1000.0);
   EXPECT(stepped(pipeline, 1) == first);
 }
@@ -365,11 +367,16 @@ int main(int count, char** words) {
   bundles = words[1];
   const std::pair<const char*, void (*)()> tests[] = {
 #define TEST(name) {#name, name}
-      TEST(names_put_elements_into_the_robots_order), TEST(a_failed_step_leaves_the_state_as_it_was),
-      TEST(a_step_allocates_nothing),                 TEST(state_can_be_reset_kept_and_given),
-      TEST(inputs_are_checked),                       TEST(integers_and_truth_values_have_their_types),
-      TEST(a_batch_has_any_number_of_rows),           TEST(the_samples_are_replayed),
-      TEST(the_catalogue_says_what_ports_mean),       TEST(timing_leaves_no_trace),
+      TEST(names_put_elements_into_the_robots_order),
+      TEST(a_failed_step_leaves_the_state_as_it_was),
+      TEST(a_step_allocates_nothing),
+      TEST(state_can_be_reset_kept_and_given),
+      TEST(inputs_are_checked),
+      TEST(integers_and_truth_values_have_their_types),
+      TEST(a_batch_has_any_number_of_rows),
+      TEST(the_samples_are_replayed),
+      TEST(the_catalogue_says_what_ports_mean),
+      TEST(timing_leaves_no_trace),
   };
   int failed = 0;
   for (const auto& [name, test] : tests) {

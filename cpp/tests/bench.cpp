@@ -41,8 +41,8 @@ struct ByHand {
     for (const leapp::Node* node : plan.order) {
       Model model;
       const leapp::Model read = leapp::read_model(bundle, *node);
-      ort_check(ort().CreateSessionFromArray(leapp::detail::ort_environment().get(), read.bytes.data(), read.bytes.size(), options,
-                                             &model.session));
+      ort_check(ort().CreateSessionFromArray(leapp::detail::ort_environment().get(), read.bytes.data(), read.bytes.size(),
+                                             options, &model.session));
       for (const leapp::Port& port : node->inputs) {
         const std::string key = leapp::key_of(node->name, port.name);
         const auto edge = plan.edges.find(key);
@@ -119,7 +119,8 @@ int main(int count, char** words) {
       run_theirs(), run_ours();
     }
     for (const std::string& key : pipeline.outputs()) {
-      equal = equal && std::memcmp(pipeline.read_bytes(key), by_hand.memory.at("out " + key).data(), pipeline.output_bytes(key)) == 0;
+      equal = equal &&
+              std::memcmp(pipeline.read_bytes(key), by_hand.memory.at("out " + key).data(), pipeline.output_bytes(key)) == 0;
     }
   }
   std::cout << "leapp " << median(ours) << " us, by hand " << median(theirs) << " us, ratio " << median(ours) / median(theirs)

@@ -39,7 +39,8 @@ int run(int count, char** words) {
     if (!given) throw std::runtime_error("the inputs end early");
     pipeline.step();
     for (const std::string& key : pipeline.outputs()) {
-      made.write(reinterpret_cast<const char*>(pipeline.read_bytes(key)), static_cast<std::streamsize>(pipeline.output_bytes(key)));
+      made.write(reinterpret_cast<const char*>(pipeline.read_bytes(key)),
+                 static_cast<std::streamsize>(pipeline.output_bytes(key)));
     }
   }
   return 0;

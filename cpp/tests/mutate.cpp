@@ -40,10 +40,41 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
 #ifndef LEAPP_LIBFUZZER
 namespace {
 
-const std::vector<std::string> tokens = {
-    "{", "[", "}", "]", ":", " - ", "&a ", "*a ", "!!python/name:os.system ", "<<: ", "? ", "|\n", "'", "\"", "\t", "# ", "~",
-    "%YAML 1.1\n---\n", "---\n", "...\n", std::string(1, '\0'), "\xef\xbb\xbf", "\xe2\x80\xa8", "0x", "1e999", "1:30:30", "0b1_", "[0]",
-    "99999999999999999999", "-1", ".inf", "1.5e+300", "\"data_offsets\":[0,", "\"shape\":[18446744073709551615]", "location"};
+const std::vector<std::string> tokens = {"{",
+                                         "[",
+                                         "}",
+                                         "]",
+                                         ":",
+                                         " - ",
+                                         "&a ",
+                                         "*a ",
+                                         "!!python/name:os.system ",
+                                         "<<: ",
+                                         "? ",
+                                         "|\n",
+                                         "'",
+                                         "\"",
+                                         "\t",
+                                         "# ",
+                                         "~",
+                                         "%YAML 1.1\n---\n",
+                                         "---\n",
+                                         "...\n",
+                                         std::string(1, '\0'),
+                                         "\xef\xbb\xbf",
+                                         "\xe2\x80\xa8",
+                                         "0x",
+                                         "1e999",
+                                         "1:30:30",
+                                         "0b1_",
+                                         "[0]",
+                                         "99999999999999999999",
+                                         "-1",
+                                         ".inf",
+                                         "1.5e+300",
+                                         "\"data_offsets\":[0,",
+                                         "\"shape\":[18446744073709551615]",
+                                         "location"};
 
 std::string mutated(std::string text, std::mt19937_64& choose) {
   const auto below = [&](std::size_t limit) { return limit == 0 ? 0 : choose() % limit; };
@@ -51,8 +82,12 @@ std::string mutated(std::string text, std::mt19937_64& choose) {
     const std::size_t at = below(text.size()), size = 1 + below(60);
     switch (below(6)) {
       case 0: text.insert(at, tokens[below(tokens.size())]); break;
-      case 1: if (!text.empty()) text[at] = static_cast<char>(below(256)); break;
-      case 2: if (!text.empty()) text[at] = static_cast<char>(text[at] ^ (1 << below(8))); break;
+      case 1:
+        if (!text.empty()) text[at] = static_cast<char>(below(256));
+        break;
+      case 2:
+        if (!text.empty()) text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
+        break;
       case 3: text.erase(at, size); break;
       case 4: text.insert(at, text.substr(below(text.size()), size)); break;
       default: text.resize(at); break;

@@ -1,13 +1,13 @@
 // The quadruped of `make demo` in C++: demo exports/quadruped
-#include <leapp/leapp.hpp>
-
 #include <cstdio>
+#include <leapp/leapp.hpp>
 
 int main(int count, char** words) {
   try {
     auto policy = leapp::open(count > 1 ? words[1] : "exports/quadruped");
     for (const leapp::PortInfo& port : policy.ports()) {
-      std::printf("%-8s %-24s %s %s\n", port.role.c_str(), port.key.c_str(), port.dtype.c_str(), port.kind.value_or("").c_str());
+      std::printf("%-8s %-24s %s %s\n", port.role.c_str(), port.key.c_str(), port.dtype.c_str(),
+                  port.kind.value_or("").c_str());
     }
 
     // The robot has its legs in another order. Names are compared once; from here on values are in the robot's order.
@@ -40,7 +40,8 @@ int main(int count, char** words) {
         at[joint] += 0.02f * moved[joint];
       }
     }
-    for (std::size_t joint = 0; joint < joints.size(); ++joint) std::printf("%s %+.4f\n", joints[joint].c_str(), targets[joint]);
+    for (std::size_t joint = 0; joint < joints.size(); ++joint)
+      std::printf("%s %+.4f\n", joints[joint].c_str(), targets[joint]);
 
     const leapp::Latency times = policy.bench(2000);
     std::printf("median of a step: %.1f us, 99.9 %%: %.1f us\n", times.p50, times.p999);

@@ -1,8 +1,7 @@
 // A ros2_control controller that runs a bundle. Never compiled by the authors of leapp; see README.md.
-#include <leapp/leapp.hpp>
-
 #include <controller_interface/controller_interface.hpp>
 #include <geometry_msgs/msg/twist.hpp>
+#include <leapp/leapp.hpp>
 #include <pluginlib/class_list_macros.hpp>
 #include <rclcpp_lifecycle/state.hpp>
 #include <realtime_tools/realtime_buffer.hpp>
@@ -10,8 +9,8 @@
 namespace leapp_controller {
 
 using controller_interface::CallbackReturn;
-using controller_interface::InterfaceConfiguration;
 using controller_interface::interface_configuration_type;
+using controller_interface::InterfaceConfiguration;
 using controller_interface::return_type;
 using geometry_msgs::msg::Twist;
 
@@ -103,7 +102,8 @@ class LeappController : public controller_interface::ControllerInterface {
   /// The key of the only port of a kind.
   std::string only(const std::string& role, const std::string& kind) const {
     const auto found = policy_->ports_by_kind(role, kind);
-    if (found.size() != 1) throw leapp::BundleError("the bundle has " + std::to_string(found.size()) + " ports of kind " + kind);
+    if (found.size() != 1)
+      throw leapp::BundleError("the bundle has " + std::to_string(found.size()) + " ports of kind " + kind);
     return found[0].key;
   }
 

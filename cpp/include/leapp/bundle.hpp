@@ -24,8 +24,8 @@ struct Bundle {
   Contract contract;
   std::optional<std::string> digest;         ///< Of the bundle as it is. Nothing if it carries no seal.
   std::map<std::string, std::string> files;  ///< The sha256 of every sealed file, by name.
-  bool annotated = false;      ///< Whether annotations, which decide no behaviour, changed since it was sealed.
-  bool allow_outside = false;  ///< Whether files may lie outside the directory though their sha256 is not known.
+  bool annotated = false;                    ///< Whether annotations, which decide no behaviour, changed since it was sealed.
+  bool allow_outside = false;                ///< Whether files may lie outside the directory though their sha256 is not known.
 
   std::filesystem::path directory() const { return path.has_parent_path() ? path.parent_path() : "."; }
   std::string graph() const { return path.stem().native(); }
@@ -88,8 +88,10 @@ inline void check_seal(const Value& document, const std::string& name, Bundle& b
     const bool earlier = version != nullptr && version->is(Value::Kind::text) && version->text.size() > 2 &&
                          version->text.compare(0, 2, "0.") == 0 && version->text[2] >= '0' && version->text[2] <= '9';
     if (earlier) return;
-    throw BundleError(name + ": the mapping 'integrity' is missing, the end of the file seems to be lost. Restore the file, "
-                             "export again, or run 'leapp seal " + name + "' if you wrote it yourself.");
+    throw BundleError(name +
+                      ": the mapping 'integrity' is missing, the end of the file seems to be lost. Restore the file, "
+                      "export again, or run 'leapp seal " +
+                      name + "' if you wrote it yourself.");
   }
   if (entry->is_text("unsealed")) return;
   const Value *digest = entry->find("digest"), *files = entry->find("files"), *behaviour = entry->find("behaviour");
@@ -100,7 +102,9 @@ inline void check_seal(const Value& document, const std::string& name, Bundle& b
     throw BundleError(name + ": the seal has version " + stated->text + ", this leapp reads up to " + std::to_string(newest) +
                       ". Update leapp.");
   }
-  const auto sha = [](const Value* value) { return value != nullptr && value->is(Value::Kind::text) && is_sha256(value->text); };
+  const auto sha = [](const Value* value) {
+    return value != nullptr && value->is(Value::Kind::text) && is_sha256(value->text);
+  };
   const bool whole =
       sha(digest) && files != nullptr && files->is(Value::Kind::mapping) &&
       std::all_of(files->entries.begin(), files->entries.end(), [&](const auto& file) { return sha(&file.second); });
@@ -116,8 +120,10 @@ inline void check_seal(const Value& document, const std::string& name, Bundle& b
   bundle.digest = digest_of(document, *files);
   bundle.annotated = *bundle.digest != digest->text;
   if (version == 1 ? bundle.annotated : behaviour_of(document, *files) != behaviour->text) {
-    throw BundleError(name + ": the description was changed after it was sealed: its nodes, ports, wiring or files do not fit "
-                             "the seal. Restore the file or export again. If you edited it on purpose: leapp seal " + name + ".");
+    throw BundleError(name +
+                      ": the description was changed after it was sealed: its nodes, ports, wiring or files do not fit "
+                      "the seal. Restore the file or export again. If you edited it on purpose: leapp seal " +
+                      name + ".");
   }
 }
 
@@ -190,7 +196,8 @@ inline fs::path spelled_path(const Bundle& bundle, const std::string& model) {
   return normal_path((real_path(bundle.directory()) / model).native());
 }
 
-inline void check_external(const Bundle& bundle, const std::string& model, const std::string& what, const std::string& location) {
+inline void check_external(const Bundle& bundle, const std::string& model, const std::string& what,
+                           const std::string& location) {
   // ONNX Runtime takes an asterisk for an address in its own memory, whatever the directory holds.
   if (location.find('*') != std::string::npos || location[0] == '/' || has_parent_step(location)) {
     throw BundleError(what + ": " + repr_text(location) + " is not a usable path.");
@@ -270,16 +277,16 @@ inline std::map<std::string, std::vector<Sample>> read_samples(const Bundle& bun
 }
 
 /// What a bundle's YAML says, without touching the files it names.
-inline Contract load_contract(const std::filesystem::path& path) {
-  return detail::load(detail::yaml_path(path)).contract;
-}
+inline Contract load_contract(const std::filesystem::path& path) { return detail::load(detail::yaml_path(path)).contract; }
 
 /// Open a bundle and check everything but the models, which `read_model` checks when it hands them out.
 ///
 /// @param path The `.yaml` or `.yml` file, or the directory that holds exactly one bundle.
-/// @param allow_outside Let files of an unsealed bundle lie outside its directory. Files whose sha256 is known may lie anywhere.
+/// @param allow_outside Let files of an unsealed bundle lie outside its directory. Files whose sha256 is known may lie
+/// anywhere.
 /// @param expect_digest Refuse any bundle but the one with this digest; empty for any.
-inline Bundle open_bundle(const std::filesystem::path& path, bool allow_outside = false, const std::string& expect_digest = "") {
+inline Bundle open_bundle(const std::filesystem::path& path, bool allow_outside = false,
+                          const std::string& expect_digest = "") {
   Bundle bundle = detail::load(detail::yaml_path(path));
   bundle.allow_outside = allow_outside;
   if (!expect_digest.empty() && bundle.digest != expect_digest) {

@@ -43,15 +43,18 @@ inline std::size_t parts_of(const Dtype& dtype) { return std::strstr(dtype.name,
 inline double as_double(const Dtype& dtype, const void* memory, std::size_t at) {
   const auto* data = static_cast<const unsigned char*>(memory);
   switch (dtype.code) {
-    case 1: case 14: return read_as<float>(data, at);
-    case 2: case 9: return data[at];
+    case 1:
+    case 14: return read_as<float>(data, at);
+    case 2:
+    case 9: return data[at];
     case 3: return read_as<std::int8_t>(data, at);
     case 4: return read_as<std::uint16_t>(data, at);
     case 5: return read_as<std::int16_t>(data, at);
     case 6: return read_as<std::int32_t>(data, at);
     case 7: return static_cast<double>(read_as<std::int64_t>(data, at));
     case 10: return small_float(read_as<std::uint16_t>(data, at), 5, 10, 15, false, false);
-    case 11: case 15: return read_as<double>(data, at);
+    case 11:
+    case 15: return read_as<double>(data, at);
     case 12: return read_as<std::uint32_t>(data, at);
     case 13: return static_cast<double>(read_as<std::uint64_t>(data, at));
     case 16: return small_float(read_as<std::uint16_t>(data, at), 8, 7, 127, false, false);

@@ -111,9 +111,7 @@ struct Contract {
 };
 
 /// The public name of a port.
-inline std::string key_of(std::string_view node, std::string_view port) {
-  return std::string(node) + "/" + std::string(port);
-}
+inline std::string key_of(std::string_view node, std::string_view port) { return std::string(node) + "/" + std::string(port); }
 
 /// The node and the port of a key. Port names hold no slash, so the last one separates.
 inline std::pair<std::string, std::string> split_key(std::string_view key) {
@@ -472,7 +470,8 @@ class ContractReader {
     Ports inputs, outputs;
     std::vector<std::string> input_keys, output_keys;
     for (const Node& node : made.nodes) {
-      for (const Port& port : node.inputs) input_keys.push_back(key_of(node.name, port.name)), inputs[input_keys.back()] = &port;
+      for (const Port& port : node.inputs)
+        input_keys.push_back(key_of(node.name, port.name)), inputs[input_keys.back()] = &port;
       for (const Port& port : node.outputs) {
         output_keys.push_back(key_of(node.name, port.name)), outputs[output_keys.back()] = &port;
       }

@@ -1,7 +1,7 @@
 // Files that a bundle names: where they may be, and whether their bytes are the ones that were written.
 //
-// A file is opened once, checked to be a regular file, read, hashed, and only then handed on. A file whose sha256 is known may lie
-// anywhere, as links of caches and models that stay where they are do; any other file lies inside the bundle. Nothing here
+// A file is opened once, checked to be a regular file, read, hashed, and only then handed on. A file whose sha256 is known may
+// lie anywhere, as links of caches and models that stay where they are do; any other file lies inside the bundle. Nothing here
 // interprets a model. The rules and words are those of src/leapp/bundle/files.py.
 #pragma once
 
@@ -95,7 +95,8 @@ inline bool made_up(const fs::path& path) {
 inline bool made_up_device(::dev_t device) {
   static const std::vector<::dev_t> known = [] {
     std::vector<::dev_t> found;
-    struct stat root {}, folder {};
+    struct stat root {
+    }, folder{};
     ::stat("/", &root);
     for (const char* name : {"/proc", "/sys"}) {
       if (::stat(name, &folder) == 0 && folder.st_dev != root.st_dev) found.push_back(folder.st_dev);

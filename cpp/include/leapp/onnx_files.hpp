@@ -26,16 +26,16 @@ inline Message held(Message kind, std::uint64_t field) {
     Message held;
   };
   static constexpr Row rows[] = {
-      {Message::model, 7, Message::graph},          {Message::model, 20, Message::training},
-      {Message::model, 25, Message::function},      {Message::training, 1, Message::graph},
-      {Message::training, 2, Message::graph},       {Message::function, 7, Message::node},
-      {Message::function, 11, Message::attribute},  {Message::graph, 1, Message::node},
-      {Message::graph, 5, Message::tensor},         {Message::graph, 15, Message::sparse},
-      {Message::node, 5, Message::attribute},       {Message::attribute, 5, Message::tensor},
-      {Message::attribute, 6, Message::graph},      {Message::attribute, 10, Message::tensor},
-      {Message::attribute, 11, Message::graph},     {Message::attribute, 22, Message::sparse},
-      {Message::attribute, 23, Message::sparse},    {Message::sparse, 1, Message::tensor},
-      {Message::sparse, 2, Message::tensor},        {Message::tensor, 13, Message::entry},
+      {Message::model, 7, Message::graph},         {Message::model, 20, Message::training},
+      {Message::model, 25, Message::function},     {Message::training, 1, Message::graph},
+      {Message::training, 2, Message::graph},      {Message::function, 7, Message::node},
+      {Message::function, 11, Message::attribute}, {Message::graph, 1, Message::node},
+      {Message::graph, 5, Message::tensor},        {Message::graph, 15, Message::sparse},
+      {Message::node, 5, Message::attribute},      {Message::attribute, 5, Message::tensor},
+      {Message::attribute, 6, Message::graph},     {Message::attribute, 10, Message::tensor},
+      {Message::attribute, 11, Message::graph},    {Message::attribute, 22, Message::sparse},
+      {Message::attribute, 23, Message::sparse},   {Message::sparse, 1, Message::tensor},
+      {Message::sparse, 2, Message::tensor},       {Message::tensor, 13, Message::entry},
   };
   for (const Row& row : rows) {
     if (row.holder == kind && row.field == field) return row.held;
@@ -108,8 +108,7 @@ inline std::vector<std::string> external_files(const Bytes& model, const std::st
       return true;
     });
     if (!whole_message) throw BundleError(what + ": the file is not a complete ONNX model.");
-    if (part.kind == Message::entry && key == "location" &&
-        std::find(found.begin(), found.end(), location) == found.end()) {
+    if (part.kind == Message::entry && key == "location" && std::find(found.begin(), found.end(), location) == found.end()) {
       found.emplace_back(location);
     }
   }

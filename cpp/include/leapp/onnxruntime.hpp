@@ -97,8 +97,8 @@ class OrtSessionOf : public Session {
   Ort<OrtValue> value_over(const Tensor& tensor) const {
     OrtValue* made = nullptr;
     ort_check(ort().CreateTensorWithDataAsOrtValue(memory_.get(), tensor.data, tensor.bytes, tensor.shape.data(),
-                                                   tensor.shape.size(), static_cast<ONNXTensorElementDataType>(tensor.dtype->code),
-                                                   &made));
+                                                   tensor.shape.size(),
+                                                   static_cast<ONNXTensorElementDataType>(tensor.dtype->code), &made));
     return ort_own(made, ort().ReleaseValue);
   }
 
@@ -180,7 +180,8 @@ class OnnxRuntime : public Engine {
     ort_check(ort().AddSessionConfigEntry(made, "session.intra_op.allow_spinning", "0"));
     ort_check(ort().AddSessionConfigEntry(made, "session.inter_op.allow_spinning", "0"));
     const auto wide = [](const Port& port) { return std::string(port.dtype->name) == "float64"; };
-    if (std::any_of(node.inputs.begin(), node.inputs.end(), wide) || std::any_of(node.outputs.begin(), node.outputs.end(), wide)) {
+    if (std::any_of(node.inputs.begin(), node.inputs.end(), wide) ||
+        std::any_of(node.outputs.begin(), node.outputs.end(), wide)) {
       // It would move factors into matrix products, which keep them in float32.
       ort_check(ort().AddSessionConfigEntry(made, "optimization.disable_specified_optimizers", "MatMulScaleFusion"));
     }

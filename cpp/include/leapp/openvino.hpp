@@ -42,9 +42,9 @@ class OpenVinoSession : public Session {
     const std::string bytes(model.bytes.begin(), model.bytes.end());
     model_ = model.path.empty() ? core.read_model(bytes, ov::Tensor()) : core.read_model(model.path);
     // Half precision is the default where the processor has it; a policy was proven in its own.
-    auto compiled = core.compile_model(model_, "CPU", ov::hint::inference_precision(ov::element::f32),
-                                       ov::inference_num_threads(threads),
-                                       ov::hint::performance_mode(ov::hint::PerformanceMode::LATENCY));
+    auto compiled =
+        core.compile_model(model_, "CPU", ov::hint::inference_precision(ov::element::f32), ov::inference_num_threads(threads),
+                           ov::hint::performance_mode(ov::hint::PerformanceMode::LATENCY));
     request_ = compiled.create_infer_request();
   }
 

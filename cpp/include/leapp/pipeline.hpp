@@ -1,7 +1,7 @@
 // A bundle that runs in a control loop. The semantics are those of leapp.runtime.Pipeline.
 //
-// Everything is decided when it is opened. A step allocates nothing: inputs are written into memory of the pipeline, engines read
-// and write it, outputs are read from it. One pipeline belongs to one thread at a time.
+// Everything is decided when it is opened. A step allocates nothing: inputs are written into memory of the pipeline, engines
+// read and write it, outputs are read from it. One pipeline belongs to one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -27,37 +27,72 @@
 namespace leapp {
 
 // Port dtypes without a C++ type of their own, as their bits.
-struct float16 { std::uint16_t bits; };
-struct bfloat16 { std::uint16_t bits; };
-struct float8_e4m3fn { std::uint8_t bits; };
-struct float8_e4m3fnuz { std::uint8_t bits; };
-struct float8_e5m2 { std::uint8_t bits; };
-struct float8_e5m2fnuz { std::uint8_t bits; };
-struct float8_e8m0fnu { std::uint8_t bits; };
+struct float16 {
+  std::uint16_t bits;
+};
+struct bfloat16 {
+  std::uint16_t bits;
+};
+struct float8_e4m3fn {
+  std::uint8_t bits;
+};
+struct float8_e4m3fnuz {
+  std::uint8_t bits;
+};
+struct float8_e5m2 {
+  std::uint8_t bits;
+};
+struct float8_e5m2fnuz {
+  std::uint8_t bits;
+};
+struct float8_e8m0fnu {
+  std::uint8_t bits;
+};
 
 namespace detail {
 
-template <class T> constexpr int code_of = 0;
-template <> inline constexpr int code_of<float> = 1;
-template <> inline constexpr int code_of<std::uint8_t> = 2;
-template <> inline constexpr int code_of<std::int8_t> = 3;
-template <> inline constexpr int code_of<std::uint16_t> = 4;
-template <> inline constexpr int code_of<std::int16_t> = 5;
-template <> inline constexpr int code_of<std::int32_t> = 6;
-template <> inline constexpr int code_of<std::int64_t> = 7;
-template <> inline constexpr int code_of<bool> = 9;
-template <> inline constexpr int code_of<float16> = 10;
-template <> inline constexpr int code_of<double> = 11;
-template <> inline constexpr int code_of<std::uint32_t> = 12;
-template <> inline constexpr int code_of<std::uint64_t> = 13;
-template <> inline constexpr int code_of<std::complex<float>> = 14;
-template <> inline constexpr int code_of<std::complex<double>> = 15;
-template <> inline constexpr int code_of<bfloat16> = 16;
-template <> inline constexpr int code_of<float8_e4m3fn> = 17;
-template <> inline constexpr int code_of<float8_e4m3fnuz> = 18;
-template <> inline constexpr int code_of<float8_e5m2> = 19;
-template <> inline constexpr int code_of<float8_e5m2fnuz> = 20;
-template <> inline constexpr int code_of<float8_e8m0fnu> = 24;
+template <class T>
+constexpr int code_of = 0;
+template <>
+inline constexpr int code_of<float> = 1;
+template <>
+inline constexpr int code_of<std::uint8_t> = 2;
+template <>
+inline constexpr int code_of<std::int8_t> = 3;
+template <>
+inline constexpr int code_of<std::uint16_t> = 4;
+template <>
+inline constexpr int code_of<std::int16_t> = 5;
+template <>
+inline constexpr int code_of<std::int32_t> = 6;
+template <>
+inline constexpr int code_of<std::int64_t> = 7;
+template <>
+inline constexpr int code_of<bool> = 9;
+template <>
+inline constexpr int code_of<float16> = 10;
+template <>
+inline constexpr int code_of<double> = 11;
+template <>
+inline constexpr int code_of<std::uint32_t> = 12;
+template <>
+inline constexpr int code_of<std::uint64_t> = 13;
+template <>
+inline constexpr int code_of<std::complex<float>> = 14;
+template <>
+inline constexpr int code_of<std::complex<double>> = 15;
+template <>
+inline constexpr int code_of<bfloat16> = 16;
+template <>
+inline constexpr int code_of<float8_e4m3fn> = 17;
+template <>
+inline constexpr int code_of<float8_e4m3fnuz> = 18;
+template <>
+inline constexpr int code_of<float8_e5m2> = 19;
+template <>
+inline constexpr int code_of<float8_e5m2fnuz> = 20;
+template <>
+inline constexpr int code_of<float8_e8m0fnu> = 24;
 
 template <class T>
 const Dtype& dtype_of() {
@@ -109,11 +144,11 @@ struct Reordering {
 /// The memory of one port, and what a caller did to it since the last step.
 struct Slot {
   std::string key;
-  Port port;        // with the present number of rows
-  Memory memory;    // what engines read and write
-  Memory face;      // what the caller sees, if it is in another order or a state to come
-  Memory initial;   // of a state
-  Memory before;    // of a state, while a step runs on one that was given
+  Port port;       // with the present number of rows
+  Memory memory;   // what engines read and write
+  Memory face;     // what the caller sees, if it is in another order or a state to come
+  Memory initial;  // of a state
+  Memory before;   // of a state, while a step runs on one that was given
   Reordering order;
   bool bound = false;
   bool state = false;
@@ -191,24 +226,24 @@ struct PortInfo {
 struct Latency {
   std::size_t steps = 0;
   double p50 = 0, p99 = 0, p999 = 0, longest = 0, jitter = 0;
-  std::optional<double> rate;          ///< The rate the steps were started at, in hertz.
-  std::optional<std::size_t> misses;   ///< Steps that were not done one period after they were due.
+  std::optional<double> rate;            ///< The rate the steps were started at, in hertz.
+  std::optional<std::size_t> misses;     ///< Steps that were not done one period after they were due.
   double noise_p50 = 0, noise_p999 = 0;  ///< The same loop around nothing: the clock and the machine.
   std::optional<std::size_t> noise_misses;
 };
 
 /// What replaying the samples of a bundle showed.
 struct Verification {
-  std::size_t passes = 0;              ///< How many samples were run, over all nodes.
-  std::vector<std::string> problems;   ///< One sentence for each output that is not what was traced.
-  std::vector<std::string> random;     ///< Outputs that change from run to run; their values were not compared.
+  std::size_t passes = 0;             ///< How many samples were run, over all nodes.
+  std::vector<std::string> problems;  ///< One sentence for each output that is not what was traced.
+  std::vector<std::string> random;    ///< Outputs that change from run to run; their values were not compared.
   bool passed() const { return problems.empty(); }
 };
 
 enum class NonFinite { ignore, raise };
 
 struct Options {
-  bool sticky = false;  ///< Reuse the last value of an input that is not given (zeros before the first).
+  bool sticky = false;                      ///< Reuse the last value of an input that is not given (zeros before the first).
   NonFinite nonfinite = NonFinite::ignore;  ///< What to do about NaN and infinity in inputs.
   bool fused = false;                       ///< Run the bundle's fused file (`compile_graph(fuse=True)`) instead of its nodes.
   bool allow_outside = false;               ///< Let files of an unsealed bundle lie outside its directory.
@@ -468,7 +503,8 @@ class Pipeline {
   /// A copy of all state.
   State state() const {
     State copy;
-    for (const detail::Slot* slot : states_) copy[slot->key].assign(slot->memory.get(), slot->memory.get() + slot->memory.size());
+    for (const detail::Slot* slot : states_)
+      copy[slot->key].assign(slot->memory.get(), slot->memory.get() + slot->memory.size());
     return copy;
   }
 
@@ -509,8 +545,17 @@ class Pipeline {
     double mean = 0, square = 0;
     for (const double time : times) mean += time / static_cast<double>(steps);
     for (const double time : times) square += (time - mean) * (time - mean) / static_cast<double>(steps);
-    Latency made{steps, percentile(times, 50), percentile(times, 99), percentile(times, 99.9), times.back(), std::sqrt(square),
-                 rate, {}, percentile(noise, 50), percentile(noise, 99.9), {}};
+    Latency made{steps,
+                 percentile(times, 50),
+                 percentile(times, 99),
+                 percentile(times, 99.9),
+                 times.back(),
+                 std::sqrt(square),
+                 rate,
+                 {},
+                 percentile(noise, 50),
+                 percentile(noise, 99.9),
+                 {}};
     if (rate) made.misses = misses, made.noise_misses = late;
     return made;
   }
@@ -672,7 +717,8 @@ class Pipeline {
                           "].");
       }
       if (!fits || model.type != std::string("tensor(") + port.dtype->onnx + ")") {
-        throw BundleError(what + " is " + form(port) + " in the bundle, but " + model.type + " [" + shape + "] in its ONNX model.");
+        throw BundleError(what + " is " + form(port) + " in the bundle, but " + model.type + " [" + shape +
+                          "] in its ONNX model.");
       }
     }
   }
@@ -758,8 +804,9 @@ class Pipeline {
   static PortInfo info(const detail::Slot& slot, const std::string& role) {
     const auto [node, name] = split_key(slot.key);
     const Port& port = slot.port;
-    PortInfo made{slot.key, node, name, role, port.kind, {}, {}, {}, port.shape, port.dtype->name, port.temporal_period_ms,
-                  port.batch_axis, port.extra};
+    PortInfo made{
+        slot.key,        node,      name, role, port.kind, {}, {}, {}, port.shape, port.dtype->name, port.temporal_period_ms,
+        port.batch_axis, port.extra};
     for (const Value& axis : port.element_names) {
       for (const Value& element : axis.items) made.element_names.push_back(detail::str(element));
     }
@@ -836,7 +883,9 @@ class Pipeline {
       std::string known;
       for (const auto& [axis, names] : axes) known += (known.empty() ? "" : ", ") + detail::list_text(names);
       const std::set<std::string> wanted(given.begin(), given.end());
-      const auto other = [&](const auto& axis) { return std::set<std::string>(axis.second.begin(), axis.second.end()) != wanted; };
+      const auto other = [&](const auto& axis) {
+        return std::set<std::string>(axis.second.begin(), axis.second.end()) != wanted;
+      };
       axes.erase(std::remove_if(axes.begin(), axes.end(), other), axes.end());
       if (axes.size() != 1) {
         throw InputError("The names bound to " + detail::repr_text(key) +
@@ -857,7 +906,8 @@ class Pipeline {
     return made;
   }
 
-  static void check_names(const std::string& key, const std::vector<std::string>& wanted, const std::vector<std::string>& given) {
+  static void check_names(const std::string& key, const std::vector<std::string>& wanted,
+                          const std::vector<std::string>& given) {
     std::vector<std::string> missing, extra, twice;
     for (const std::string& name : wanted) {
       if (!is_listed(given, name)) missing.push_back(name);
@@ -918,8 +968,10 @@ class Pipeline {
     unsigned char* to = slot.visible();
     for (std::size_t i = 0; i < slot.port.elements() * detail::parts_of(*slot.port.dtype); ++i) {
       switch (slot.port.dtype->code) {
-        case 1: case 14: reinterpret_cast<float*>(to)[i] = static_cast<float>(normal(generator)); break;
-        case 11: case 15: reinterpret_cast<double*>(to)[i] = normal(generator); break;
+        case 1:
+        case 14: reinterpret_cast<float*>(to)[i] = static_cast<float>(normal(generator)); break;
+        case 11:
+        case 15: reinterpret_cast<double*>(to)[i] = normal(generator); break;
         case 9: to[i] = generator() & 1u; break;
         default:
           std::memset(to + i * slot.port.dtype->size, 0, slot.port.dtype->size);
@@ -986,7 +1038,8 @@ class Pipeline {
     for (std::size_t number = 0; number < samples.size(); ++number, ++found.passes) {
       run_node(unit, samples[number]);
       std::vector<std::vector<unsigned char>> once;
-      for (const detail::Slot* slot : unit.outputs) once.emplace_back(slot->memory.get(), slot->memory.get() + slot->memory.size());
+      for (const detail::Slot* slot : unit.outputs)
+        once.emplace_back(slot->memory.get(), slot->memory.get() + slot->memory.size());
       run_node(unit, samples[number]);
       for (std::size_t i = 0; i < unit.outputs.size(); ++i) {
         const detail::Slot& slot = *unit.outputs[i];

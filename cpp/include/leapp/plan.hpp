@@ -17,12 +17,12 @@ namespace leapp {
 /// How one step runs. Keys are `node/port`.
 struct Plan {
   std::vector<const Node*> order;
-  std::vector<std::string> inputs;                               ///< Keys the caller gives.
-  std::vector<std::string> outputs;                              ///< Keys the caller receives.
-  std::map<std::string, std::string> edges;                      ///< Input to the output that feeds it within a step.
-  std::vector<std::pair<std::string, std::string>> feedback;     ///< Input and the output of the step before that it reads.
-  std::vector<std::string> missing;                              ///< Nodes without a model.
-  std::optional<std::int64_t> batch;                             ///< The traced number of rows, if any is taken.
+  std::vector<std::string> inputs;                            ///< Keys the caller gives.
+  std::vector<std::string> outputs;                           ///< Keys the caller receives.
+  std::map<std::string, std::string> edges;                   ///< Input to the output that feeds it within a step.
+  std::vector<std::pair<std::string, std::string>> feedback;  ///< Input and the output of the step before that it reads.
+  std::vector<std::string> missing;                           ///< Nodes without a model.
+  std::optional<std::int64_t> batch;                          ///< The traced number of rows, if any is taken.
 
   const std::string* feeds_back(const std::string& key) const {
     for (const auto& [target, source] : feedback) {
@@ -90,8 +90,8 @@ inline std::optional<std::int64_t> batch_of(const Contract& contract) {
         const std::int64_t found = port.shape[*port.batch_axis];
         if (!rows) rows = found, one = key;
         if (*rows != found) {
-          throw BundleError(repr_text(one) + " has a batch of " + std::to_string(*rows) + " rows and " + repr_text(key) + " of " +
-                            std::to_string(found) + ": a pipeline has one batch.");
+          throw BundleError(repr_text(one) + " has a batch of " + std::to_string(*rows) + " rows and " + repr_text(key) +
+                            " of " + std::to_string(found) + ": a pipeline has one batch.");
         }
       }
     }
@@ -126,8 +126,8 @@ inline Plan make_plan(const Contract& contract, const std::vector<std::string>& 
       std::string runs;
       for (const std::string& backend : backends) runs += (runs.empty() ? "" : ", ") + backend;
       throw BundleError("Node " + detail::repr_text(node.name) + " has the backend " +
-                        (node.model.backend ? detail::repr_text(*node.model.backend) : "None") + "; this runtime runs " +
-                        runs + ".");
+                        (node.model.backend ? detail::repr_text(*node.model.backend) : "None") + "; this runtime runs " + runs +
+                        ".");
     }
   }
   plan.batch = detail::batch_of(contract);

@@ -149,7 +149,8 @@ inline void check_sample(const std::map<std::string, RawTensor>& values, const s
     throw BundleError(where + ": port '" + port.name + "' is " + got + ", expected " + text(*port.dtype, port.shape) + ".");
   }
   for (const auto& [name, value] : values) {
-    const bool known = std::any_of(ports.begin(), ports.end(), [&name_ = name](const Port& port) { return port.name == name_; });
+    const bool known =
+        std::any_of(ports.begin(), ports.end(), [&name_ = name](const Port& port) { return port.name == name_; });
     if (!known) {
       throw BundleError(where + ": port '" + name + "' is " + text(*value.dtype, value.shape) + ", expected None.");
     }
@@ -160,7 +161,7 @@ inline void check_sample(const std::map<std::string, RawTensor>& values, const s
 
 /// The passes of every node, checked against the ports of a contract.
 inline std::map<std::string, std::vector<Sample>> decode_samples(const Bytes& data, const Contract& contract,
-                                                                const std::string& what) {
+                                                                 const std::string& what) {
   std::map<std::string, std::map<std::size_t, Sample>> passes;
   for (auto& [name, value] : decode_safetensors(data, what)) {
     const std::size_t first = std::min(name.find('/'), name.size()), second = std::min(name.find('/', first + 1), name.size());

@@ -102,8 +102,7 @@ inline std::string hex(char32_t value, int width) {
 
 /// Text in quotes, as Python's repr writes it.
 inline std::string repr_text(std::string_view text) {
-  const char quote =
-      text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos ? '"' : '\'';
+  const char quote = text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos ? '"' : '\'';
   std::string out(1, quote);
   for (std::size_t at = 0; at < text.size();) {
     auto [size, c] = utf8_at(text, at);

@@ -4,13 +4,13 @@
 // rules below are all that has to agree. They are those of src/leapp/bundle/text.py.
 #pragma once
 
+#include <locale.h>
 #include <yaml.h>
 
 #include <algorithm>
 #include <clocale>
 #include <cstdlib>
 #include <cstring>
-#include <locale.h>
 #include <map>
 #include <string>
 #include <string_view>
@@ -124,7 +124,8 @@ inline std::string integer_text(std::string text) {
         digits = part;
       } else {
         unsigned small = 0;
-        for (auto digit = part.rbegin(); digit != part.rend(); ++digit) small = small * 10 + static_cast<unsigned>(*digit - '0');
+        for (auto digit = part.rbegin(); digit != part.rend(); ++digit)
+          small = small * 10 + static_cast<unsigned>(*digit - '0');
         multiply_add(digits, 1, small);
       }
       at = end + 1;
@@ -251,7 +252,8 @@ class YamlBuilder {
 
   void refuse_tag(const Event& event, const yaml_char_t* tag) const {
     if (tag == nullptr) return;
-    refuse(event, "the tag " + repr_text(reinterpret_cast<const char*>(tag)) + " is not allowed, a bundle holds plain data only");
+    refuse(event,
+           "the tag " + repr_text(reinterpret_cast<const char*>(tag)) + " is not allowed, a bundle holds plain data only");
   }
 
   void grow(const Event& event, std::size_t by, std::size_t characters) {
@@ -373,10 +375,8 @@ class YamlBuilder {
 
 /// Read one YAML document.
 ///
-/// Duplicate keys, tags, merge keys, keys that are not scalars, runaway aliases, deep nesting and several documents are refused.
-/// Dates stay text. `name` is the file, for messages.
-inline Value parse_yaml(std::string_view text, const std::string& name) {
-  return detail::YamlBuilder(text, name).document();
-}
+/// Duplicate keys, tags, merge keys, keys that are not scalars, runaway aliases, deep nesting and several documents are
+/// refused. Dates stay text. `name` is the file, for messages.
+inline Value parse_yaml(std::string_view text, const std::string& name) { return detail::YamlBuilder(text, name).document(); }
 
 }  // namespace leapp
