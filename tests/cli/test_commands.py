@@ -360,6 +360,11 @@ def test_view_draws_a_page_and_opens_it(
     assert (code, Path(data["page"]).name) == (0, "leg.html")
     assert opened == [Path(data["page"]).as_uri()]
     assert Path(data["page"]).parent != policy.path
+    # What only the export knows is on the new page too.
+    exported, drawn = told(policy.path / "leg.html"), told(Path(data["page"]))
+    assert exported["validation"] == drawn["validation"] != {}
+    for before, after in zip(exported["nodes"], drawn["nodes"], strict=True):
+        assert before["ops"] == after["ops"] != [] and before["passed"] is after["passed"] is True
     code, data = ask(capsys, "view", policy.path, "--verify", "--no-open", "--output", tmp_path)
     assert Path(data["page"]) == tmp_path / "leg.html"
     # Both carry the differences from the traced values; times are of the machine that looks, so the sealed one has none.

@@ -14,6 +14,7 @@ from leapp.bundle import RawTensor, Sample
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract
 from leapp.view import draw, page, write_page
+from leapp.view.exported import exported_details
 from leapp.view.page import _DARK
 
 from .cases import CASES, FACTS, contract, node, port
@@ -127,3 +128,54 @@ def test_long_recordings_are_thinned_out() -> None:
     assert spark["passes"] == 1000
     assert len(spark["lines"]) <= 6
     assert len(spark["lines"][0]) <= 32
+
+
+DETAILS = {
+    "static_outputs": ["actuation/kp"],
+    "glue": [{"node": "actor", "source": "observation/obs", "ops": ["mul at a.py:5"], "file": "a.py", "line": 6}],
+    "validation": {"actor/action": {"largest": 3e-6, "mean": 1e-7, "count": 48, "exact": 20, "bins": {"-7": 28}}},
+    "nodes": {
+        "actor": {
+            "parameters": 12,
+            "passed": True,
+            "op_count": 1,
+            "ops": [{"op": "torch.tanh", "file": "a.py", "line": 4, "text": "torch.tanh(x)"}],
+            "constants": [{"name": "w", "shape": [3], "dtype": "float32", "bytes": 12, "file": "a.py", "line": 4}],
+            "escapes": [{"kind": "float()", "file": "a.py", "line": 3, "text": "float(x)", "value": "0.5", "varies": False}],
+            "weights": {
+                "total": 1,
+                "list": [{"name": "w", "shape": [3], "dtype": "float32", "low": 0.5, "high": 2.0, "mean": 1.0}],
+            },
+        }
+    },
+}
+
+
+def test_what_an_export_told_is_read_back_from_its_page(tmp_path: Path) -> None:
+    made = CASES["quadruped"]()
+    path = write_page(made, "g", tmp_path, details=DETAILS)
+    found = exported_details(path, made)
+    assert found["nodes"]["actor"] == DETAILS["nodes"]["actor"]
+    assert all(found[name] == DETAILS[name] for name in ("static_outputs", "glue", "validation"))
+    assert Outline(page(made, "g", details=found)).data == Outline(path.read_text(encoding="utf-8")).data
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"parameters":12', '"parameters":"many"'),
+        ('"line":4', '"line":{"x":1}'),
+        ('"bins":{"-7":28}', '"bins":[1]'),
+        ('"name":"actor"', '"name":"other"'),
+        ('id="data">', 'id="data"><script>alert(1)</script>'),
+        ('"ops":[{', '"ops":[3,{'),
+        ('{"name"', '{"name'),
+    ],
+)
+def test_a_page_in_another_form_tells_nothing(old: str, new: str, tmp_path: Path) -> None:
+    made = CASES["quadruped"]()
+    path = write_page(made, "g", tmp_path, details=DETAILS)
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    assert exported_details(path, made) == exported_details(tmp_path / "none.html", made) == {}

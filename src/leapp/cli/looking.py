@@ -301,14 +301,22 @@ def write_bundle_page(bundle: Bundle, output: str | None, recording: str | None 
 
     from leapp.bundle import read_samples
     from leapp.view import write_page
+    from leapp.view.exported import exported_details
 
     samples = read_samples(bundle)
     details: dict[str, Any] = {"digest": bundle.digest}
+    own = f"{bundle.graph}.html"
+    if own in bundle.files:
+        details |= exported_details(bundle.directory / own, bundle.contract)
     if measured:
         from leapp.cli.proving import measure
 
         with progress("replaying samples", len(bundle.contract.nodes)) as advance:
-            details |= measure(bundle, samples, advance)
+            found = measure(bundle, samples, advance)
+        told = details.get("nodes", {})
+        details |= found | {
+            "nodes": {name: told.get(name, {}) | found["nodes"].get(name, {}) for name in bundle.contract.nodes}
+        }
     run = _recorded(bundle, recording) if recording is not None else None
     directory = Path(output) if output is not None else Path(tempfile.mkdtemp(prefix="leapp-"))
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,120 @@
+"""What the page of an export tells beyond its bundle, read back as plain data.
+
+The page that lies in a bundle may be anybody's and is never shown. Its data is taken only as far as it has the form that an
+export gives it: texts, numbers, lists of known entries. Whoever shows it draws a page of their own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from leapp.graph.contract import Contract, key
+
+from .text import visible
+
+__all__ = ["exported_details"]
+
+_MAX_BYTES = 64 << 20
+
+
+class _Place(msgspec.Struct, kw_only=True):
+    file: str = ""
+    line: int | None = None
+
+
+class _Op(_Place, kw_only=True):
+    op: str
+    text: str | None = None
+
+
+class _Constant(_Place, kw_only=True):
+    name: str
+    shape: list[int]
+    dtype: str
+    size: int = msgspec.field(name="bytes")
+
+
+class _Escape(_Place, kw_only=True):
+    kind: str
+    text: str | None = None
+    value: Any = None
+    varies: bool | None = None
+
+
+class _Glue(_Place, kw_only=True):
+    node: str
+    source: str
+    ops: list[str]
+
+
+class _Figures(msgspec.Struct):
+    largest: float | str
+    mean: float | str
+    count: int
+    exact: int
+    bins: dict[str, int]
+
+
+class _Weight(msgspec.Struct, kw_only=True, omit_defaults=True):
+    name: str
+    shape: list[int]
+    dtype: str
+    note: str | msgspec.UnsetType = msgspec.UNSET
+    count: int | msgspec.UnsetType = msgspec.UNSET
+    sampled: int | msgspec.UnsetType = msgspec.UNSET
+    odd: int | msgspec.UnsetType = msgspec.UNSET
+    low: float | msgspec.UnsetType = msgspec.UNSET
+    high: float | msgspec.UnsetType = msgspec.UNSET
+    mean: float | msgspec.UnsetType = msgspec.UNSET
+    bins: list[int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Weights(msgspec.Struct):
+    total: int
+    entries: list[_Weight] = msgspec.field(name="list")
+
+
+class _Node(msgspec.Struct, kw_only=True, omit_defaults=True):
+    name: str
+    parameters: int | msgspec.UnsetType = msgspec.UNSET
+    passed: bool | str | msgspec.UnsetType = msgspec.UNSET
+    pruned: list[str] | msgspec.UnsetType = msgspec.UNSET
+    random: list[str] | msgspec.UnsetType = msgspec.UNSET
+    op_count: int | msgspec.UnsetType = msgspec.UNSET
+    ops: list[_Op] | msgspec.UnsetType = msgspec.UNSET
+    constants: list[_Constant] | msgspec.UnsetType = msgspec.UNSET
+    escapes: list[_Escape] | msgspec.UnsetType = msgspec.UNSET
+    weights: _Weights | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Page(msgspec.Struct):
+    nodes: list[_Node]
+    static: list[str] = []
+    glue: list[_Glue] = []
+    validation: dict[str, _Figures] = {}
+
+
+def exported_details(path: Path, contract: Contract) -> dict[str, Any]:
+    """The ``details`` for :func:`leapp.view.page` from the page of an export; empty if it is none, or of another pipeline."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_BYTES)
+        found = msgspec.json.decode(text.partition(b'id="data">')[2].partition(b"</script>")[0], type=_Page)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+    if [node.name for node in found.nodes] != [visible(name) for name in contract.nodes]:
+        return {}
+    outputs = {visible(key(n, p.name)): key(n, p.name) for n, node in contract.nodes.items() for p in node.outputs}
+    facts = msgspec.to_builtins(found)
+    nodes = {
+        name: {k: v for k, v in node.items() if k != "name"} for name, node in zip(contract.nodes, facts["nodes"], strict=True)
+    }
+    return {
+        "static_outputs": [outputs[name] for name in found.static if name in outputs],
+        "glue": facts["glue"],
+        "validation": {outputs[name]: v for name, v in facts["validation"].items() if name in outputs},
+        "nodes": nodes,
+    }
