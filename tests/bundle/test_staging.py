@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -9,8 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
-from leapp.bundle import Staging, check_files, open_bundle, staging
+from leapp.bundle import Staging, check_files, describe_model, hash_file, open_bundle, staging
+from leapp.bundle.integrity import seal
 from leapp.errors import BundleError, SessionError
 from leapp.graph.contract import Contract, ModelFile, Node, Pipeline
 
@@ -93,6 +96,76 @@ def test_files_of_an_unsealed_export_are_known_by_name(bundle, way):
     write(bundle, "second", nodes=("pol",))
     assert not (bundle / "pre.pt").exists()
     assert made(bundle) == "second"
+
+
+def hostile_folder(bundle: Path) -> Path:
+    """A bundle whose seal names a file behind a link that leads out of it. Returns that file."""
+    victim = bundle.parent / "documents" / "thesis.txt"
+    victim.parent.mkdir()
+    victim.write_text("years of work")
+    (bundle / "sub").symlink_to(victim.parent)
+    text, _, rest = (bundle / "g.yaml").read_text().partition("integrity:")
+    files = yaml.safe_load("integrity:" + rest)["integrity"]["files"]
+    (bundle / "g.yaml").write_text(seal(text, {**files, "sub/thesis.txt": hash_file(victim)[1]})[0])
+    return victim
+
+
+def test_a_file_behind_a_link_is_never_removed(bundle, way):
+    victim = hostile_folder(bundle)
+    write(bundle, "second")
+    assert made(bundle) == "second"
+    assert victim.read_text() == "years of work"
+
+
+def test_a_link_where_a_folder_is_needed_is_kept(bundle, way):
+    victim = bundle.parent / "documents" / "model.onnx"
+    victim.parent.mkdir()
+    victim.write_text("mine")
+    (bundle / "pre").symlink_to(victim.parent)
+    with Staging(bundle) as staged:
+        (staged.path / "pre").mkdir()
+        (staged.path / "pre" / "model.onnx").write_text("new")
+        model = describe_model(staged.path / "pre" / "model.onnx", staged.path, "onnx")
+        staged.commit("g", Contract(nodes={"pre": Node(inputs=(), outputs=(), model=model)}, pipeline=Pipeline()))
+    assert victim.read_text() == "mine"
+    assert (bundle / "pre" / "model.onnx").read_text() == "new"
+    assert staged.kept == {"pre": "pre.kept1"}
+    assert os.readlink(bundle / "pre.kept1") == str(victim.parent)
+
+
+def test_a_lock_that_is_never_given_back_stops_no_export(bundle, monkeypatch):
+    """Whoever may read the directory above can take it."""
+    monkeypatch.setattr(staging, "_PATIENCE", 0.2)
+    holder = os.open(bundle.parent, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    try:
+        with pytest.warns(UserWarning, match="is locked by another process"):
+            write(bundle, "second")
+    finally:
+        os.close(holder)
+    assert made(bundle) == "second"
+
+
+def test_a_staging_directory_is_locked_before_others_can_see_it(bundle, monkeypatch):
+    """Between the two, another exporter would take it for one that a crash left, and sweep it away."""
+    seen = []
+    make = Staging._make
+
+    def watched(self):
+        path = make(self)
+        other = os.open(bundle.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            seen.append("free")
+        except BlockingIOError:
+            seen.append("taken")
+        finally:
+            os.close(other)
+        return path
+
+    monkeypatch.setattr(Staging, "_make", watched)
+    write(bundle, "second")
+    assert seen == ["taken"]
 
 
 def test_leaving_without_a_commit_changes_nothing(bundle):

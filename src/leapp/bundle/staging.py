@@ -18,6 +18,8 @@ import os
 import shutil
 import stat
 import sys
+import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +40,8 @@ MODEL_SUFFIXES = (".pt", ".pt2", ".onnx", ".onnx.data")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SYNCS = 8
 """Files that are put on the disk at a time: it waits for its own journal, which they then share."""
+_PATIENCE = 10.0
+"""Seconds to wait for other exporters."""
 _PROBE = 1 << 16
 """Bytes whose writing tells whether a disk is full."""
 
@@ -73,12 +77,13 @@ class Staging:
 
     def _enter(self) -> Staging:
         self.final.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(self.final.parent):
-            for stale in _abandoned(self.final):
+        # Made and locked before others may look: a staging directory without a lock is swept away.
+        with _locked(self.final.parent) as alone:
+            for stale in _abandoned(self.final) if alone else ():
                 _sweep(stale, self.final)
-        self.path = self._make()
-        self._lock = _try_lock(self.path)
-        (self.path / _MARK).touch()
+            self.path = self._make()
+            self._lock = _try_lock(self.path)
+            (self.path / _MARK).touch()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -180,12 +185,15 @@ class Staging:
         owned = _owned(self.final)
         kept = {}
         for name in sorted(staged - owned):
-            old = self.final / name
-            if not os.path.lexists(old) or _same_content(old, self.path / name):
-                continue
+            if (link := _link_above(self.final, name)) is not None:
+                old = self.final / link  # what is behind it is not part of the bundle and must not be touched
+            else:
+                old = self.final / name
+                if not os.path.lexists(old) or _same_content(old, self.path / name):
+                    continue
             new = _free_name(old)
             os.rename(old, new)
-            kept[name] = str(new.relative_to(self.final))
+            kept[str(old.relative_to(self.final))] = str(new.relative_to(self.final))
         return kept
 
     def _exchange(self) -> bool:
@@ -321,7 +329,17 @@ def _owned(directory: Path) -> set[str]:
                 owned |= {path.name, *_owned_by(document, path.stem)}
         except (BundleError, OSError, UnicodeDecodeError):
             continue
-    return {name for name in owned if os.path.lexists(directory / name)}
+    return {name for name in owned if _link_above(directory, name) is None and os.path.lexists(directory / name)}
+
+
+def _link_above(directory: Path, name: str) -> str | None:
+    """The outermost folder of ``name`` that is a link or a file. What lies behind it is not in the directory."""
+    parts = Path(name).parts
+    for count in range(1, len(parts)):
+        folder = os.path.join(*parts[:count])
+        if os.path.lexists(directory / folder) and (os.path.islink(directory / folder) or not (directory / folder).is_dir()):
+            return folder
+    return None
 
 
 def _owned_by(document: dict[str, object], graph: str) -> set[str]:
@@ -453,8 +471,20 @@ def _swap(one: Path, other: Path) -> bool:
     return False
 
 
-def _try_lock(path: Path, *, wait: bool = False) -> int | None:
-    """A descriptor that holds a lock on a directory until it is closed or the process ends; ``None`` if taken."""
+def _try_lock(path: Path) -> int | None:
+    """A descriptor that holds a lock on a directory until it is closed or the process ends; ``None`` if there is none."""
+    try:
+        return _lock(path)
+    except BlockingIOError:
+        return None
+
+
+def _lock(path: Path) -> int | None:
+    """As ``_try_lock``, where ``None`` says that the system has no such locks.
+
+    Raises:
+        BlockingIOError: Another process has the lock.
+    """
     try:
         import fcntl
     except ImportError:
@@ -462,20 +492,36 @@ def _try_lock(path: Path, *, wait: bool = False) -> int | None:
     descriptor: int | None = None
     try:
         descriptor = os.open(path, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
         if descriptor is not None:
             os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
         return None
     return descriptor
 
 
 @contextlib.contextmanager
-def _locked(parent: Path) -> Iterator[None]:
-    """One exporter at a time below a directory. Without locks the exchange is still atomic, only sweeping is not."""
-    descriptor = _try_lock(parent, wait=True)
+def _locked(parent: Path) -> Iterator[bool]:
+    """One exporter at a time below a directory, and whether that is so.
+
+    Exporters hold the lock for moments, but anybody who may read the directory can hold it for ever, so it is not waited
+    for without end. Without the lock the exchange is still atomic; only sweeping is not, and is left out.
+    """
+    until = time.monotonic() + _PATIENCE
+    descriptor = None
+    while True:
+        try:
+            descriptor = _lock(parent)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                warnings.warn(f"{parent} is locked by another process; the export goes on without the lock.", stacklevel=2)
+                break
+            time.sleep(0.02)
     try:
-        yield
+        yield descriptor is not None
     finally:
         if descriptor is not None:
             os.close(descriptor)
