@@ -6,6 +6,8 @@ One base class, a handful of kinds. Each kind also derives from the built-in cla
 
 from __future__ import annotations
 
+import unicodedata
+
 __all__ = [
     "AnnotationError",
     "AnnotationTypeError",
@@ -24,11 +26,32 @@ __all__ = [
     "TraceError",
     "UnknownPortError",
     "ValidationError",
+    "visible",
 ]
 
 
+def visible(text: str) -> str:
+    """A text whose control characters are escaped, all but line breaks and tabs: a terminal or a log shows what is there.
+
+    Names in a bundle may hold escape sequences, and marks that turn the direction of writing around.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _CONTROLS and char not in "\n\t" else char
+        for char in text
+    )
+
+
+_CONTROLS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
 class LeappError(Exception):
-    """Base class of all errors raised by leapp."""
+    """Base class of all errors raised by leapp. Control characters in a message are escaped."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.args = tuple(visible(arg) if isinstance(arg, str) else arg for arg in args)
 
 
 class SessionError(LeappError, RuntimeError):

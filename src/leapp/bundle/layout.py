@@ -15,7 +15,7 @@ import msgspec
 
 from leapp.bundle import text as yaml_text
 from leapp.bundle.text import Flow
-from leapp.errors import BundleError
+from leapp.errors import BundleError, visible
 from leapp.graph.contract import DTYPES, Contract, ModelFile, Node, Pipeline, Port
 
 __all__ = ["MODELS", "PIPELINE", "SYSTEM", "TARGET", "contract_of", "dump_contract", "port_entry"]
@@ -140,7 +140,7 @@ class _Reader:
         path = (SYSTEM, "leapp config version")
         if "leapp config version" not in system:
             warnings.warn(
-                f"{self._name}: 'leapp config version' is missing in '{SYSTEM}'; the file is read as version {_OLDEST}.",
+                f"{visible(self._name)}: 'leapp config version' is missing in '{SYSTEM}'; read as version {_OLDEST}.",
                 stacklevel=2,
             )
         version = system.get("leapp config version", _OLDEST)

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from leapp.errors import visible
+
 __all__ = ["Answer", "Cell", "Table", "Text", "announce", "progress", "report", "write"]
 
 _STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2"}
@@ -65,12 +67,12 @@ class Answer:
 def write(answer: Answer, *, as_json: bool) -> None:
     """Print an answer."""
     if as_json:
-        print(json.dumps(_finite(answer.data), indent=2, ensure_ascii=False, default=str))
+        print(_json(_finite(answer.data)))
     else:
         terminal = _is_terminal(sys.stdout)
         width = shutil.get_terminal_size().columns if terminal else None
         paint = _painted if terminal and not os.environ.get("NO_COLOR") else _unpainted
-        lines = [line for part in answer.parts for line in _lines(part, width, paint)]
+        lines = [line for part in answer.parts for line in _lines(_harmless(part), width, paint)]
         # Tables keep a distance from what stands above them, and above the first there is nothing.
         sys.stdout.writelines(f"{line}\n" for line in lines[bool(lines) and not lines[0] :])
     sys.stdout.flush()
@@ -78,13 +80,13 @@ def write(answer: Answer, *, as_json: bool) -> None:
 
 def report(error: Exception, *, expected: bool, as_json: bool) -> int:
     """Print an error on one line and return the exit code."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = visible(" ".join(str(error).split())) or type(error).__name__
     if isinstance(error, OSError) and error.strerror and error.filename:
-        text = f"{error.filename}: {error.strerror}"
+        text = visible(f"{error.filename}: {error.strerror}")
     if not expected:
         text = f"{type(error).__name__}: {text} (--traceback shows where)"
     if as_json:
-        print(json.dumps({"error": text}, indent=2, ensure_ascii=False), flush=True)
+        print(_json({"error": text}), flush=True)
     print(f"leapp: {text}", file=sys.stderr)
     return 2
 
@@ -149,6 +151,26 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and value - value != 0:
         return str(value)
     return value
+
+
+def _json(value: Any) -> str:
+    """As JSON, in which what a terminal would obey is written as an escape."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    if text.isascii():
+        return text
+    return "".join(c if c == "\n" or visible(c) == c else json.dumps(c)[1:-1] for c in text)
+
+
+def _harmless(part: Table | Text) -> Table | Text:
+    """The same with its control characters escaped: names come from bundles, which come from anywhere."""
+    if isinstance(part, Text):
+        return Text(visible(part.text), part.style)
+
+    def cell(found: Cell) -> Cell:
+        return visible(found) if isinstance(found, str) else (visible(found[0]), found[1])
+
+    rows = [[cell(found) for found in row] for row in part.rows]
+    return Table(visible(part.title), part.columns, rows, part.spare)
 
 
 def _shown(table: Table) -> tuple[list[str], list[list[Cell]]]:
