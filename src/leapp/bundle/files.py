@@ -20,11 +20,13 @@ from typing import BinaryIO
 
 from leapp.errors import BundleError, BundleFileError
 
-__all__ = ["check_collisions", "hash_file", "locate", "open_regular", "read_regular", "read_verified", "sha256_of"]
+__all__ = ["check_collisions", "hash_file", "locate", "open_regular", "read_regular", "read_verified", "sha256_of", "verify"]
 
 _CHUNK = 1 << 20
 _MADE_UP = ("/proc/", "/sys/", "/dev/")
 _MAX_LINKS = 40
+_LARGE = 1 << 30
+"""Bytes from which on a file has to be there for the most part: nothing is as quickly made as a long file of holes."""
 _UNPORTABLE = re.compile(r"[\x00-\x1f\x7f\\]|^[A-Za-z]:")
 
 
@@ -97,6 +99,8 @@ def open_regular(path: Path, what: str) -> Iterator[BinaryIO]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_dev in _made_up_devices():
             raise BundleError(f"{what}: {path} is not a regular file.")
+        if status.st_size > _LARGE and getattr(status, "st_blocks", status.st_size) * 512 < status.st_size // 8:
+            raise BundleError(f"{what}: {path} says that it has {status.st_size} bytes, most of which were never written.")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             yield file
     finally:
@@ -106,9 +110,10 @@ def open_regular(path: Path, what: str) -> Iterator[BinaryIO]:
 def read_regular(path: Path, what: str, *, limit: int | None = None) -> bytes:
     """The bytes of a regular file."""
     with open_regular(path, what) as file:
-        if limit is not None and os.fstat(file.fileno()).st_size > limit:
-            raise BundleError(f"{what}: {path} is larger than {limit} bytes.")
-        return file.read()
+        size = os.fstat(file.fileno()).st_size
+        if size > (_memory() if limit is None else limit):
+            raise BundleError(f"{what}: {path} is larger than {_memory() if limit is None else limit} bytes.")
+        return file.read(size)
 
 
 def sha256_of(path: Path, what: str) -> str:
@@ -131,6 +136,15 @@ def _is_made_up(path: Path) -> bool:
 
 
 @functools.cache
+def _memory() -> int:
+    """The memory of this machine, in bytes. What does not fit is refused before it is read."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62
+
+
+@functools.cache
 def _made_up_devices() -> frozenset[int]:
     found = set()
     for folder in ("/proc", "/sys"):
@@ -147,13 +161,25 @@ def read_verified(path: Path, sha256: str, what: str) -> bytes:
         BundleError: If the bytes are others than the ones that were exported.
     """
     data = read_regular(path, what)
-    found = hashlib.sha256(data).hexdigest()
+    _compare(hashlib.sha256(data).hexdigest(), sha256, path, what)
+    return data
+
+
+def verify(path: Path, sha256: str, what: str) -> None:
+    """Check that a file has the given sha256, in little memory.
+
+    Raises:
+        BundleError: If the bytes are others than the ones that were exported.
+    """
+    _compare(sha256_of(path, what), sha256, path, what)
+
+
+def _compare(found: str, sha256: str, path: Path, what: str) -> None:
     if found != sha256:
         raise BundleError(
             f"{what}: checksum mismatch, the file {path.name} was changed or damaged after the export "
             f"(expected sha256 {sha256}, got {found}). Export again or restore the file."
         )
-    return data
 
 
 def check_collisions(names: Iterable[str]) -> None:

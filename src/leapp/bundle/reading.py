@@ -13,7 +13,7 @@ from typing import Any
 
 from leapp.bundle import text as yaml_text
 from leapp.bundle.arrays import RawTensor, Sample, check_initial_values, decode, decode_samples
-from leapp.bundle.files import check_collisions, locate, read_regular, read_verified
+from leapp.bundle.files import check_collisions, locate, read_regular, read_verified, verify
 from leapp.bundle.integrity import Seal, annotations_of, verified_seal
 from leapp.bundle.layout import contract_of
 from leapp.bundle.onnx_files import external_files
@@ -29,6 +29,7 @@ __all__ = [
     "load_contract",
     "model_file",
     "open_bundle",
+    "read_external",
     "read_initial_values",
     "read_model",
     "read_samples",
@@ -113,7 +114,7 @@ def open_bundle(path: str | os.PathLike[str], *, allow_outside: bool = False, ex
     inside = {os.path.normpath(model) for model in models}
     for name in files:
         if os.path.normpath(name) not in inside:
-            _read_sealed(bundle, name)
+            _verify_sealed(bundle, name)
     if contract.pipeline.initial_values is not None:
         read_initial_values(bundle)
     return bundle
@@ -122,7 +123,7 @@ def open_bundle(path: str | os.PathLike[str], *, allow_outside: bool = False, ex
 def check_files(bundle: Bundle) -> None:
     """Check every file of a bundle, models and their external data included."""
     for name in bundle.files:
-        _read_sealed(bundle, name)
+        _verify_sealed(bundle, name)
     for name, node in bundle.contract.nodes.items():
         if node.model.model_path is not None:
             read_model(bundle, name)
@@ -239,6 +240,11 @@ def _read_sealed(bundle: Bundle, name: str) -> bytes:
     return read_verified(path, bundle.files[name], f"file '{name}'")
 
 
+def _verify_sealed(bundle: Bundle, name: str) -> None:
+    what = f"file '{name}'"
+    verify(locate(bundle.directory, name, what, anywhere=True), bundle.files[name], what)
+
+
 def _check_external(bundle: Bundle, node: str, location: str) -> None:
     what = f"external data of node '{node}'"
     if "*" in location or os.path.isabs(location) or ".." in location.split("/"):
@@ -251,4 +257,17 @@ def _check_external(bundle: Bundle, node: str, location: str) -> None:
         return
     if name not in bundle.files:
         raise BundleError(f"{what}: the seal of {bundle.path.name} does not cover '{name}'. Export again.")
-    read_verified(locate(bundle.directory, name, what, anywhere=True), bundle.files[name], what)
+    verify(locate(bundle.directory, name, what, anywhere=True), bundle.files[name], what)
+
+
+def read_external(bundle: Bundle, node: str, model: bytes) -> dict[str, bytes]:
+    """The verified bytes of the external data that a node's ONNX model names, by location."""
+    found = {}
+    for location in external_files(model, f"model of node '{node}'"):
+        _check_external(bundle, node, location)
+        what = f"external data of node '{node}'"
+        path = locate(_spelled_path(bundle, node).parent, location, what, anywhere=True)
+        name = os.path.normpath(os.path.join(os.path.dirname(str(bundle.contract.nodes[node].model.model_path)), location))
+        known = bundle.files.get(name)
+        found[location] = read_regular(path, what) if known is None else read_verified(path, known, what)
+    return found

@@ -19,6 +19,8 @@ MAX_BYTES = 4 * 1024 * 1024
 _MAX_DEPTH = 40
 _MAX_VALUES = 200_000
 _MAX_NUMBER = 400
+_MAX_TEXT = 4 * MAX_BYTES
+"""Characters of all values together. A long text is repeated by aliases that take two characters each."""
 
 _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PREFIX = "tag:yaml.org,2002:"
@@ -134,12 +136,13 @@ def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
 class _Open:
     """A mapping or sequence whose end has not been read yet."""
 
-    __slots__ = ("anchor", "key", "start", "value")
+    __slots__ = ("anchor", "key", "size", "start", "value")
 
-    def __init__(self, value: dict[Any, Any] | list[Any], anchor: str | None, start: int) -> None:
+    def __init__(self, value: dict[Any, Any] | list[Any], anchor: str | None, start: int, size: int) -> None:
         self.value = value
         self.anchor = anchor
         self.start = start
+        self.size = size
         self.key: Any = _NO_KEY
 
 
@@ -153,8 +156,9 @@ class _Builder:
         self._loader = loader
         self._name = name
         self._stack: list[_Open] = []
-        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._anchors: dict[str, tuple[Any, int, int]] = {}
         self._count = 0
+        self._size = 0
         self._root: Any = _NO_KEY
 
     def document(self) -> Any:
@@ -178,8 +182,11 @@ class _Builder:
     def _refuse(self, event: Any, what: str) -> BundleError:
         return BundleError(f"{self._name}, line {event.start_mark.line + 1}: {what}.")
 
-    def _grow(self, event: Any, by: int = 1) -> None:
+    def _grow(self, event: Any, by: int = 1, size: int = 0) -> None:
         self._count += by
+        self._size += size
+        if self._size > _MAX_TEXT:
+            raise self._refuse(event, f"more than {_MAX_TEXT} characters, aliases included")
         if self._count > _MAX_VALUES:
             raise self._refuse(event, f"more than {_MAX_VALUES} values, aliases included")
 
@@ -190,19 +197,19 @@ class _Builder:
             raise self._refuse(event, f"nested deeper than {_MAX_DEPTH} levels")
         self._grow(event)
         value: dict[Any, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
-        self._stack.append(_Open(value, event.anchor, self._count))
+        self._stack.append(_Open(value, event.anchor, self._count, self._size))
 
     def _end(self, event: Any) -> None:
         closed = self._stack.pop()
         if closed.anchor is not None:
-            self._anchors[closed.anchor] = (closed.value, self._count - closed.start + 1)
+            self._anchors[closed.anchor] = (closed.value, self._count - closed.start + 1, self._size - closed.size)
         self._put(closed.value, event)
 
     def _scalar(self, event: Any) -> None:
-        self._grow(event)
+        self._grow(event, size=len(event.value))
         value = self._scalar_value(event)
         if event.anchor is not None:
-            self._anchors[event.anchor] = (value, 1)
+            self._anchors[event.anchor] = (value, 1, len(event.value))
         self._put(value, event)
 
     def _scalar_value(self, event: Any) -> Any:
@@ -226,8 +233,8 @@ class _Builder:
     def _alias(self, event: Any) -> None:
         if event.anchor not in self._anchors:
             raise self._refuse(event, f"the alias *{event.anchor} refers to nothing before it")
-        value, size = self._anchors[event.anchor]
-        self._grow(event, size)
+        value, count, size = self._anchors[event.anchor]
+        self._grow(event, count, size)
         self._put(value, event)
 
     def _put(self, value: Any, event: Any) -> None:

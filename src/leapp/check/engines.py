@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from leapp.bundle import Bundle, model_file, read_model
-from leapp.bundle.onnx_files import external_files
+from leapp.bundle import Bundle, read_model
+from leapp.bundle.reading import read_external
 from leapp.graph.contract import Contract, Pipeline, key
 from leapp.runtime import Pipeline as Running
-from leapp.runtime.engines import OnnxUnit
+from leapp.runtime.engines import External, OnnxUnit, open_session
 from leapp.runtime.plan import make_plan
 from leapp.runtime.program import run_session
 
@@ -80,10 +80,9 @@ def open_level(bundle: Bundle, name: str, level: str) -> Engine:
     options.log_severity_level = 3
     spelled = level.upper() if level == "disable_all" else f"ENABLE_{level.upper()}"
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{spelled}")
-    model: Any = read_model(bundle, name)
-    if external_files(model, name):
-        model = str(model_file(bundle, name))
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    model = read_model(bundle, name)
+    beside = read_external(bundle, name, model)
+    session = open_session(External(model, beside) if beside else model, options, providers=["CPUExecutionProvider"])
     plan = make_plan(alone(bundle, name).contract)
     inputs = {where: port.name for where, port in plan.input_ports.items()}
     outputs = {where: port.name for where, port in plan.output_ports.items()}

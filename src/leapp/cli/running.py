@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import zipfile
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -18,6 +19,7 @@ from leapp.errors import InputError
 from leapp.graph.contract import Port, split_key
 from leapp.runtime import Pipeline
 from leapp.runtime.arrays import Array, form, numpy_dtype, random_array
+from leapp.runtime.recording_files import load_npz
 from leapp.runtime.values import from_raw
 
 __all__ = ["bench", "run"]
@@ -91,10 +93,9 @@ def _inputs(bundle: Bundle, path: str | None, steps: int | None) -> tuple[dict[s
 
 def _read_series(path: str, ports: Mapping[str, Port]) -> dict[str, list[Array]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not hasattr(file, "files"):
-                raise InputError(f"{path} holds a single array. Write a .npz file with one array for each node/port.")
-            arrays = {name: file[name] for name in file.files}
+        arrays = load_npz(path)
+    except zipfile.BadZipFile as error:
+        raise InputError(f"{path} is not an .npz file. Write one with an array for each node/port.") from error
     except (ValueError, EOFError) as error:
         raise InputError(f"{path} is not an .npz file of arrays: {error}") from error
     for where in ports:

@@ -6,6 +6,8 @@ Knows nothing of wiring. The dtypes that NumPy lacks come from ``ml_dtypes``, im
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy as np
 from leapp.errors import BundleError, MissingDependencyError
 from leapp.graph.contract import Port
 
-__all__ = ["ONNX_CODES", "ONNX_TYPES", "Array", "allocate", "form", "is_float", "numpy_dtype", "random_array"]
+__all__ = ["ONNX_CODES", "ONNX_TYPES", "Array", "allocate", "check_sum", "form", "is_float", "numpy_dtype", "random_array"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -52,6 +54,26 @@ def is_float(port: Port) -> bool:
 
 LARGEST = 1 << 30
 """The most bytes one value may have. A bundle can write any shape, a robot has no memory for it."""
+
+
+LARGEST_SUM = 4 << 30
+"""The most bytes that one value of every port of a pipeline may have together."""
+
+
+def check_sum(ports: Iterable[Port]) -> None:
+    """Refuse a description whose ports are more than a machine that runs policies has memory for.
+
+    Raises:
+        BundleError: With the size.
+    """
+    size = sum(math.prod(port.shape) * _bytes(port.dtype) for port in ports)
+    if size > LARGEST_SUM:
+        raise BundleError(f"One value of each port needs {size} bytes in all; this runtime stops at {LARGEST_SUM}.")
+
+
+def _bytes(dtype: str) -> int:
+    bits = re.search(r"\d+", dtype)
+    return int(bits.group()) // 8 if bits else 1
 
 
 def allocate(port: Port) -> Array:

@@ -6,7 +6,9 @@ TorchScript and ``.pt2`` units come from ``torch_engines``, imported when such a
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ from leapp.runtime.arrays import ONNX_TYPES, form
 from leapp.runtime.merge import Part, merge
 from leapp.runtime.plan import Plan
 
-__all__ = ["EngineOptions", "OnnxUnit", "TorchUnit", "Unit", "load_units"]
+__all__ = ["EngineOptions", "External", "Model", "OnnxUnit", "TorchUnit", "Unit", "load_units", "open_session"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +66,24 @@ class TorchUnit:
 Unit = OnnxUnit | TorchUnit
 
 
-def load_units(plan: Plan, nodes: Iterable[str], model: Callable[[str], bytes | Path], options: EngineOptions) -> list[Unit]:
+@dataclass(frozen=True, slots=True)
+class External:
+    """An ONNX model whose weights are in other files: its bytes, and those of the files by the location the model gives."""
+
+    model: bytes
+    data: dict[str, bytes]
+
+
+Model = bytes | Path | External
+
+
+def load_units(plan: Plan, nodes: Iterable[str], model: Callable[[str], Model], options: EngineOptions) -> list[Unit]:
     """Open the models of the given nodes, in that order.
 
     Args:
         plan: The wiring.
         nodes: Node names, in execution order.
-        model: Gives the verified model of a node: its bytes, or its file when it has weights beside it.
+        model: Gives the verified model of a node.
         options: How to open engines.
     """
     units: list[Unit] = []
@@ -88,7 +101,7 @@ def load_units(plan: Plan, nodes: Iterable[str], model: Callable[[str], bytes | 
     return units
 
 
-def _load_onnx(plan: Plan, names: list[str], model: Callable[[str], bytes | Path], options: EngineOptions) -> list[OnnxUnit]:
+def _load_onnx(plan: Plan, names: list[str], model: Callable[[str], Model], options: EngineOptions) -> list[OnnxUnit]:
     models = {name: model(name) for name in names}
     if options.merge and len(names) > 1:
         merged = _load_merged(plan, models, options)
@@ -102,13 +115,13 @@ def _load_onnx(plan: Plan, names: list[str], model: Callable[[str], bytes | Path
     return units
 
 
-def _load_merged(plan: Plan, models: dict[str, bytes | Path], options: EngineOptions) -> OnnxUnit | None:
+def _load_merged(plan: Plan, models: dict[str, Model], options: EngineOptions) -> OnnxUnit | None:
     prefix = {name: f"{index}/" for index, name in enumerate(models)}
     outputs = {key: prefix[name] + plan.output_ports[key].name for name in models for key in plan.output_keys(name)}
     inputs: dict[str, str] = {}
     parts = []
     for name, model in models.items():
-        if isinstance(model, Path):
+        if not isinstance(model, bytes):
             return None
         fed = {}
         for key in plan.input_keys(name):
@@ -127,7 +140,7 @@ def _load_merged(plan: Plan, models: dict[str, bytes | Path], options: EngineOpt
 def _onnx_unit(
     plan: Plan,
     label: str,
-    model: bytes | Path,
+    model: Model,
     inputs: dict[str, str],
     outputs: dict[str, str],
     options: EngineOptions,
@@ -145,7 +158,7 @@ def _onnx_unit(
     return OnnxUnit(label, session, inputs, outputs)
 
 
-def _open_session(model: bytes | Path, options: EngineOptions, wide: bool) -> Any:
+def _open_session(model: Model, options: EngineOptions, wide: bool) -> Any:
     import onnxruntime as ort
 
     settings = ort.SessionOptions()
@@ -161,9 +174,40 @@ def _open_session(model: bytes | Path, options: EngineOptions, wide: bool) -> An
     # It would move factors into matrix products, which keep them in float32.
     unwanted = ["MatMulScaleFusion"] if wide else None
     # With one provider there is nothing to fall back to; the engine would print a banner and try the same again.
-    return ort.InferenceSession(
+    return open_session(
         model, settings, providers=list(wanted), enable_fallback=int(len(wanted) > 1), disabled_optimizers=unwanted
     )
+
+
+def open_session(model: Model, settings: Any, **options: Any) -> Any:
+    """ONNX Runtime on the very bytes that were verified: no path is given to it that could be exchanged meanwhile.
+
+    Raises:
+        BundleError: The file is in ONNX Runtime's own format, which runs unchecked.
+    """
+    import onnxruntime as ort
+
+    data = model.model if isinstance(model, External) else model
+    head = data[:8] if isinstance(data, bytes) else data.open("rb").read(8)
+    if head[4:8] == b"ORTM":
+        raise BundleError("it is in ONNX Runtime's own format and not an ONNX model")
+    settings.add_session_config_entry("session.load_model_format", "ONNX")
+    if not isinstance(model, External):
+        return ort.InferenceSession(model, settings, **options)
+    if hasattr(settings, "add_external_initializers_from_files_in_memory"):
+        sizes = [len(content) for content in model.data.values()]
+        settings.add_external_initializers_from_files_in_memory(list(model.data), list(model.data.values()), sizes)
+        with contextlib.suppress(Exception):  # it takes weights, not constants inside nodes
+            return ort.InferenceSession(model.model, settings, **options)
+    # Other users cannot write here. The engine keeps open what it needs.
+    with tempfile.TemporaryDirectory(prefix="leapp-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model.model)
+        for location, content in model.data.items():
+            target = Path(folder) / location
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        return ort.InferenceSession(path, settings, **options)
 
 
 def _check_side(label: str, side: str, ports: dict[str, Port], found: dict[str, Any]) -> None:

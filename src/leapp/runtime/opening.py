@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from leapp.bundle.onnx_files import external_files
 from leapp.bundle.packages import check_package
-from leapp.bundle.reading import Bundle, model_file, read_model
+from leapp.bundle.reading import Bundle, read_external, read_model
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract
-from leapp.runtime.engines import EngineOptions, Unit, load_units
+from leapp.runtime.engines import EngineOptions, External, Unit, load_units
 from leapp.runtime.memory import Unnamed
 from leapp.runtime.plan import Plan
 
@@ -41,7 +40,7 @@ def open_units(bundle: Bundle, plan: Plan, nodes: Sequence[str], options: Engine
         allow_native: Whether models may bring native code or pickled objects along.
     """
 
-    def model(node: str) -> bytes | Path:
+    def model(node: str) -> bytes | Path | External:
         found = _model(bundle, node, allow_native)
         return unnamed.hold(found) if isinstance(found, bytes) else found
 
@@ -49,11 +48,12 @@ def open_units(bundle: Bundle, plan: Plan, nodes: Sequence[str], options: Engine
         return load_units(plan, nodes, model, options)
 
 
-def _model(bundle: Bundle, node: str, allow_native: bool) -> bytes | Path:
+def _model(bundle: Bundle, node: str, allow_native: bool) -> bytes | External:
     data = read_model(bundle, node)
     backend = bundle.contract.nodes[node].model.backend
     if backend == "onnx":
-        return model_file(bundle, node) if external_files(data, node) else data
+        beside = read_external(bundle, node, data)
+        return External(data, beside) if beside else data
     assert backend is not None
     check_package(data, backend, f"The {backend} model of node {node!r}", allow_native=allow_native)
     return data

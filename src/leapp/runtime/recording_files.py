@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from leapp.errors import InputError, MissingDependencyError
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, form, numpy_dtype
 
-__all__ = ["Column", "Columns", "read", "writer"]
+__all__ = ["Column", "Columns", "load_npz", "read", "writer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ Sides = Mapping[str, Mapping[str, Port] | None]
 """The ports that each side may have; None passes the side over."""
 
 
+_FREE, _RATIO = 256 << 20, 20
+"""An ``.npz`` file may unpack to so many bytes, or to so many times its size."""
 _TIMES = ("start_ns", "duration_ns", "placed")
 
 
@@ -108,9 +111,23 @@ def _write_npz(path: Path, columns: Columns, times: Array) -> None:
     np.savez(path, allow_pickle=False, **arrays)
 
 
-def _read_npz(path: Path, sides: Sides) -> tuple[Columns, Array]:
+def load_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """The arrays of an ``.npz`` file, if they have about the size of the file. Pickled objects are refused.
+
+    Raises:
+        ValueError: The file unpacks to many times its size, or holds objects.
+    """
+    size = os.path.getsize(path)
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    if unpacked > max(_FREE, _RATIO * size):
+        raise ValueError(f"it has {size} bytes but unpacks to {unpacked}; write it with np.savez")
     with np.load(path, allow_pickle=False) as file:
-        arrays = dict(file)
+        return dict(file)
+
+
+def _read_npz(path: Path, sides: Sides) -> tuple[Columns, Array]:
+    arrays = load_npz(path)
     times = np.stack([arrays.pop(name) for name in _TIMES], axis=1)
     columns: Columns = {}
     for name, rows in arrays.items():

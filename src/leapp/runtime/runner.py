@@ -15,7 +15,7 @@ from typing import Any, Literal
 from leapp.bundle.reading import Bundle, open_bundle, read_initial_values
 from leapp.errors import InputError, InputTypeError
 from leapp.graph.contract import Port
-from leapp.runtime.arrays import Array, allocate, is_float
+from leapp.runtime.arrays import Array, allocate, check_sum, is_float
 from leapp.runtime.catalogue import Catalogue
 from leapp.runtime.engines import EngineOptions, Unit
 from leapp.runtime.opening import open_units, refuse_code
@@ -70,6 +70,7 @@ class Runner(Catalogue, Runs):
         else:
             self._bundle = open_bundle(model_path, allow_outside=allow_outside, expect_digest=expect_digest)
         self._plan = make_plan(self._bundle.contract)
+        check_sum([*self._plan.input_ports.values(), *self._plan.output_ports.values()])
         self._allow_code = allow_code
         if allow_code is False:
             refuse_code(self._plan.contract)

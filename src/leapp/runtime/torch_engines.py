@@ -96,7 +96,7 @@ class _Habits:
     shares: bool = True
 
 
-def load(plan: Plan, names: list[str], model: Callable[[str], bytes | Path], options: EngineOptions) -> list[TorchUnit]:
+def load(plan: Plan, names: list[str], model: Callable[[str], Any], options: EngineOptions) -> list[TorchUnit]:
     """Open neighbouring nodes of one torch backend."""
     device = torch_device(options)
     if plan.contract.nodes[names[0]].model.backend == "pt2":
