@@ -36,7 +36,7 @@ if ! test -d openvino/cmake; then
 fi
 
 if ! test -f /usr/include/yaml.h && ! test -f yaml/usr/include/yaml.h; then
-    apt-get download -qq libyaml-dev libyaml-0-2
+    apt-get download -qq libyaml-dev libyaml-0-2 || { apt-get update -qq; apt-get download -qq libyaml-dev libyaml-0-2; }
     for package in libyaml-*.deb; do dpkg -x "$package" yaml; done
     rm libyaml-*.deb
 fi

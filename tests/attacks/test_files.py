@@ -51,6 +51,9 @@ YAML_ATTACKS = {
     + "\n".join(
         ["  l0: &l0 [x, x, x, x, x, x, x, x, x]"] + [f"  l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
     ),
+    "deep aliases": "\n"
+    + "\n".join(f"  l{i}: &l{i} {'[' * 36}{f'*l{i - 1}' if i else 'x'}{']' * 36}" for i in range(90)),
+    "long aliases": f"\n  a: &a '{'x' * 1_000_000}'\n  b: [{', '.join(['*a'] * 1000)}]",
     "alias of itself": "&a [*a]",
     "alias of nothing": "*nothing",
     "deep flow": "[" * 5000 + "]" * 5000,

@@ -18,12 +18,14 @@ import pytest
 import torch
 import yaml
 
-from leapp.bundle import RawTensor, check_files, encode, hash_file, open_bundle, read_samples
+from leapp.bundle import RawTensor, check_files, describe_model, dump_contract, encode, hash_file, open_bundle, read_samples
 from leapp.bundle.integrity import seal
 from leapp.bundle.reading import _load
 from leapp.errors import BundleError, LeappError
+from leapp.graph.contract import Contract, Node, Port
+from leapp.graph.contract import Pipeline as Wiring
 from leapp.runtime import Pipeline
-from leapp.runtime.arrays import numpy_dtype
+from leapp.runtime.arrays import ONNX_CODES, numpy_dtype
 from tests.attacks import test_files as files
 from tests.attacks.conftest import bundle
 from tests.attacks.test_models import exchange, one
@@ -378,6 +380,26 @@ def test_external_weights_are_run(tmp_path, judge):
     data[5] ^= 1
     (tmp_path / "w.bin").write_bytes(data)
     assert not agree(judge, "run", path)
+
+
+@pytest.mark.parametrize("dtype", sorted(ONNX_CODES))
+def test_every_dtype(dtype, tmp_path, judge):
+    """A model that returns its input and keeps it as state. What ONNX Runtime cannot take is refused by both."""
+    import onnx.helper as oh
+
+    code, shape = ONNX_CODES[dtype], (2, 3)
+    values = [oh.make_tensor_value_info(name, code, shape) for name in ("x", "h_in", "y", "h_out")]
+    nodes = [oh.make_node("Identity", ["x"], ["h_out"]), oh.make_node("Identity", ["h_in"], ["y"])]
+    graph = oh.make_graph(nodes, "g", values[:2], values[2:])
+    model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 24)], ir_version=11)
+    (tmp_path / "p.onnx").write_bytes(model.SerializeToString())
+    ports = [Port(name=value.name, dtype=dtype, shape=shape) for value in values]
+    node = Node(inputs=tuple(ports[:2]), outputs=tuple(ports[2:]), model=describe_model(tmp_path / "p.onnx", tmp_path, "onnx"))
+    wiring = Wiring(feedback_flow={"p/h_out": ("p/h_in",)}, inputs={"p": ("x",)}, outputs={"p": ("y",)})
+    contract = Contract(nodes={"p": node}, pipeline=wiring, system={"leapp config version": "1.3"})
+    (tmp_path / "g.yaml").write_text(seal(dump_contract(contract), {"p.onnx": hash_file(tmp_path / "p.onnx")[1]})[0])
+    accepted = agree(judge, "run", tmp_path / "g.yaml")
+    assert accepted or "complex" in dtype or dtype == "float8_e8m0fnu"
 
 
 def test_damage_without_end(bundle, original):

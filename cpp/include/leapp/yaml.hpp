@@ -224,6 +224,7 @@ class YamlBuilder {
     std::string anchor;
     std::size_t start;   // the count of values when it began
     std::size_t weight;  // the count of characters when it began
+    std::size_t height = 1;
     bool has_key = false;
     Value key;
     std::unordered_set<std::string> keys;
@@ -233,6 +234,7 @@ class YamlBuilder {
     Value value;
     std::size_t size;
     std::size_t weight;
+    std::size_t height;
   };
 
   [[noreturn]] void unreadable() {
@@ -266,6 +268,13 @@ class YamlBuilder {
     }
   }
 
+  /// How many characters a scalar has; Python counts those, not bytes.
+  static std::size_t characters(const Event& event) {
+    const auto* begin = event.get.data.scalar.value;
+    return static_cast<std::size_t>(
+        std::count_if(begin, begin + event.get.data.scalar.length, [](yaml_char_t byte) { return (byte & 0xc0) != 0x80; }));
+  }
+
   static std::string anchor_text(const yaml_char_t* anchor) {
     return anchor == nullptr ? "" : reinterpret_cast<const char*>(anchor);
   }
@@ -274,7 +283,7 @@ class YamlBuilder {
     refuse_tag(event, tag);
     if (stack_.size() >= max_depth) refuse(event, "nested deeper than " + std::to_string(max_depth) + " levels");
     grow(event, 1, 0);
-    Open open{{}, anchor_text(anchor), count_, weight_, false, {}, {}};
+    Open open{{}, anchor_text(anchor), count_, weight_, 1, false, {}, {}};
     open.value.kind = kind;
     open.value.line = event.line();
     stack_.push_back(std::move(open));
@@ -284,18 +293,19 @@ class YamlBuilder {
     Open closed = std::move(stack_.back());
     stack_.pop_back();
     if (!closed.anchor.empty()) {
-      anchors_[closed.anchor] = {closed.value, count_ - closed.start + 1, weight_ - closed.weight};
+      anchors_[closed.anchor] = {closed.value, count_ - closed.start + 1, weight_ - closed.weight, closed.height};
     }
-    put(std::move(closed.value), event);
+    put(std::move(closed.value), event, closed.height);
   }
 
   void scalar(const Event& event) {
     const auto& data = event.get.data.scalar;
-    grow(event, 1, data.length);
+    const std::size_t length = characters(event);
+    grow(event, 1, length);
     Value value = scalar_value(event);
     value.line = event.line();
     const std::string anchor = anchor_text(data.anchor);
-    if (!anchor.empty()) anchors_[anchor] = {value, 1, data.length};
+    if (!anchor.empty()) anchors_[anchor] = {value, 1, length, 0};
     put(std::move(value), event);
   }
 
@@ -339,15 +349,19 @@ class YamlBuilder {
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end()) refuse(event, "the alias *" + anchor + " refers to nothing before it");
     grow(event, found->second.size, found->second.weight);
-    put(found->second.value, event);
+    if (stack_.size() + found->second.height > max_depth) {
+      refuse(event, "nested deeper than " + std::to_string(max_depth) + " levels");
+    }
+    put(found->second.value, event, found->second.height);
   }
 
-  void put(Value value, const Event& event) {
+  void put(Value value, const Event& event, std::size_t height = 0) {
     if (stack_.empty()) {
       root_ = std::move(value);
       return;
     }
     Open& parent = stack_.back();
+    parent.height = std::max(parent.height, height + 1);
     if (parent.value.is(Value::Kind::list)) {
       parent.value.items.push_back(std::move(value));
     } else if (!parent.has_key) {

@@ -136,13 +136,14 @@ def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
 class _Open:
     """A mapping or sequence whose end has not been read yet."""
 
-    __slots__ = ("anchor", "key", "size", "start", "value")
+    __slots__ = ("anchor", "height", "key", "size", "start", "value")
 
     def __init__(self, value: dict[Any, Any] | list[Any], anchor: str | None, start: int, size: int) -> None:
         self.value = value
         self.anchor = anchor
         self.start = start
         self.size = size
+        self.height = 1
         self.key: Any = _NO_KEY
 
 
@@ -156,7 +157,7 @@ class _Builder:
         self._loader = loader
         self._name = name
         self._stack: list[_Open] = []
-        self._anchors: dict[str, tuple[Any, int, int]] = {}
+        self._anchors: dict[str, tuple[Any, int, int, int]] = {}  # value, values in it, characters in it, levels of it
         self._count = 0
         self._size = 0
         self._root: Any = _NO_KEY
@@ -202,14 +203,15 @@ class _Builder:
     def _end(self, event: Any) -> None:
         closed = self._stack.pop()
         if closed.anchor is not None:
-            self._anchors[closed.anchor] = (closed.value, self._count - closed.start + 1, self._size - closed.size)
-        self._put(closed.value, event)
+            count, size = self._count - closed.start + 1, self._size - closed.size
+            self._anchors[closed.anchor] = (closed.value, count, size, closed.height)
+        self._put(closed.value, event, closed.height)
 
     def _scalar(self, event: Any) -> None:
         self._grow(event, size=len(event.value))
         value = self._scalar_value(event)
         if event.anchor is not None:
-            self._anchors[event.anchor] = (value, 1, len(event.value))
+            self._anchors[event.anchor] = (value, 1, len(event.value), 0)
         self._put(value, event)
 
     def _scalar_value(self, event: Any) -> Any:
@@ -233,15 +235,18 @@ class _Builder:
     def _alias(self, event: Any) -> None:
         if event.anchor not in self._anchors:
             raise self._refuse(event, f"the alias *{event.anchor} refers to nothing before it")
-        value, count, size = self._anchors[event.anchor]
+        value, count, size, height = self._anchors[event.anchor]
         self._grow(event, count, size)
-        self._put(value, event)
+        if len(self._stack) + height > _MAX_DEPTH:
+            raise self._refuse(event, f"nested deeper than {_MAX_DEPTH} levels")
+        self._put(value, event, height)
 
-    def _put(self, value: Any, event: Any) -> None:
+    def _put(self, value: Any, event: Any, height: int = 0) -> None:
         if not self._stack:
             self._root = value
             return
         parent = self._stack[-1]
+        parent.height = max(parent.height, height + 1)
         if isinstance(parent.value, list):
             parent.value.append(value)
         elif parent.key is _NO_KEY:
