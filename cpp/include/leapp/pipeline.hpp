@@ -6,231 +6,24 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <complex>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "bundle.hpp"
 #include "compare.hpp"
 #include "engine.hpp"
+#include "latency.hpp"
 #include "plan.hpp"
+#include "ports.hpp"
 
 namespace leapp {
-
-// Port dtypes without a C++ type of their own, as their bits.
-struct float16 {
-  std::uint16_t bits;
-};
-struct bfloat16 {
-  std::uint16_t bits;
-};
-struct float8_e4m3fn {
-  std::uint8_t bits;
-};
-struct float8_e4m3fnuz {
-  std::uint8_t bits;
-};
-struct float8_e5m2 {
-  std::uint8_t bits;
-};
-struct float8_e5m2fnuz {
-  std::uint8_t bits;
-};
-struct float8_e8m0fnu {
-  std::uint8_t bits;
-};
-
-namespace detail {
-
-template <class T>
-constexpr int code_of = 0;
-template <>
-inline constexpr int code_of<float> = 1;
-template <>
-inline constexpr int code_of<std::uint8_t> = 2;
-template <>
-inline constexpr int code_of<std::int8_t> = 3;
-template <>
-inline constexpr int code_of<std::uint16_t> = 4;
-template <>
-inline constexpr int code_of<std::int16_t> = 5;
-template <>
-inline constexpr int code_of<std::int32_t> = 6;
-template <>
-inline constexpr int code_of<std::int64_t> = 7;
-template <>
-inline constexpr int code_of<bool> = 9;
-template <>
-inline constexpr int code_of<float16> = 10;
-template <>
-inline constexpr int code_of<double> = 11;
-template <>
-inline constexpr int code_of<std::uint32_t> = 12;
-template <>
-inline constexpr int code_of<std::uint64_t> = 13;
-template <>
-inline constexpr int code_of<std::complex<float>> = 14;
-template <>
-inline constexpr int code_of<std::complex<double>> = 15;
-template <>
-inline constexpr int code_of<bfloat16> = 16;
-template <>
-inline constexpr int code_of<float8_e4m3fn> = 17;
-template <>
-inline constexpr int code_of<float8_e4m3fnuz> = 18;
-template <>
-inline constexpr int code_of<float8_e5m2> = 19;
-template <>
-inline constexpr int code_of<float8_e5m2fnuz> = 20;
-template <>
-inline constexpr int code_of<float8_e8m0fnu> = 24;
-
-template <class T>
-const Dtype& dtype_of() {
-  static_assert(code_of<T> != 0, "no port has this element type");
-  return *std::find_if(std::begin(dtypes), std::end(dtypes), [](const Dtype& known) { return known.code == code_of<T>; });
-}
-
-/// Zeroed memory, aligned as engines like it.
-class Memory {
- public:
-  Memory() = default;
-  explicit Memory(std::size_t size)
-      : data_(static_cast<unsigned char*>(::operator new(std::max<std::size_t>(size, 1), std::align_val_t{64}))), size_(size) {
-    std::memset(data_.get(), 0, std::max<std::size_t>(size, 1));
-  }
-  unsigned char* get() const { return data_.get(); }
-  std::size_t size() const { return size_; }
-  void copy_from(const Memory& other) { std::memcpy(get(), other.get(), size_); }
-  explicit operator bool() const { return data_ != nullptr; }
-
- private:
-  struct Free {
-    void operator()(unsigned char* data) const { ::operator delete(data, std::align_val_t{64}); }
-  };
-  std::unique_ptr<unsigned char, Free> data_;
-  std::size_t size_ = 0;
-};
-
-/// Elements of one axis put into another order.
-struct Reordering {
-  std::size_t axis = 0;
-  std::vector<std::size_t> places;  // element i of the result is element places[i] of the source
-
-  void apply(const Port& port, const unsigned char* from, unsigned char* to) const {
-    std::size_t inner = port.dtype->size, outer = 1;
-    for (std::size_t i = 0; i < port.shape.size(); ++i) {
-      if (i < axis) outer *= static_cast<std::size_t>(port.shape[i]);
-      if (i > axis) inner *= static_cast<std::size_t>(port.shape[i]);
-    }
-    const std::size_t row = inner * places.size();
-    for (std::size_t block = 0; block < outer; ++block) {
-      for (std::size_t i = 0; i < places.size(); ++i) {
-        std::memcpy(to + block * row + i * inner, from + block * row + places[i] * inner, inner);
-      }
-    }
-  }
-};
-
-/// The memory of one port, and what a caller did to it since the last step.
-struct Slot {
-  std::string key;
-  Port port;       // with the present number of rows
-  Memory memory;   // what engines read and write
-  Memory face;     // what the caller sees, if it is in another order or a state to come
-  Memory initial;  // of a state
-  Memory before;   // of a state, while a step runs on one that was given
-  Reordering order;
-  bool bound = false;
-  bool state = false;
-  bool given = false;
-  bool held = false;
-
-  unsigned char* visible() const { return face ? face.get() : memory.get(); }
-};
-
-}  // namespace detail
-
-/// An input of a pipeline: memory to write before a step. Get it once, use it in every step.
-template <class T>
-class Input {
- public:
-  std::size_t size() const { return slot_->port.elements(); }
-
-  /// The memory, for all `size()` elements to be written. Counts as given for the next step.
-  T* write() {
-    slot_->given = true;
-    return reinterpret_cast<T*>(slot_->visible());
-  }
-
-  /// Copy values. Their number must be that of the port.
-  void set(const T* values, std::size_t count) {
-    if (count != size()) {
-      throw InputError("Input " + detail::repr_text(slot_->key) + ": expected " + form(slot_->port) + ", got " +
-                       slot_->port.dtype->name + " [" + std::to_string(count) + "].");
-    }
-    if (count != 0) std::memcpy(write(), values, count * sizeof(T));
-    slot_->given = true;
-  }
-  template <class Container>
-  void set(const Container& values) {
-    set(values.data(), values.size());
-  }
-
- private:
-  friend class Pipeline;
-  explicit Input(detail::Slot* slot) : slot_(slot) {}
-  detail::Slot* slot_;
-};
-
-/// An output of a pipeline: memory to read after a step. The next step overwrites it.
-template <class T>
-class Output {
- public:
-  std::size_t size() const { return slot_->port.elements(); }
-  const T* data() const { return reinterpret_cast<const T*>(slot_->visible()); }
-  const T* begin() const { return data(); }
-  const T* end() const { return data() + size(); }
-  const T& operator[](std::size_t index) const { return data()[index]; }
-
- private:
-  friend class Pipeline;
-  explicit Output(const detail::Slot* slot) : slot_(slot) {}
-  const detail::Slot* slot_;
-};
-
-/// One port as a deployer sees it.
-struct PortInfo {
-  std::string key, node, name;
-  std::string role;  ///< `input`, `output` or `feedback`.
-  std::optional<std::string> kind;
-  std::vector<std::string> element_names;  ///< Without temporal and unnamed axes.
-  std::optional<Value> units, limits;
-  Shape shape;
-  std::string dtype;
-  std::optional<double> temporal_period_ms;
-  std::optional<std::size_t> batch_axis;
-  std::vector<std::pair<std::string, Value>> extra;
-};
-
-/// Times of a run, in microseconds.
-struct Latency {
-  std::size_t steps = 0;
-  double p50 = 0, p99 = 0, p999 = 0, longest = 0, jitter = 0;
-  std::optional<double> rate;            ///< The rate the steps were started at, in hertz.
-  std::optional<std::size_t> misses;     ///< Steps that were not done one period after they were due.
-  double noise_p50 = 0, noise_p999 = 0;  ///< The same loop around nothing: the clock and the machine.
-  std::optional<std::size_t> noise_misses;
-};
 
 /// What replaying the samples of a bundle showed.
 struct Verification {
@@ -301,9 +94,9 @@ class Pipeline {
   /// The whole catalogue: inputs, feedback, outputs.
   std::vector<PortInfo> ports() const {
     std::vector<PortInfo> found;
-    for (const std::string& key : plan_.inputs) found.push_back(info(*inputs_.at(key), "input"));
-    for (const auto& [key, source] : plan_.feedback) found.push_back(info(*inputs_.at(key), "feedback"));
-    for (const std::string& key : plan_.outputs) found.push_back(info(*outputs_.at(key), "output"));
+    for (const std::string& key : plan_.inputs) found.push_back(detail::info(*inputs_.at(key), "input"));
+    for (const auto& [key, source] : plan_.feedback) found.push_back(detail::info(*inputs_.at(key), "feedback"));
+    for (const std::string& key : plan_.outputs) found.push_back(detail::info(*outputs_.at(key), "output"));
     return found;
   }
 
@@ -345,7 +138,7 @@ class Pipeline {
 
   /// Take and return the elements of a port in the robot's order from now on, by their names.
   void bind(const std::string& key, const std::vector<std::string>& names) {
-    const bool enters = is_listed(plan_.inputs, key), leaves = is_listed(plan_.outputs, key);
+    const bool enters = detail::is_listed(plan_.inputs, key), leaves = detail::is_listed(plan_.outputs, key);
     if (enters && leaves) {
       throw InputError(detail::repr_text(key) + " is an input and an output. Call bind_input or bind_output.");
     }
@@ -365,12 +158,12 @@ class Pipeline {
     for (const bool entering : {true, false}) {
       const auto& keys = entering ? plan_.inputs : plan_.outputs;
       for (const auto& [key, names] : entering ? inputs : outputs) {
-        if (!is_listed(keys, key)) {
+        if (!detail::is_listed(keys, key)) {
           throw UnknownPortError(detail::repr_text(key) + " cannot be bound; there are " + detail::list_text(keys) + ".");
         }
         detail::Slot& slot = *(entering ? inputs_ : outputs_).at(key);
         try {
-          orders.emplace_back(&slot, reordering(key, slot.port, names, entering));
+          orders.emplace_back(&slot, detail::reordering(key, slot.port, names, entering));
         } catch (const InputError& error) {
           problems += (problems.empty() ? "" : "\n") + std::string(error.what());
         }
@@ -491,7 +284,7 @@ class Pipeline {
     for (const auto* slots : {&inputs_, &outputs_}) {
       for (const auto& [key, slot] : *slots) check_size(at_rows(slot->port, rows));
     }
-    for (const auto& [key, raw] : initial_) spread(key, raw, at_rows(inputs_.at(key)->port, rows));
+    for (const auto& [key, raw] : initial_) detail::spread(key, raw, at_rows(inputs_.at(key)->port, rows));
     for (const auto* slots : {&inputs_, &outputs_}) {
       for (const auto& [key, slot] : *slots) slot->port = at_rows(slot->port, rows);
     }
@@ -539,25 +332,8 @@ class Pipeline {
     warm_up();
     Keep keep(*this);
     std::mt19937 generator(std::random_device{}());
-    for (detail::Slot* slot : entering_) randomize(*slot, generator);
-    const auto [times, misses] = timed(steps, rate, [this] { give_all(), step(); });
-    const auto [noise, late] = timed(steps, rate, [] {});
-    double mean = 0, square = 0;
-    for (const double time : times) mean += time / static_cast<double>(steps);
-    for (const double time : times) square += (time - mean) * (time - mean) / static_cast<double>(steps);
-    Latency made{steps,
-                 percentile(times, 50),
-                 percentile(times, 99),
-                 percentile(times, 99.9),
-                 times.back(),
-                 std::sqrt(square),
-                 rate,
-                 {},
-                 percentile(noise, 50),
-                 percentile(noise, 99.9),
-                 {}};
-    if (rate) made.misses = misses, made.noise_misses = late;
-    return made;
+    for (detail::Slot* slot : entering_) detail::randomize(*slot, generator);
+    return detail::measure(steps, rate, [this] { give_all(), step(); });
   }
 
   /// Replay the bundle's recorded samples on this machine: every node alone, then the whole pipeline with its own state.
@@ -611,10 +387,6 @@ class Pipeline {
       }
     }
   };
-
-  static bool is_listed(const std::vector<std::string>& keys, const std::string& key) {
-    return std::find(keys.begin(), keys.end(), key) != keys.end();
-  }
 
   void check_runnable() const {
     if (plan_.missing.empty()) return;
@@ -750,7 +522,7 @@ class Pipeline {
         if (!slot->state) continue;
         slot->before = detail::Memory(size);
         const auto stored = initial_.find(key);
-        slot->initial = stored == initial_.end() ? detail::Memory(size) : spread(key, stored->second, slot->port);
+        slot->initial = stored == initial_.end() ? detail::Memory(size) : detail::spread(key, stored->second, slot->port);
       }
     }
     for (Unit& unit : units_) unit.session->bind(tensors(unit.inputs), tensors(unit.outputs));
@@ -772,48 +544,7 @@ class Pipeline {
     return made;
   }
 
-  /// The initial value of a state for the number of rows of its port.
-  static detail::Memory spread(const std::string& key, const RawTensor& initial, const Port& port) {
-    detail::Memory made(port.bytes());
-    if (initial.shape == port.shape || !port.batch_axis) {
-      if (!initial.data.empty()) std::memcpy(made.get(), initial.data.data(), initial.data.size());
-      return made;
-    }
-    std::size_t inner = port.dtype->size, outer = 1;
-    for (std::size_t axis = 0; axis < port.shape.size(); ++axis) {
-      if (axis < *port.batch_axis) outer *= static_cast<std::size_t>(port.shape[axis]);
-      if (axis > *port.batch_axis) inner *= static_cast<std::size_t>(port.shape[axis]);
-    }
-    const auto had = static_cast<std::size_t>(initial.shape[*port.batch_axis]);
-    const auto rows = static_cast<std::size_t>(port.shape[*port.batch_axis]);
-    for (std::size_t block = 0; block < outer && inner != 0; ++block) {
-      const unsigned char* first = initial.data.data() + block * had * inner;
-      for (std::size_t row = 1; row < had; ++row) {
-        if (std::memcmp(first, first + row * inner, inner) != 0) {
-          throw InputError("State " + detail::repr_text(key) + " begins with a different value in each of " +
-                           std::to_string(had) + " rows, so a batch of " + std::to_string(rows) + " rows is not possible.");
-        }
-      }
-      for (std::size_t row = 0; row < rows; ++row) std::memcpy(made.get() + (block * rows + row) * inner, first, inner);
-    }
-    return made;
-  }
-
   // Values.
-
-  static PortInfo info(const detail::Slot& slot, const std::string& role) {
-    const auto [node, name] = split_key(slot.key);
-    const Port& port = slot.port;
-    PortInfo made{
-        slot.key,        node,      name, role, port.kind, {}, {}, {}, port.shape, port.dtype->name, port.temporal_period_ms,
-        port.batch_axis, port.extra};
-    for (const Value& axis : port.element_names) {
-      for (const Value& element : axis.items) made.element_names.push_back(detail::str(element));
-    }
-    if (const Value* units = port.find("units")) made.units = *units;
-    if (const Value* limits = port.find("limits")) made.limits = *limits;
-    return made;
-  }
 
   /// The name by which a caller knows an input: the one that it was declared with.
   std::string callers_name(const std::string& node, const std::string& port) const {
@@ -851,7 +582,7 @@ class Pipeline {
 
   const detail::Slot& output_slot(const std::string& key) const {
     check_runnable();
-    if (!is_listed(plan_.outputs, key)) {
+    if (!detail::is_listed(plan_.outputs, key)) {
       throw UnknownPortError("There is no output " + detail::repr_text(key) + "; there are " +
                              detail::list_text(plan_.outputs) + ".");
     }
@@ -865,78 +596,16 @@ class Pipeline {
                      detail::dtype_of<T>().name + ".");
   }
 
-  /// The axis of a port whose elements have the given names, and the order that takes values to it (`entering`) or from it.
-  static detail::Reordering reordering(const std::string& key, const Port& port, const std::vector<std::string>& given,
-                                       bool entering) {
-    const std::size_t entries = port.element_names.size();
-    std::vector<std::pair<std::ptrdiff_t, std::vector<std::string>>> axes;
-    for (std::size_t i = 0; i < entries; ++i) {
-      if (!port.element_names[i].is(Value::Kind::list) || port.element_names[i].items.empty()) continue;
-      std::vector<std::string> names;
-      for (const Value& name : port.element_names[i].items) names.push_back(detail::str(name));
-      axes.emplace_back(static_cast<std::ptrdiff_t>(port.shape.size() + i) - static_cast<std::ptrdiff_t>(entries), names);
-    }
-    if (axes.empty()) {
-      throw InputError(detail::repr_text(key) + " has no element names. Leave it out of bind, or give them when exporting.");
-    }
-    if (axes.size() > 1) {
-      std::string known;
-      for (const auto& [axis, names] : axes) known += (known.empty() ? "" : ", ") + detail::list_text(names);
-      const std::set<std::string> wanted(given.begin(), given.end());
-      const auto other = [&](const auto& axis) {
-        return std::set<std::string>(axis.second.begin(), axis.second.end()) != wanted;
-      };
-      axes.erase(std::remove_if(axes.begin(), axes.end(), other), axes.end());
-      if (axes.size() != 1) {
-        throw InputError("The names bound to " + detail::repr_text(key) +
-                         " are those of no axis, or of several. Its axes have [" + known + "].");
-      }
-    }
-    const auto& [axis, names] = axes[0];
-    if (axis < 0 || port.shape[static_cast<std::size_t>(axis)] != static_cast<std::int64_t>(names.size())) {
-      throw BundleError(detail::repr_text(key) + " has " + std::to_string(names.size()) + " element names for its shape " +
-                        detail::sizes_text(port.shape) + ".");
-    }
-    check_names(key, names, given);
-    detail::Reordering made{static_cast<std::size_t>(axis), std::vector<std::size_t>(names.size())};
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const auto there = static_cast<std::size_t>(std::find(given.begin(), given.end(), names[i]) - given.begin());
-      (entering ? made.places[i] : made.places[there]) = entering ? there : i;
-    }
-    return made;
-  }
-
-  static void check_names(const std::string& key, const std::vector<std::string>& wanted,
-                          const std::vector<std::string>& given) {
-    std::vector<std::string> missing, extra, twice;
-    for (const std::string& name : wanted) {
-      if (!is_listed(given, name)) missing.push_back(name);
-    }
-    for (const std::string& name : given) {
-      if (!is_listed(wanted, name)) extra.push_back(name);
-      if (std::count(given.begin(), given.end(), name) > 1 && !is_listed(twice, name)) twice.push_back(name);
-    }
-    std::sort(twice.begin(), twice.end());
-    std::string parts;
-    for (const auto& [what, names] : {std::pair{"missing ", &missing}, {"extra ", &extra}, {"twice ", &twice}}) {
-      if (!names->empty()) parts += (parts.empty() ? "" : ", ") + (what + detail::list_text(*names));
-    }
-    if (parts.empty() && given.size() != wanted.size()) parts = "twice";  // two elements of the port share a name
-    if (!parts.empty()) {
-      throw InputError("The names bound to " + detail::repr_text(key) + " do not fit its elements: " + parts + ".");
-    }
-  }
-
   // Steps.
 
   void check_given() const {
     for (const detail::Slot* slot : entering_) {
       if (!slot->given && !slot->held && !options_.sticky) refuse_missing();
-      if (options_.nonfinite == NonFinite::raise && slot->given) check_finite(*slot);
+      if (options_.nonfinite == NonFinite::raise && slot->given) detail::check_finite(*slot);
     }
     if (options_.nonfinite == NonFinite::ignore) return;
     for (const detail::Slot* slot : states_) {
-      if (slot->given) check_finite(*slot);
+      if (slot->given) detail::check_finite(*slot);
     }
   }
 
@@ -948,69 +617,8 @@ class Pipeline {
     throw InputError("Missing input " + names + ". A step takes " + detail::list_text(plan_.inputs) + ".");
   }
 
-  static void check_finite(const detail::Slot& slot) {
-    const Dtype& dtype = *slot.port.dtype;
-    if (!detail::is_float(dtype)) return;
-    for (std::size_t i = 0; i < slot.port.elements() * detail::parts_of(dtype); ++i) {
-      if (!std::isfinite(detail::as_double(dtype, slot.visible(), i))) {
-        throw InputError("Input " + detail::repr_text(slot.key) + " holds NaN or infinity.");
-      }
-    }
-  }
-
   void give_all() {
     for (detail::Slot* slot : entering_) slot->given = true;
-  }
-
-  /// Normal floats, integers from 0 to 63, random truth values.
-  static void randomize(detail::Slot& slot, std::mt19937& generator) {
-    std::normal_distribution<double> normal;
-    unsigned char* to = slot.visible();
-    for (std::size_t i = 0; i < slot.port.elements() * detail::parts_of(*slot.port.dtype); ++i) {
-      switch (slot.port.dtype->code) {
-        case 1:
-        case 14: reinterpret_cast<float*>(to)[i] = static_cast<float>(normal(generator)); break;
-        case 11:
-        case 15: reinterpret_cast<double*>(to)[i] = normal(generator); break;
-        case 9: to[i] = generator() & 1u; break;
-        default:
-          std::memset(to + i * slot.port.dtype->size, 0, slot.port.dtype->size);
-          to[i * slot.port.dtype->size] = generator() & 63u;
-      }
-    }
-  }
-
-  template <class Work>
-  static std::pair<std::vector<double>, std::size_t> timed(std::size_t steps, std::optional<double> rate, Work work) {
-    using Clock = std::chrono::steady_clock;
-    using Microseconds = std::chrono::duration<double, std::micro>;
-    std::vector<double> times(steps);
-    std::size_t misses = 0;
-    const std::chrono::duration<double> seconds(rate ? 1.0 / *rate : 0.0);
-    const auto period = std::chrono::duration_cast<Clock::duration>(seconds);
-    const auto begin = Clock::now();
-    for (std::size_t i = 0; i < steps; ++i) {
-      const auto due = begin + period * static_cast<Clock::rep>(i);
-      // Sleeping overshoots by about as much as it takes to wake up, so the last stretch is waited for awake.
-      while (rate && Clock::now() < due) {
-        const auto rest = due - Clock::now();
-        if (rest > std::chrono::microseconds(200)) std::this_thread::sleep_for(rest - std::chrono::microseconds(100));
-      }
-      const auto start = Clock::now();
-      work();
-      const auto end = Clock::now();
-      times[i] = std::chrono::duration_cast<Microseconds>(end - start).count();
-      misses += rate && end > due + period;
-    }
-    std::sort(times.begin(), times.end());
-    return {times, misses};
-  }
-
-  static double percentile(const std::vector<double>& sorted, double percent) {
-    const double at = percent / 100 * static_cast<double>(sorted.size() - 1);
-    const auto low = static_cast<std::size_t>(at);
-    const std::size_t high = std::min(low + 1, sorted.size() - 1);
-    return sorted[low] + (at - static_cast<double>(low)) * (sorted[high] - sorted[low]);
   }
 
   // Proving.
@@ -1044,7 +652,7 @@ class Pipeline {
       for (std::size_t i = 0; i < unit.outputs.size(); ++i) {
         const detail::Slot& slot = *unit.outputs[i];
         if (!once[i].empty() && std::memcmp(once[i].data(), slot.memory.get(), once[i].size()) != 0) {
-          if (!is_listed(found.random, slot.key)) found.random.push_back(slot.key);
+          if (!detail::is_listed(found.random, slot.key)) found.random.push_back(slot.key);
         } else {
           report(found, slot, number, samples[number].outputs.at(unit.node->outputs[i].name), rtol, atol);
         }
