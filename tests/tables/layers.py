@@ -115,6 +115,7 @@ for dims, draw in ((1, SEQ), (2, IMG), (3, VOL)):
 layer("max_pool2d_pad_stride", lambda: nn.MaxPool2d(3, stride=2, padding=1), IMG)
 layer("max_pool2d_indices", lambda: nn.MaxPool2d(2, return_indices=True), IMG)
 layer("avg_pool2d_pad", lambda: nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False), IMG)
+layer("adaptive_max_pool2d_uneven", lambda: nn.AdaptiveMaxPool2d((3, 2)), IMG)
 layer("adaptive_avg_pool2d_even", lambda: nn.AdaptiveAvgPool2d((4, 2)), IMG)
 layer("lp_pool1d", lambda: nn.LPPool1d(2, 3), SEQ)
 layer("zero_pad2d", lambda: nn.ZeroPad2d((1, 0, 2, 1)), IMG)

@@ -886,6 +886,8 @@ for name, dtype in {"i8": i8, "i16": i16, "u8": u8}.items():
     row(f"narrow_arithmetic_{name}", lambda x: [-x, x**2, x.square() + 7, x @ x.T, x.sum(0) ** 3], narrow)
     row(f"narrow_choice_{name}", lambda x: [x.clamp(-5, 9), torch.maximum(x, x.flip(0)), torch.where(x > 3, x, 0), x.argmax(1)], narrow)
     row(f"narrow_form_{name}", lambda x: [x.tril(), torch.nn.functional.pad(x, (1, 2)), x << 2, x >> 1], narrow)
+row("max_pool_places", lambda x: list(torch.nn.functional.adaptive_max_pool2d(x, (2, 3), return_indices=True)), distinct(2, 5, 7))
+row("narrow_bounds", lambda x: [x.clamp(min=-3), x.clamp_max(200), x.clamp(-7, 90)], ints(0, 256, 2, 3, dtype=u8))
 row("bool_arithmetic", lambda x: [(x > 0) + (x > 1), (x > 0) ** 2, (x > 0) * (x < 1), (x > 0) + 1], N34)
 for name, dtype in {"f32": f32, "f64": f64}.items():
     odd: Draw = lambda g, dtype=dtype: ODD34(g).to(dtype)  # noqa: E731

@@ -102,8 +102,22 @@ def _relu_integer(x: Tensor) -> Any:
 # Limits: a Clip with one bound fills in the largest finite number for the other, which is not infinity.
 
 
+_SATURATES = bool(torch.zeros(1, dtype=torch.uint8, device="cpu").clamp(min=-5)[0] == 0)
+"""Whether a bound that the integers of a tensor do not reach is no bound (torch 2.15), or taken by its low bits (before)."""
+
+
+def _reached(x: Tensor, bound: Any) -> Any:
+    """A bound as the integers of ``x`` can reach it."""
+    if bound is None or isinstance(bound, float) or x.is_floating_point() or x.dtype == torch.bool or not _SATURATES:
+        return bound
+    limits = torch.iinfo(x.dtype)
+    return min(max(bound, limits.min), limits.max)
+
+
 @replaces(aten.clamp.default)
 def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Any:
+    if (low, high) != (reached := (_reached(x, low), _reached(x, high))):
+        return aten.clamp.default(x, *reached)
     given = [bound for bound in (low, high) if bound is not None]
     dtype = functools.reduce(torch.promote_types, (torch.result_type(x, bound) for bound in given))
     number = float if dtype.is_floating_point else int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -134,3 +135,23 @@ def _lstm_layer(
         h = (o.sigmoid() * c.tanh()) @ project.mT
         outputs.append(h)
     return torch.stack(outputs[::-1] if backwards else outputs), h, c
+
+
+@replaces(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
+def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The largest value of each window, and its place in the image; one window after the other."""
+    image = x.shape[-len(output_size) :]
+    values, places = [], []
+    for cell in itertools.product(*map(range, output_size)):
+        starts = [i * size // count for i, size, count in zip(cell, image, output_size, strict=True)]
+        ends = [-((i + 1) * size // -count) for i, size, count in zip(cell, image, output_size, strict=True)]
+        window = x[(..., *map(slice, starts, ends))]
+        value, rest = window.flatten(-len(image)).max(-1)
+        place, step = torch.zeros_like(rest), 1
+        for start, end, size in reversed(list(zip(starts, ends, image, strict=True))):
+            place = place + (rest % (end - start) + start) * step
+            rest, step = rest // (end - start), step * size
+        values.append(value)
+        places.append(place)
+    shape = [*x.shape[: -len(image)], *output_size]
+    return torch.stack(values, -1).reshape(shape), torch.stack(places, -1).reshape(shape)
