@@ -51,7 +51,7 @@ def private_uses(path: Path) -> Iterator[str]:
 
 
 def test_only_compat_uses_private_names() -> None:
-    paths = [path for path in SOURCE.rglob("*.py") if not {"compat", "capture"} & set(path.relative_to(SOURCE).parts)]
+    paths = [path for path in SOURCE.rglob("*.py") if "compat" not in path.relative_to(SOURCE).parts]
     assert [use for path in sorted(paths) for use in private_uses(path)] == []
 
 
@@ -60,13 +60,10 @@ def compat_modules() -> list[ModuleType]:
 
 
 @pytest.mark.parametrize("module", compat_modules(), ids=lambda module: module.__name__)
-def test_every_name_is_there_and_says_why(module: ModuleType) -> None:
+def test_every_name_is_there(module: ModuleType) -> None:
     """An import that fails names what this version lacks."""
-    text = Path(module.__file__ or "").read_text()
     assert module.__doc__
-    for name in module.__all__:
-        assert hasattr(module, name)
-        assert re.search(rf"^(def |class |    |from .*import .*){name}\b|^{name}\b", text, re.MULTILINE), name
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
 
 
 def test_an_operator_that_torch_lacks_is_none() -> None:

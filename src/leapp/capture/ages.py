@@ -15,6 +15,8 @@ import numpy as np
 import torch
 
 from leapp.capture.calls import Kind
+from leapp.compat.core import storage_expired
+from leapp.compat.modes import free_weak_storage
 
 __all__ = ["Ages"]
 
@@ -51,7 +53,7 @@ class Ages:
         self._received.clear()
         self._lent.clear()
         for weak in self._old.values():
-            torch.UntypedStorage._free_weak_ref(weak)  # type: ignore[no-untyped-call]
+            free_weak_storage(weak)
         self._old.clear()
         self._unsure.clear()
         self._passing.clear()
@@ -75,7 +77,7 @@ class Ages:
     def origins_and_lender(self, t: Tensor) -> tuple[frozenset[int], weakref.ref[Any] | None]:
         """The old memories that went into what ``t`` holds, and the array over whose memory it lies, if that is one."""
         if self._unsure:
-            self._passing.update(m for m in self._unsure if torch.UntypedStorage._expired(self._old[m]))
+            self._passing.update(m for m in self._unsure if storage_expired(self._old[m]))
             self._unsure.clear()
         cdata = _storage(t)
         memory, lender = self._lent.get(cdata, (cdata, None))
@@ -104,7 +106,7 @@ class Ages:
 
     def gone(self, origins: frozenset[int]) -> bool:
         """Whether the program let go of one of these memories: it put something else in its place."""
-        return any(torch.UntypedStorage._expired(self._old[m]) for m in origins & self._old.keys() - self._passing)
+        return any(storage_expired(self._old[m]) for m in origins & self._old.keys() - self._passing)
 
     def written(self, t: Tensor) -> None:
         """A traced value is written to plain memory."""

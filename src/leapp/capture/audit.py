@@ -11,11 +11,11 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from leapp.capture.calls import tensors
 from leapp.capture.replay import Replay
 from leapp.capture.tape import Call
+from leapp.compat.core import TorchDispatchMode
 
 __all__ = ["hidden_reads"]
 

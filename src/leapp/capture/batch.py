@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from leapp.capture.extents import Followed, Measure, number
 from leapp.capture.replay import fill, results
 from leapp.capture.source import Where, asked_by_leapp, where
 from leapp.capture.tape import Call, Constant, Memory, Ref, Tape
+from leapp.compat.core import OpOverload, TorchDispatchMode
+from leapp.compat.modes import DisableTorchFunction, FakeTensorMode, normal_dispatch
 
 __all__ = ["SIZES", "Baked", "Entry", "Follower", "Forms", "spreads"]
 
@@ -39,9 +39,6 @@ _VIEW = (
     "the result is a view for some batch sizes and a copy for others, and it or its source is written to later. Clone it before"
 )
 _TALK = logging.getLogger("torch._subclasses.fake_tensor")
-_NORMAL = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.DispatchKeySet(
-    torch._C.DispatchKey.PythonTLSSnapshot
-)
 
 
 @dataclass(slots=True)
@@ -240,7 +237,7 @@ class Forms:
         """
         call = self.calls[index]
         source = next(((s, e.axis) for s, e in self.entries.items() if e.axis is not None), None)
-        if source is None or not isinstance(call.func, torch._ops.OpOverload):
+        if source is None or not isinstance(call.func, OpOverload):
             return False
         places = [
             (i, j)
@@ -356,14 +353,13 @@ class _Unseen:
         self._recorder = Recorder.current
         if self._recorder is not None:
             self._tapes, self._recorder.tapes = self._recorder.tapes, []
-        self._functions = torch._C.DisableTorchFunction()
-        include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-        self._keys = torch._C._ForceDispatchKeyGuard(include, exclude - _NORMAL)
+        self._functions = DisableTorchFunction()
+        self._keys = normal_dispatch()
         # It would print a traceback for every form that does not fit.
         self._level = _TALK.level
         _TALK.setLevel(logging.CRITICAL)
         self._functions.__enter__()
-        self._keys.__enter__()  # type: ignore[no-untyped-call]
+        self._keys.__enter__()
 
     def __exit__(self, *_: Any) -> None:
         self._keys.__exit__(None, None, None)

@@ -14,6 +14,7 @@ import torch
 
 from leapp.capture import selecting
 from leapp.capture.fastpath import COVERED, LOWERED
+from leapp.compat.core import OpOverload
 
 __all__ = ["Kind", "classify", "tensors"]
 
@@ -120,7 +121,7 @@ def _identify(func: Any) -> tuple[str, Callable[..., Any], bool]:
     if name in ("__get__", "__set__", "__delete__"):
         attribute = func.__self__.__name__
         return attribute, _Attribute(attribute), name != "__get__"
-    if isinstance(func, torch._ops.OpOverload):
+    if isinstance(func, OpOverload):
         return f"{func._opname}.{func._overloadname}", func, False
     return name, func, False
 

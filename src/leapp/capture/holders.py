@@ -17,6 +17,7 @@ from types import CellType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 from leapp.capture.source import is_library
+from leapp.compat.python import getframe
 
 __all__ = ["containers_in_sight", "holders"]
 
@@ -28,7 +29,7 @@ _OURS = "leapp."
 def containers_in_sight() -> frozenset[int]:
     """The containers that global variables of the calling program name now: what is added to them later stays there."""
     found: dict[int, Any] = {}
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not is_library(file) and f"{os.sep}site-packages{os.sep}" not in file:

@@ -6,20 +6,18 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
-from torch._C import (
+from leapp.compat.modes import (
     DisableTorchFunction,
-    _len_torch_dispatch_stack,
-    _len_torch_function_stack,
-    _pop_torch_function_stack,
-    _push_on_torch_function_stack,
+    Unseen,
+    dispatch_modes,
+    function_modes,
+    pop_dispatch_mode,
+    pop_function_mode,
+    push_dispatch_mode,
+    push_function_mode,
 )
-from torch.utils import _python_dispatch
 
 __all__ = ["DISPATCH_MODES", "FUNCTION_MODES", "Modes", "Silence", "Unseen", "silence"]
-
-Unseen: Callable[[], Any] = torch._C._DisableTorchDispatch
-"""As long as an instance lives, no dispatch mode sees what this thread does."""
 
 
 class Silence:
@@ -48,7 +46,7 @@ class Silence:
 def silence() -> Any:
     """A context in which no mode sees what this thread does."""
     # Most of the time there is no dispatch mode, and the guard against them is the dearer part.
-    return Silence() if _len_torch_dispatch_stack() else DisableTorchFunction()
+    return Silence() if dispatch_modes() else DisableTorchFunction()
 
 
 class Modes(NamedTuple):
@@ -84,5 +82,5 @@ class Modes(NamedTuple):
             self.push(mode)
 
 
-FUNCTION_MODES = Modes(_len_torch_function_stack, _pop_torch_function_stack, _push_on_torch_function_stack)
-DISPATCH_MODES = Modes(_len_torch_dispatch_stack, _python_dispatch._pop_mode, _python_dispatch._push_mode)
+FUNCTION_MODES = Modes(function_modes, pop_function_mode, push_function_mode)
+DISPATCH_MODES = Modes(dispatch_modes, pop_dispatch_mode, push_dispatch_mode)

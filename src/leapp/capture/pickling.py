@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import FrameType
 from typing import Any
 
@@ -15,6 +14,7 @@ from leapp.capture.provenance import Published
 from leapp.capture.recorder import Recorder
 from leapp.capture.source import where
 from leapp.capture.tape import Call, Escape
+from leapp.compat.python import getframe
 
 __all__ = ["rebuild", "reduce"]
 
@@ -43,7 +43,7 @@ def reduce(t: torch.Tensor) -> Any:
 
 def _saves_checkpoint() -> bool:
     """Whether ``torch.save`` is at work: its files must be read by whoever gets them, with nothing of ours inside."""
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = getframe(2)
     while frame is not None and frame.f_code.co_filename != _SERIALIZATION:
         frame = frame.f_back
     return frame is not None

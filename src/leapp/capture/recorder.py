@@ -18,7 +18,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from leapp.capture.ages import Ages
 from leapp.capture.batch import Follower
@@ -34,6 +33,8 @@ from leapp.capture.regions import geometry, lent_memory
 from leapp.capture.rewrites import CONSTRUCTORS, REWRITES
 from leapp.capture.source import Where, where
 from leapp.capture.tape import Call, Escape, Ref, Tape, refer
+from leapp.compat.core import HigherOrderOperator, TorchDispatchMode, functorch_level
+from leapp.compat.modes import DisableTorchFunction, any_autocast, backward_task, is_functorch_wrapped
 from leapp.errors import TraceError
 
 __all__ = ["PLAIN", "Recorder"]
@@ -42,8 +43,6 @@ Tensor = torch.Tensor
 PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _TEXT = frozenset({"__repr__", "__str__", "__format__"})
 _new = tuple.__new__  # what a named tuple's own does, with less ado
-_any_autocast = torch._C._is_any_autocast_enabled
-_functorch_level = torch._C._functorch.peek_interpreter_stack
 
 
 class _On(threading.local):
@@ -705,8 +704,8 @@ class _FunctionMode(TorchFunctionMode):
         elif (
             kind.autograd
             or recorder.autograd
-            or _any_autocast()
-            or _functorch_level() is not None
+            or any_autocast()
+            or functorch_level() is not None
             or (types and not PLAIN.issuperset(types))
             or (kind.hidden_writes and torch.is_inference_mode_enabled())  # no version tells what such a call writes to
         ):
@@ -730,7 +729,7 @@ class _FunctionMode(TorchFunctionMode):
         """Leave the call to the dispatch mode; only what has no ATen form is handled here."""
         if kind.metadata or kind.rewritten:
             leaves = list(tensors(args))
-            if leaves and not torch._C._functorch.is_functorch_wrapped_tensor(leaves[0]):
+            if leaves and not is_functorch_wrapped(leaves[0]):
                 guard = Unseen()
                 try:
                     return self.recorder.called(func, kind, args, kwargs, whole=True)
@@ -755,10 +754,10 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         recorder = self.recorder
         kwargs = kwargs or {}
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if not recorder.tapes:
                 return func(*args, **kwargs)
-            if isinstance(func, torch._ops.HigherOrderOperator):
+            if isinstance(func, HigherOrderOperator):
                 tape = recorder.owner(tensors((args, kwargs)))
                 if tape is not None:
                     raise TraceError(
@@ -766,7 +765,7 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         "Use torch.where() or ordinary Python control flow in their place."
                     )
                 return func(*args, **kwargs)
-            if torch._C._current_graph_task_id() != -1:
+            if backward_task() != -1:
                 _refuse_unseen(recorder, func, args, kwargs)
             with recorder.lock:
                 return recorder.called(func, classify(func), args, kwargs, whole=False)

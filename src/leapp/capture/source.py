@@ -14,6 +14,8 @@ import sysconfig
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from leapp.compat.python import getframe
+
 __all__ = ["Where", "asked_by_capture", "asked_by_leapp", "cell", "is_library", "line_name", "where"]
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -79,7 +81,7 @@ def is_library(name: str) -> bool:
 
 def asked_by_leapp() -> bool:
     """Whether the code that made torch call the recorder is leapp's own, outside of this package."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_CAPTURE):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith(_HERE)
@@ -87,7 +89,7 @@ def asked_by_leapp() -> bool:
 
 def asked_by_capture() -> bool:
     """Whether the code that asked an array for its shape is of this package."""
-    return sys._getframe(3).f_code.co_filename.startswith(_CAPTURE)
+    return getframe(3).f_code.co_filename.startswith(_CAPTURE)
 
 
 def where(depth: int = 1, beyond: str = "") -> Where:
@@ -97,7 +99,7 @@ def where(depth: int = 1, beyond: str = "") -> Where:
         depth: How many frames to leave out.
         beyond: A package that the place shall not be in either, if anybody called it.
     """
-    frame: FrameType | None = sys._getframe(depth)
+    frame: FrameType | None = getframe(depth)
     first = frame
     if beyond:
         frame = _caller_of(beyond, frame)

@@ -17,6 +17,7 @@ from leapp.capture.calls import ATOMS
 from leapp.capture.extents import Followed
 from leapp.capture.regions import Geometry, geometry, locate, overlaps, region
 from leapp.capture.source import Where, where
+from leapp.compat.modes import DisableTorchFunction, free_weak_storage
 from leapp.errors import TraceError
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ Tensor = torch.Tensor
 BY_VALUE = 64 * 1024
 
 _REDUCED = frozenset({torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2})
-
-_free_weak_ref: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
 
 
 class Ref:
@@ -177,7 +176,7 @@ class Tape:
         while self._weak:
             weak = self._weak.pop()
             if weak not in kept:
-                _free_weak_ref(weak)
+                free_weak_storage(weak)
         self._weak = [weak for weak in kept if weak is not None]
 
     # -- slots ---------------------------------------------------------------------------------------------------------
@@ -430,6 +429,6 @@ def snapshot(t: Tensor) -> Tensor:
     if torch.is_inference_mode_enabled():
         with torch.inference_mode(False):
             return snapshot(t)
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         t = t.detach() if t.requires_grad else t
         return t.clone(memory_format=torch.contiguous_format) if t.layout == torch.strided else t.clone()

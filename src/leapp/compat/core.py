@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
     "HigherOrderOperator", "OpOverload", "TorchDispatchMode", "clean_script", "copy_all", "find_operator",
-    "functorch_level", "fuses_on_cpu", "is_composite", "is_grad_enabled", "new_script_graph", "operator_names",
+    "functorch_level", "fuses_on_cpu", "is_composite", "is_grad_enabled", "keep_stance", "new_script_graph", "operator_names",
     "registered_device", "script_from_graph", "script_from_trace", "set_fusion_strategy", "set_grad_enabled", "storage_expired",
     "tensor_guards", "tensor_type", "torch_function_modes", "with_state",
 ]  # fmt: skip
@@ -110,3 +110,15 @@ def tensor_guards() -> Callable[..., Any] | None:
     """
     guards: Callable[..., Any] | None = getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards", None)
     return guards
+
+
+def keep_stance() -> Callable[[], None]:
+    """A function that puts the compiler's stance of now back. ``set_stance`` as a context cannot be left from elsewhere."""
+    from torch._dynamo import eval_frame
+
+    before = eval_frame._stance
+
+    def put_back() -> None:
+        eval_frame._set_stance(before)
+
+    return put_back

@@ -18,6 +18,7 @@ from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.pickling import reduce
 from leapp.capture.ready import READY, Ready
 from leapp.capture.recorder import Recorder
+from leapp.compat.core import keep_stance
 from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.tracing.torch_patches import torch_rows
 
@@ -188,10 +189,7 @@ class Patches:
         # torch.compile loads dynamo; without it no compiled function can exist, and loading it costs seconds.
         if "torch._dynamo" not in sys.modules:
             return
-        from torch._dynamo import eval_frame
-
-        before = eval_frame._stance
-        self._undo.append(lambda: eval_frame._set_stance(before))
+        self._undo.append(keep_stance())
         torch.compiler.set_stance("force_eager")
 
 

@@ -35,6 +35,7 @@ from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.traced import TracedNpArray, set_current
 from leapp.capture.source import Where, where
 from leapp.capture.tape import Escape, Tape, snapshot
+from leapp.compat.modes import storage_uses
 
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
@@ -72,7 +73,7 @@ def _as_bytes(array: Array) -> Array:
 
 def _is_shared(t: Tensor, storage: torch.UntypedStorage) -> bool:
     """Whether anybody holds a tensor or its memory besides the two objects at hand."""
-    return t._use_count() > 1 or torch._C._storage_Use_Count(storage._cdata) > 2  # type: ignore[attr-defined]
+    return t._use_count() > 1 or storage_uses(storage) > 2  # type: ignore[attr-defined]
 
 
 class Behinds:

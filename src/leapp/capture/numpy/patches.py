@@ -21,6 +21,7 @@ from leapp.capture.numpy.arrays import Arrays
 from leapp.capture.numpy.plain import arrays_in, bare_view
 from leapp.capture.numpy.scalars import TracedScalar
 from leapp.capture.numpy.traced import TracedNpArray, listening
+from leapp.compat.python import getframe
 
 __all__ = ["Row", "array_rows"]
 
@@ -89,7 +90,7 @@ def _is_compiled(module: Any) -> bool:
 def _new(made: Any, depth: int = 2) -> Any:
     """What a constructor made, followed if the code that called it is the user's and runs in an open node."""
     arrays = _recording()
-    if arrays is None or _makes_plain_arrays(sys._getframe(depth).f_globals.get("__name__", "")):
+    if arrays is None or _makes_plain_arrays(getframe(depth).f_globals.get("__name__", "")):
         return made
     return arrays.follow(made)
 

@@ -17,6 +17,7 @@ import torch
 from numpy import ndarray
 
 from leapp.capture.numpy.traced import ArrayMethods, TracedNpArray, listening
+from leapp.compat.modes import function_modes
 
 __all__ = ["TracedScalar", "number_of", "scalar"]
 
@@ -32,12 +33,12 @@ class TracedScalar:
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         kind = number_type(self)
-        return _taken_by_torch(kind) if torch._C._len_torch_function_stack() and listening() is not None else kind
+        return _taken_by_torch(kind) if function_modes() and listening() is not None else kind
 
     @property
     def node(self) -> _Reading:
         """What torch asks a number of its own for, where it reads one without asking the modes."""
-        if not torch._C._len_torch_function_stack():
+        if not function_modes():
             raise AttributeError(f"'numpy.{number_type(self).__name__}' object has no attribute 'node'")
         return _Reading(self)
 

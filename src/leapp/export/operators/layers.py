@@ -145,7 +145,8 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
     for cell in itertools.product(*map(range, output_size)):
         starts = [i * size // count for i, size, count in zip(cell, image, output_size, strict=True)]
         ends = [-((i + 1) * size // -count) for i, size, count in zip(cell, image, output_size, strict=True)]
-        window = x[(..., *map(slice, starts, ends))]
+        part: Any = (..., *map(slice, starts, ends))
+        window = x[part]
         value, rest = window.flatten(-len(image)).max(-1)
         place, step = torch.zeros_like(rest), 1
         for start, end, size in reversed(list(zip(starts, ends, image, strict=True))):

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._numpy as tnp
 
 from leapp.capture.numpy.table.table import Unmapped, expression, of_torch
 from leapp.capture.numpy.table.tensors import dtype_of, promoted, tensor
+from leapp.compat.numpy import NO_VALUE
+from leapp.compat.numpy import torch_numpy as tnp
 
 Tensor = torch.Tensor
 
@@ -36,7 +37,7 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max:
 
 
 def _given(values: tuple[Any, ...]) -> Any:
-    return next((v for v in values if v is not None and v is not np._NoValue), None)
+    return next((v for v in values if v is not None and v is not NO_VALUE), None)
 
 
 @expression("delete")

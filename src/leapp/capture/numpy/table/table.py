@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._numpy as tnp
 
 from leapp.capture.numpy.table.tensors import tensor
+from leapp.compat.numpy import torch_numpy as tnp
 
 __all__ = ["FUNCTIONS", "IN_PLACE", "Expression", "Unmapped", "expression", "lookup", "named", "of_torch"]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._numpy import _binary_ufuncs_impl, _unary_ufuncs_impl
 
 from leapp.capture.numpy.table.table import Expression, Unmapped
 from leapp.capture.numpy.table.tensors import axes_of, tensor
+from leapp.compat.numpy import binary_ufuncs, unary_ufuncs
 
 __all__ = ["NUMBERS", "NUMPY_UFUNCS", "SCIPY_UFUNCS", "UFUNCS", "accumulated", "reduced"]
 
@@ -59,8 +59,8 @@ def _ldexp(x: Tensor, e: Tensor) -> Tensor:
 
 
 UFUNCS: dict[str, Expression] = {
-    **{n: getattr(_unary_ufuncs_impl, n) for n in dir(_unary_ufuncs_impl) if isinstance(getattr(np, n, None), np.ufunc)},
-    **{n: getattr(_binary_ufuncs_impl, n) for n in dir(_binary_ufuncs_impl) if isinstance(getattr(np, n, None), np.ufunc)},
+    **{n: getattr(unary_ufuncs, n) for n in dir(unary_ufuncs) if isinstance(getattr(np, n, None), np.ufunc)},
+    **{n: getattr(binary_ufuncs, n) for n in dir(binary_ufuncs) if isinstance(getattr(np, n, None), np.ufunc)},
     **_OPERATORS,
     "fabs": torch.abs,
     "rint": torch.round,
