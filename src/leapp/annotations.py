@@ -125,7 +125,7 @@ class Annotate:
 
         Args:
             node_name: A node opened by ``input_tensors``.
-            tensors: A dict, one tensor or array, or a list or tuple of them.
+            tensors: A dict, one tensor or array, or a list or tuple of them. Values may be nested, as for ``input_tensors``.
 
         Example:
             >>> scratch = annotate.register_buffer("policy", {"scratch": torch.zeros(8)})

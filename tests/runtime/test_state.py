@@ -213,6 +213,13 @@ def test_set_input_value(tmp_path, face, backend):
             runner.set_input_value(node, name, 1.0)
     with pytest.raises(InputError, match=r"'p/h.*\[3\] cannot be broadcast to \[2\]"):
         runner.set_input_value("p", "h", torch.zeros(3))
+    for wide in (torch.zeros(2, dtype=torch.float64), np.zeros(2), np.zeros(2, np.int64)):
+        with pytest.raises(InputError, match=r"'p/h.*expected float32 \[2\], got (float|int)64 \[2\]. Convert it"):
+            runner.set_input_value("p", "h", wide)
+    willing = face(memory(tmp_path / "willing", backend), cast=True)
+    willing.set_input_value("p", "h", np.array([5.0, 6.0]))
+    want = Memory()(torch.from_numpy(x), torch.tensor([5.0, 6.0]))[0]
+    np.testing.assert_allclose(array(willing({"p/x": x})["p/y"]), want, rtol=1e-6)
     runner.reset()
     with pytest.raises(InputError, match="Missing input 'p/x'"):
         runner({})

@@ -744,3 +744,51 @@ def test_the_log_takes_any_name(tmp_path: Path, capfd: pytest.CaptureFixture[str
     logging.getLogger("leapp").warning("in %s", where)
     assert "odd-\\udcff" in (where / "g" / "log.txt").read_text()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_empty_session_leaves_the_bundle_alone(tmp_path: Path) -> None:
+    leapp.start("g", save_path=tmp_path)
+    for _ in range(2):
+        x = annotate.input_tensors("n", {"x": torch.randn(3)})
+        annotate.output_tensors("n", {"y": x * 2.0}, export_with="onnx")
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+    files = {path: path.read_bytes() for path in (tmp_path / "g").iterdir() if path.name != "log.txt"}
+    for options in ({}, {"strict": False}, {"dry_run": True}):
+        leapp.start("g", save_path=tmp_path)
+        leapp.stop()
+        with pytest.raises(SessionError, match="nothing was traced"):
+            leapp.compile_graph(visualize=False, **options)
+    assert files == {path: path.read_bytes() for path in (tmp_path / "g").iterdir() if path.name != "log.txt"}
+    given = torch.randn(3)
+    assert torch.equal(InferenceManager(tmp_path / "g" / "g.yaml").run_policy({"n/x": given})["n/y"], given * 2.0)
+
+
+@pytest.mark.parametrize("backend", ["jit", "onnx", "pt2"])
+def test_nested_buffers(tmp_path: Path, backend: str) -> None:
+    """Each tensor of a container is a buffer, named after its path."""
+
+    def memory() -> dict[str, Any]:
+        return {"sum": torch.zeros(2), "last": [torch.ones(2), (torch.full((2,), 3.0),)]}
+
+    def step(x: torch.Tensor, kept: dict[str, Any]) -> torch.Tensor:
+        x = annotate.input_tensors("n", {"x": x})
+        kept = annotate.register_buffer("n", {"kept": kept})
+        kept["sum"] += x
+        before = kept["last"][0] * 2.0 + kept["last"][1][0]
+        kept["last"][1][0].copy_(kept["last"][0])
+        kept["last"][0].copy_(x)
+        return annotate.output_tensors("n", {"y": kept["sum"] + before}, export_with=backend)
+
+    leapp.start("g", save_path=tmp_path)
+    kept = memory()
+    for _ in range(3):
+        step(torch.randn(2), kept)
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+    runner, kept = InferenceManager(tmp_path / "g" / "g.yaml"), memory()
+    assert runner.inputs == ["n/x"]
+    assert {name.split("/")[1].removesuffix("_in") for name in runner.state()} == {"kept_sum", "kept_last_0", "kept_last_1_0"}
+    for _ in range(4):
+        x = torch.randn(2)
+        torch.testing.assert_close(runner.run_policy({"n/x": x})["n/y"], step(x, kept))

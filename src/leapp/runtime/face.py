@@ -36,6 +36,7 @@ class Face:
     _lock: threading.RLock
     _initial: dict[str, Array]
     _held: dict[str, Any]
+    _cast: bool
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run one step."""

@@ -101,12 +101,12 @@ class Stateful(Face):
     def set_input_value(self, node_name: str, input_name: str, value: Any) -> None:
         """Set a state, or hold a value for an input that later steps do not give.
 
-        The value is broadcast to the port's shape and cast to its dtype. ``h`` stands for ``h_in`` when an export
-        renamed the port so.
+        The value is broadcast to the port's shape. Arrays and tensors have the port's dtype, unless the runner was opened
+        with ``cast=True``; numbers and lists take it. ``h`` stands for ``h_in`` when an export renamed the port so.
 
         Raises:
             UnknownPortError: There is no such node or input.
-            InputError: The value cannot be broadcast, or another node feeds the input.
+            InputError: The value cannot be broadcast, has another dtype, or another node feeds the input.
 
         Example:
             >>> pipeline.set_input_value("policy", "h", 0.0)
@@ -123,7 +123,9 @@ class Stateful(Face):
                 self._held[where] = self._own(where, array)
 
     def _broadcast(self, where: str, port: Port, value: Any) -> Array:
-        array = to_array(where, _like(port, value), value, True)
+        if isinstance(value, np.generic):
+            value = value.item()  # a number, whatever NumPy calls its type
+        array = to_array(where, _like(port, value), value, self._cast)
         try:
             fitted: Array = np.broadcast_to(array, port.shape).copy()
         except ValueError:

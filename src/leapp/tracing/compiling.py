@@ -31,7 +31,7 @@ from leapp.bundle.profiles import PROFILES, Profile, check_profile, spelled
 from leapp.bundle.staging import MODEL_SUFFIXES
 from leapp.bundle.trust import remember
 from leapp.check.apart import LARGE, Apart
-from leapp.errors import AnnotationError, BundleFileError, ExportError, TraceError
+from leapp.errors import AnnotationError, BundleFileError, ExportError, SessionError, TraceError
 from leapp.export import export_node, series
 from leapp.graph.contract import Contract, ModelFile, Node, Port, key
 from leapp.graph.ports import port as describe_port
@@ -79,13 +79,16 @@ def compile_session(
     """Write the bundle of a session. See :func:`leapp.compile_graph`."""
     profile = _profile(target)
     nodes = sorted(session.nodes.values(), key=lambda n: n.order)
+    if not nodes:
+        raise SessionError(
+            "nothing was traced: no annotate.input_tensors() call was made between start() and stop(), so nothing was written. "
+            "Run the annotated code while the session is open."
+        )
     _log_programs(nodes)
     enforce(report, session.escapes, strict)
     _require_passes(nodes, session.min_passes)
     follow_batch(nodes)
     logger.info("Discovered %d nodes", len(nodes))
-    if not nodes:
-        logger.error("nothing was traced: no annotate.input_tensors() call was made between start() and stop().")
     names = {node.name: file_names(node) for node in nodes}
     results: dict[str, Any] | bool = True
     progress = Progress([] if dry_run else [n.name for n in nodes])

@@ -510,8 +510,18 @@ class Session:
             values = payload if isinstance(payload, (list, tuple)) else [payload]
             items = [(f"buffer_{node.registered + i}", t) for i, t in enumerate(values)]
             node.registered += len(values)
+        leaf_names([(name, value, None) for name, value in items])
+
+        def visit(port: str, leaf: Any) -> Any:
+            return self._buffer(node, port, leaf, at)
+
+        def other(port: str, value: Any) -> None:
+            if port in dict(items):
+                self._tensor(value, node, port)  # says that it cannot be traced
+            self._not_a_tensor(node, "buffer")(port, value)
+
         with self.recorder.silence():
-            return unpack([self._buffer(node, name, value, at) for name, value in items])
+            return unpack([map_leaves(name, value, visit, other) for name, value in items])
 
     def _buffer(self, node: NodeTrace, name: str, value: Any, at: Where) -> Any:
         """Register a tensor or an array, and return what to go on with."""
