@@ -7,10 +7,12 @@ must put the original back. A replacement does what the original does for every 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -70,11 +72,23 @@ def _recording() -> Arrays | None:
 
 
 _plain_packages: dict[str, bool] = {"numpy": True, "torch": True, "leapp": True}
+_plain_files: dict[str, bool] = {}
+_SITE = f"{os.sep}site-packages{os.sep}"
+_NUMPY = os.path.dirname(np.__file__) + os.sep
 
 
-def _makes_plain_arrays(module: str) -> bool:
-    """Whether the code of a module gets plain arrays: it may hand their memory to compiled code of its package."""
-    package = module.partition(".")[0]
+def _makes_plain_arrays(frame: FrameType) -> bool:
+    """Whether the code in a frame gets plain arrays: it may hand their memory to compiled code of its package."""
+    file = frame.f_code.co_filename
+    found = _plain_files.get(file)
+    if found is None:
+        _, installed, path = file.rpartition(_SITE)
+        package = path.partition(os.sep)[0] if installed else frame.f_globals.get("__name__", "").partition(".")[0]
+        found = _plain_files[file] = file.startswith(_NUMPY) or _has_compiled_modules(package)
+    return found
+
+
+def _has_compiled_modules(package: str) -> bool:
     found = _plain_packages.get(package)
     if found is None:
         names = [n for n in list(sys.modules) if n == package or n.startswith(f"{package}.")]
@@ -90,7 +104,7 @@ def _is_compiled(module: Any) -> bool:
 def _new(made: Any, depth: int = 2) -> Any:
     """What a constructor made, followed if the code that called it is the user's and runs in an open node."""
     arrays = _recording()
-    if arrays is None or _makes_plain_arrays(getframe(depth).f_globals.get("__name__", "")):
+    if arrays is None or _makes_plain_arrays(getframe(depth)):
         return made
     return arrays.follow(made)
 

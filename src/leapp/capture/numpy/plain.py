@@ -24,6 +24,8 @@ __all__ = [
 Array = ndarray[Any, Any]
 Tensor = torch.Tensor
 
+_TRACED: Any = (ndarray, TracedScalar, Tensor)
+
 # As they are before a session replaces them.
 from_numpy = torch.from_numpy
 _array_equal, _allclose, _abs, _isfinite, _max = np.array_equal, np.allclose, np.abs, np.isfinite, np.max
@@ -81,7 +83,8 @@ def unwrapped(value: Any, tensors: bool = False) -> Any:
         return value.values[0]
     if isinstance(value, slice):
         # A bound that is traced leaves the graph: its own __index__ tells the tape.
-        return slice(*(v if v is None else operator.index(v) for v in (value.start, value.stop, value.step)))
+        parts: tuple[Any, ...] = (value.start, value.stop, value.step)
+        return slice(*(operator.index(v) if isinstance(v, _TRACED) else v for v in parts))
     return value
 
 

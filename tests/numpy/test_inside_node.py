@@ -1,0 +1,43 @@
+"""The tests of NumPy and of other packages pass inside an open node as they do outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+SOAK = bool(os.environ.get("LEAPP_SOAK"))
+NUMPY = ["_core.tests.test_indexing", "_core.tests.test_shape_base", "lib.tests.test_shape_base", "lib.tests.test_index_tricks"]
+NUMPY_SOAK = [
+    "_core.tests.test_multiarray", "_core.tests.test_numeric", "_core.tests.test_ufunc", "_core.tests.test_umath",
+    "_core.tests.test_overrides", "lib", "linalg", "ma", "polynomial", "fft", "matrixlib",
+]  # fmt: skip
+OTHERS = ["networkx.linalg", "scipy.linalg.tests.test_special_matrices"]
+
+
+def run(modules: list[str], where: Path) -> None:
+    """Run the tests of installed modules inside an open node."""
+    for name in modules:
+        pytest.importorskip(name.partition(".")[0])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.numpy.inside_node", "-p", "no:cacheprovider", "-p", "no:xdist",
+         "--tb=short", "--pyargs", *modules],
+        cwd=where, capture_output=True, text=True, timeout=3600, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+@pytest.mark.pinned("the tests of this NumPy")
+def test_numpy(tmp_path: Path) -> None:
+    pytest.importorskip("hypothesis")  # NumPy's own conftest needs it
+    run([f"numpy.{name}" for name in [*NUMPY, *(NUMPY_SOAK if SOAK else [])]], tmp_path)
+
+
+@pytest.mark.pinned("the tests of these versions")
+@pytest.mark.parametrize("package", OTHERS)
+def test_other_packages(package: str, tmp_path: Path) -> None:
+    run([package], tmp_path)
