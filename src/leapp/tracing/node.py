@@ -15,6 +15,8 @@ from leapp.capture.source import where
 from leapp.errors import AnnotationError, TraceError
 
 if TYPE_CHECKING:
+    import weakref
+
     import torch
 
     from leapp.capture.provenance import Read
@@ -142,8 +144,8 @@ class NodeTrace:
         """State that was changed after a pass: by what, where."""
         self.older: frozenset[int] = frozenset()
         """The containers that global variables named when the node was opened."""
-        self.kept: list[Kept] = []
-        """Values of the first pass that the program still holds at the end."""
+        self.alive: list[tuple[weakref.ref[torch.Tensor], Where]] = []
+        """Values of the first pass that are alive when the session ends, with the lines that made them."""
         self.inlined: set[Any] = set()
         """Decorated functions that ran as part of this node."""
 

@@ -16,7 +16,7 @@ from leapp.errors import TraceError
 from leapp.graph.html import card, table
 from leapp.tracing.log import logger
 from leapp.tracing.sources import same_bits
-from leapp.tracing.undeclared import departs, undeclared_state
+from leapp.tracing.undeclared import departs, kept, undeclared_state
 
 if TYPE_CHECKING:
     from leapp.tracing.node import NodeTrace, Parting
@@ -263,7 +263,7 @@ def _outliving(node: NodeTrace) -> list[EscapeInfo]:
             node.name, f"a value that outlives its pass: {k.holder} holds it; {tells}", k.where.file, k.where.line,
             k.where.text, f"tensor {list(k.shape)}", cure=cure,
         )
-        for k in node.kept
+        for k in kept(node)
     ]  # fmt: skip
 
 

@@ -115,7 +115,7 @@ class Session:
             for node in self.nodes.values():
                 self._look_after(node)
                 if node.program is not None:
-                    node.kept = outliving(node, self.recorder)
+                    node.alive = outliving(node, self.recorder)
         Recorder.current = None
         self.recorder.remove()
         self._watch_modules(False)

@@ -6,6 +6,7 @@ would give other values; a second pass proves it, or clears the suspicion.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from leapp.capture.tape import Constant
     from leapp.tracing.node import NodeTrace, Sample
 
-__all__ = ["contradicts", "departs", "outliving", "reproduces", "rewritten_constants", "undeclared_state"]
+__all__ = ["contradicts", "departs", "kept", "outliving", "reproduces", "rewritten_constants", "undeclared_state"]
 
 Tensor = torch.Tensor
 _RTOL, _ATOL = 1e-3, 1e-5
@@ -75,26 +76,32 @@ def _lives_on(node: NodeTrace, slot: int) -> bool:
     return not storage_expired(weak)
 
 
-def outliving(node: NodeTrace, recorder: Recorder) -> list[Kept]:
-    """The values of the first pass that the program holds when the session ends: memory, if a later call reads them.
+def outliving(node: NodeTrace, recorder: Recorder) -> list[tuple[weakref.ref[Tensor], Where]]:
+    """The values of the first pass that are alive when the session ends, with the lines that made them.
 
     An output, a state and what a later pass declared are not among them.
     """
     declared = {id(t) for t in node.left.values()} | {id(b.tensor) for b in node.buffers}
-    alive: dict[int, tuple[Tensor, Where]] = {}
+    alive = []
     for i, former in recorder.former.items():
         t = former.tensor()
         if t is None or former.node != node.name or not former.first or i in declared:
             continue
         given = recorder.given.get(i)
         if recorder.source(t) is None and not (given is not None and given[0]() is t):
-            alive[i] = t, former.where
-    if not alive:
+            alive.append((former.tensor, former.where))
+    return alive
+
+
+def kept(node: NodeTrace) -> list[Kept]:
+    """Those of them that something in the program still holds: memory, if a later call reads them. This is slow to ask."""
+    made = {id(t): (t, at) for ref, at in node.alive if (t := ref()) is not None}
+    if not made:
         return []
     # Those that autograd may hold come last: there can be thousands of them.
-    tensors = sorted((t for t, _ in alive.values()), key=lambda t: t.grad_fn is not None)[:_LOOKED_FOR]
+    tensors = sorted((t for t, _ in made.values()), key=lambda t: t.grad_fn is not None)[:_LOOKED_FOR]
     found = holders(tensors, node.older)
-    return [Kept(alive[i][1], holder, tuple(alive[i][0].shape)) for i, holder in found.items()]
+    return [Kept(made[i][1], holder, tuple(made[i][0].shape)) for i, holder in found.items()]
 
 
 def departs(node: NodeTrace) -> bool:
