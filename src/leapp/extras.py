@@ -5,6 +5,7 @@ A robot installs leapp without them. What needs one of them asks here first and 
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 
 from leapp.errors import MissingDependencyError
@@ -14,12 +15,16 @@ __all__ = ["EXPORT", "INSTALL", "has", "require"]
 EXPORT = {"onnx": "onnx", "onnxscript": "onnxscript", "onnx_ir": "onnx-ir", "PIL": "pillow"}
 """What an export cannot do without, by the name it is imported by. ``rich`` is installed with them, for terminals."""
 
+_FOUND: set[str] = set()
+
 INSTALL = 'pip install "leapp[export]"'
 
 
 def has(module: str) -> bool:
-    """Whether a module can be imported. It is not imported."""
-    return find_spec(module) is not None
+    """Whether a module can be imported. It is not imported; once found it stays found, since looking takes long."""
+    if module not in _FOUND and (module in sys.modules or find_spec(module) is not None):
+        _FOUND.add(module)
+    return module in _FOUND
 
 
 def require(what: str, *modules: str) -> None:

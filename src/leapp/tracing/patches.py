@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -97,7 +98,8 @@ class Patches:
         """Replacements and what they replace, by the identity of the replacement."""
         self._made: dict[tuple[int, str, int], Any] = {}
         """The same by owner, name and original: they are made once."""
-        self._modules: frozenset[str] = frozenset()
+        self._newest: str | None = None
+        """The module that was loaded last when the replacements were put in place."""
         recorder.replace, recorder.put_back = self.install, self.remove
 
     def rows(self) -> Iterator[Row]:
@@ -115,7 +117,7 @@ class Patches:
         """Put everything in place."""
         if self._undo:
             return
-        self._modules = frozenset(sys.modules)
+        self._newest = next(reversed(sys.modules))
         self._run_compiled_code_eagerly()
         self._follow_pickling()
         for owner, name, make in self.rows():
@@ -123,7 +125,7 @@ class Patches:
             key = (id(owner), name, id(original))
             made = self._made.get(key)
             if made is None:
-                made = self._made[key] = make(getattr(owner, name, None))
+                made = self._made[key] = _made(key, make, getattr(owner, name, None), original)
                 if isinstance(owner, ModuleType):  # pickled by the name under which it stands
                     made.__module__, made.__qualname__ = owner.__name__, name
                 self._originals[id(made)] = (made, original)
@@ -147,13 +149,14 @@ class Patches:
 
     def _restore_new_modules(self) -> None:
         """Modules that were imported inside the node have taken what they found."""
-        for name in set(sys.modules) - self._modules if self._modules else ():
+        loaded = reversed(list(sys.modules)) if self._newest is not None else iter(())
+        for name in itertools.takewhile(lambda name: name != self._newest, loaded):  # the newest come first
             names = getattr(sys.modules.get(name), "__dict__", {})
             for key, value in list(names.items()):
                 made, original = self._originals.get(id(value), (None, None))
                 if made is value and made is not None and original is not _Missing:
                     names[key] = original
-        self._modules = frozenset()
+        self._newest = None
 
     def _switch(self, patch: FunctionPatch, original: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self._recorder
@@ -191,6 +194,20 @@ class Patches:
             return
         self._undo.append(keep_stance())
         torch.compiler.set_stance("force_eager")
+
+
+_shared: dict[tuple[int, str, int], tuple[Any, Any]] = {}
+"""Replacements that know no session, with what they replace."""
+
+
+def _made(key: tuple[int, str, int], make: Callable[..., Any], function: Any, original: Any) -> Any:
+    """The replacement of a function; one that knows no session is made once for all."""
+    if isinstance(make, functools.partial) and isinstance(getattr(make.func, "__self__", None), Patches):
+        return make(function)
+    found = _shared.get(key)
+    if found is None or found[1] is not original:
+        found = _shared[key] = make(function), original
+    return found[0]
 
 
 def _put_back(owner: Any, name: str, made: Any, original: Any) -> None:
