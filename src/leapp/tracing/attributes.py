@@ -39,7 +39,7 @@ class Attributes:
 
     def look(self, owner: Any) -> None:
         """Remember what an object holds, unless it was seen before."""
-        if id(owner) not in self._seen:
+        if id(owner) not in self._seen and not _keeps_nothing(owner):
             self._seen[id(owner)] = (owner, _parts(owner), where())
 
     def changes(
@@ -75,6 +75,11 @@ class Attributes:
     def forget(self) -> None:
         """No node is open any more."""
         self._seen.clear()
+
+
+def _keeps_nothing(owner: Any) -> bool:
+    """Whether an object is one of torch's own layers, without buffers."""
+    return type(owner).__module__.startswith("torch.nn.") and not owner._buffers
 
 
 def _parts(owner: Any) -> dict[str, Any]:

@@ -149,8 +149,8 @@ class Patches:
 
     def _restore_new_modules(self) -> None:
         """Modules that were imported inside the node have taken what they found."""
-        loaded = reversed(list(sys.modules)) if self._newest is not None else iter(())
-        for name in itertools.takewhile(lambda name: name != self._newest, loaded):  # the newest come first
+        newest_first = itertools.takewhile(lambda name: name != self._newest, reversed(sys.modules))
+        for name in list(newest_first) if self._newest is not None else ():
             names = getattr(sys.modules.get(name), "__dict__", {})
             for key, value in list(names.items()):
                 made, original = self._originals.get(id(value), (None, None))
