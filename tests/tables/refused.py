@@ -10,10 +10,20 @@ _UNASKED = {
         "numpy_ops": "ufunc_minimum_reduce_list set_array_made_before",
     },
 }
+_MIRRORED = {
+    "NumPy reads an array over the memory of a tensor, or the parts of np.r_, without asking": {
+        "idioms": """
+            mirror_made_before mirror_read_as_tensor mirror_written mirror_lends_its_memory mirror_of_a_part mirror_made_inside
+            memory_mapped_buffer
+        """,
+        "numpy_ops": "numbers_in_a_row",
+    },
+}
 REFUSED: dict[str, dict[str, dict[str, str]]] = {
-    "jit": {**_UNASKED},
+    "jit": {**_UNASKED, **_MIRRORED},
     "onnx": {
         **_UNASKED,
+        **_MIRRORED,
         "ONNX has no operator for this special function": {
             "torch_ops": """
                 i0 inplace_i0 special_i0e special_i1 special_i1e special_bessel_j0 special_ndtri polygamma inplace_polygamma
@@ -42,6 +52,7 @@ REFUSED: dict[str, dict[str, dict[str, str]]] = {
     },
     "pt2": {
         **_UNASKED,
+        **_MIRRORED,
         "torch.export cannot tell the shape of what lstsq gives": {"torch_ops": "la_lstsq"},
     },
 }

@@ -484,7 +484,8 @@ def test_a_delay_that_two_passes_do_not_read(tmp_path: Path) -> None:
 
         return step
 
-    trace(tmp_path, delayed(), 2)
+    held = delayed()
+    trace(tmp_path, held, 2)
     found = [e for e in leapp.report().escapes if "# MADE" in e.source]
     assert found and "outlives its pass: _Keeps.queue" in found[0].kind, leapp.report()
     trace(tmp_path, delayed(), 5)
