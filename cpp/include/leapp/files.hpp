@@ -153,7 +153,18 @@ inline Bytes read_regular(const fs::path& path, const std::string& what, std::ui
   if (!S_ISREG(status.st_mode) || made_up_device(status.st_dev)) {
     throw BundleError(what + ": " + path.native() + " is not a regular file.");
   }
-  if (static_cast<std::uint64_t>(status.st_size) > limit) {
+  // Nothing is as quickly made as a long file of holes.
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (size > std::uint64_t{1} << 30 && static_cast<std::uint64_t>(status.st_blocks) * 512 < size / 8) {
+    throw BundleError(what + ": " + path.native() + " says that it has " + std::to_string(size) +
+                      " bytes, most of which were never written.");
+  }
+  // What does not fit into the memory of this machine is refused before it is read.
+  if (limit == UINT64_MAX) {
+    const long page = ::sysconf(_SC_PAGE_SIZE), pages = ::sysconf(_SC_PHYS_PAGES);
+    if (page > 0 && pages > 0) limit = static_cast<std::uint64_t>(page) * static_cast<std::uint64_t>(pages);
+  }
+  if (size > limit) {
     throw BundleError(what + ": " + path.native() + " is larger than " + std::to_string(limit) + " bytes.");
   }
   Bytes data(static_cast<std::size_t>(status.st_size) + 1);  // one more, to see the end without growing

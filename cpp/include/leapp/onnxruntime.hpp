@@ -3,6 +3,7 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -54,6 +55,9 @@ class OrtSessionOf : public Session {
   OrtSessionOf(const Model& model, const Node& node, const OrtSessionOptions& options) : environment_(ort_environment()) {
     for (const Port& port : node.inputs) input_names_.push_back(port.name);
     for (const Port& port : node.outputs) output_names_.push_back(port.name);
+    if (model.bytes.size() >= 8 && std::memcmp(model.bytes.data() + 4, "ORTM", 4) == 0) {
+      throw std::runtime_error("it is in ONNX Runtime's own format and not an ONNX model");
+    }
     OrtSession* made = nullptr;
     if (model.path.empty()) {
       ort_check(ort().CreateSessionFromArray(environment_.get(), model.bytes.data(), model.bytes.size(), &options, &made));
@@ -177,6 +181,7 @@ class OnnxRuntime : public Engine {
     ort_check(ort().SetIntraOpNumThreads(made, options_.threads));
     ort_check(ort().SetInterOpNumThreads(made, 1));
     ort_check(ort().SetSessionLogSeverityLevel(made, ORT_LOGGING_LEVEL_ERROR));
+    ort_check(ort().AddSessionConfigEntry(made, "session.load_model_format", "ONNX"));
     ort_check(ort().AddSessionConfigEntry(made, "session.intra_op.allow_spinning", "0"));
     ort_check(ort().AddSessionConfigEntry(made, "session.inter_op.allow_spinning", "0"));
     const auto wide = [](const Port& port) { return std::string(port.dtype->name) == "float64"; };

@@ -58,6 +58,7 @@ class Pipeline {
     batch_ = plan_.batch;
     initial_ = read_initial_values(bundle_);
     make_slots();
+    check_sum();
     if (!plan_.missing.empty()) return;
     if (options_.fused) {
       open_fused(engine);
@@ -492,6 +493,23 @@ class Pipeline {
         throw BundleError(what + " is " + form(port) + " in the bundle, but " + model.type + " [" + shape +
                           "] in its ONNX model.");
       }
+    }
+  }
+
+  /// Refuse a description whose ports are more than a machine that runs policies has memory for.
+  void check_sum() const {
+    constexpr double largest = 4294967296.0;
+    double size = 0;
+    for (const auto* slots : {&inputs_, &outputs_}) {
+      for (const auto& [key, slot] : *slots) {
+        size += static_cast<double>(detail::bytes_needed(slot->port.shape, slot->port.dtype->size));
+      }
+    }
+    if (size > largest) {
+      char text[40];
+      std::snprintf(text, sizeof text, "%.0f", size);
+      throw BundleError(std::string("One value of each port needs ") + text +
+                        " bytes in all; this runtime stops at 4294967296.");
     }
   }
 

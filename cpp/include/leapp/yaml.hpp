@@ -25,6 +25,7 @@ namespace leapp {
 namespace detail {
 
 inline constexpr std::size_t max_description = 4 * 1024 * 1024;
+inline constexpr std::size_t max_text = 4 * max_description;  // of all values together, aliases included
 inline constexpr std::size_t max_depth = 40;
 inline constexpr std::size_t max_values = 200000;
 inline constexpr std::size_t max_number = 400;
@@ -261,11 +262,8 @@ class YamlBuilder {
   void grow(const Event& event, std::size_t by, std::size_t characters) {
     count_ += by;
     weight_ += characters;
+    if (weight_ > max_text) refuse(event, "more than " + std::to_string(max_text) + " characters, aliases included");
     if (count_ > max_values) refuse(event, "more than " + std::to_string(max_values) + " values, aliases included");
-    // Values are copied where an alias stands, so what they hold is bounded too.
-    if (weight_ > max_description) {
-      refuse(event, "more than " + std::to_string(max_description) + " characters, aliases included");
-    }
   }
 
   /// How many characters a scalar has; Python counts those, not bytes.
