@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
@@ -206,6 +207,58 @@ def test_a_refusal_names_the_users_line(backend, function, tmp_path):
     with pytest.raises(ExportError, match=r"n: .*first at .*test_proof\.py:\d+: .*# here") as caught:
         leapp.compile_graph(visualize=False)
     assert "'jit' or 'pt2'" in str(caught.value)
+
+
+@pytest.mark.parametrize("function", [torch.special.i1, functools.partial(torch.polygamma, 2), torch.linalg.svdvals])
+def test_the_line_of_a_refusal_takes_one_more_export(function, tmp_path, monkeypatch):
+    """The operator that fails is known by the call that made it, however long the node."""
+    import leapp.export as exporting
+
+    written = []
+    plain = exporting._write
+    monkeypatch.setattr(exporting, "_write", lambda *job: written.append(job) or plain(*job))
+
+    def policy(x):
+        for _ in range(20):
+            x = x.sin() + 1
+        x = x + function(x).sum()  # here
+        for _ in range(20):
+            x = x.sin() + 1
+        return x
+
+    trace(tmp_path, policy, "onnx")
+    with pytest.raises(ExportError, match=r"n: .*first at .*test_proof\.py:\d+: .*# here"):
+        leapp.compile_graph(visualize=False)
+    assert len(written) == 2
+
+
+@pytest.mark.parametrize("backend", ["jit", "pt2"])
+def test_a_closed_loop_under_autocast_is_compared_at_its_precision(backend, tmp_path):
+    torch.manual_seed(0)
+    layers = [(6, 64), (64, 64), (64, 4)]
+    net = torch.nn.Sequential(*(layer for n, m in layers for layer in (torch.nn.Linear(n, m), torch.nn.ELU())))
+
+    def step(x, h):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = net(torch.cat([x, h], -1))
+        return y.float(), torch.tanh(3 * y.float())
+
+    leapp.start("g", save_path=str(tmp_path))
+    h = torch.zeros(1, 4)
+    for _ in range(4):
+        x = annotate.input_tensors("n", {"x": torch.randn(1, 2)})
+        y, new = step(x, annotate.state_tensors("n", {"h": h}))
+        annotate.update_state("n", {"h": new})
+        h = new.detach()
+        annotate.output_tensors("n", {"y": y}, export_with=backend)
+    leapp.stop()
+    assert leapp.compile_graph(visualize=False) == {"n": True}
+    manager, h = leapp.InferenceManager(str(tmp_path / "g" / "g.yaml")), torch.zeros(1, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(1, 2)
+            y, h = step(x, h)
+            torch.testing.assert_close(torch.as_tensor(manager({"n/x": x})["n/y"]), y, rtol=0.05, atol=0.02)
 
 
 def test_nothing_of_the_exporters_reaches_the_console(tmp_path, capfd, recwarn):

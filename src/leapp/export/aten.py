@@ -14,6 +14,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +42,10 @@ from .series import shared
 from .shadows import Shadows
 from .spelling import Spelled
 
-__all__ = ["AtenGraph", "trace_aten"]
+__all__ = ["RUNNING", "AtenGraph", "trace_aten"]
+
+RUNNING: ContextVar[Any] = ContextVar("RUNNING", default=None)
+"""The recorded call that is being traced, if somebody wants to know which operators it makes."""
 
 
 class BatchFixedError(Exception):
@@ -188,6 +192,8 @@ class _Listing(TorchDispatchMode):  # type: ignore[no-untyped-call]
             {name: self.node_of(value) for name, value in named.items()},
             name=func.overloadpacket.__name__,
         )
+        if (call := RUNNING.get()) is not None:
+            node.meta["call"] = call
         self._know_results(out, node)
         return out
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from leapp.errors import ExportError
 
@@ -19,9 +20,11 @@ _OTHERS = "export_with='jit' or 'pt2'"
 class MissingOperatorsError(Exception):
     """Operators of the node that the backend has no translation for."""
 
-    def __init__(self, operators: list[str]) -> None:
+    def __init__(self, operators: list[str], call: Any = None) -> None:
         super().__init__(", ".join(operators))
         self.operators = operators
+        self.call = call
+        """The recorded call that needs the first of them, if that was asked for."""
 
 
 @contextmanager

@@ -1,12 +1,13 @@
-"""Finds the recorded call that a backend cannot write, by exporting ever shorter beginnings of the node.
+"""Finds the recorded call that a backend cannot write. It runs only after an export failed.
 
-Any backend and any failure can be located this way. It runs only after an export failed.
+The export is run once more with an eye on the calls: the one that raises, or that made the operator which cannot be
+translated, is the one. A failure that no operator is to blame for is searched by exporting ever shorter beginnings of the node.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,39 @@ from leapp.capture.extents import Measure
 from leapp.capture.replay import Replay, fill, results
 from leapp.capture.tape import Call
 
+from .aten import RUNNING
 from .job import ExportJob, ExportResult
 
 __all__ = ["Prefix", "first_failing", "spelled_call"]
+
+
+class Noted(torch.nn.Module):
+    """A replay that tells which of its calls is running.
+
+    Attributes:
+        failed: The calls that raised, with what they raised. A backend may try again in another way.
+    """
+
+    def __init__(self, replay: Replay) -> None:
+        super().__init__()
+        self.replay = replay
+        self.failed: list[tuple[Exception, Call]] = []
+        self.train(False)
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs of the replay."""
+        env = self.replay.run(inputs, self._around)
+        return tuple(env[slot] for slot in self.replay.program.outputs)
+
+    def _around(self, index: int, call: Call, args: Any, kwargs: Any) -> Any:
+        token = RUNNING.set(call)
+        try:
+            return call.func(*args, **kwargs)
+        except Exception as error:
+            self.failed.append((error, call))
+            raise
+        finally:
+            RUNNING.reset(token)
 
 
 class Prefix(torch.nn.Module):
@@ -61,6 +92,16 @@ def first_failing(
     """The call without which ``export`` does not fail as it did; ``None`` if the node is no recording or all is well."""
     if not isinstance(job.module, Replay):
         return None
+    noted = Noted(job.module)
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        try:
+            export(replace(job, module=noted), Path(folder))
+        except Exception as error:  # whatever the exporter raises: only its likeness counts
+            causes = list(_causes(error))
+            raised = (call for cause, call in noted.failed if any(cause is c for c in causes))
+            found = next(raised, None) or next((c.call for c in causes if hasattr(c, "call")), None)
+            if same(error) and isinstance(found, Call):
+                return found
 
     def fails(count: int) -> bool:
         probe = Prefix(job.module, count)
@@ -80,6 +121,12 @@ def first_failing(
         middle = (low + high) // 2
         low, high = (low, middle) if fails(middle) else (middle, high)
     return job.module.program.calls[high - 1]
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def spelled_call(call: Call) -> str:

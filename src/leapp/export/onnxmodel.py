@@ -8,7 +8,9 @@ eager for floor division, writes through views and more, and its gain, whole ``G
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,7 +114,8 @@ def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
         producer_name="pytorch",
         producer_version=str(torch.__version__),
     )
-    values = onnx_exporter.translate_graph(graph, model, tables.registry)
+    with _blamed(graph):
+        values = onnx_exporter.translate_graph(graph, model, tables.registry)
     model.graph.inputs.clear()
     model.graph.inputs.extend(_single(values[node.name]) for node in aten.inputs)
     outputs: Any = graph.output_node().args[0]
@@ -123,6 +126,19 @@ def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
             _add_weight(model, _single(values[node.name]), name, tensor)
     onnx_exporter.add_opset_imports(model)
     return model
+
+
+@contextmanager
+def _blamed(graph: torch.fx.Graph) -> Iterator[None]:
+    """Note with an error of the translation which recorded call made the operator."""
+    try:
+        yield
+    except Exception as error:
+        named = re.search(r"translating node %(\w+)", str(error))
+        node = next((n for n in graph.nodes if named is not None and n.name == named[1]), None)
+        if node is not None:
+            error.call = node.meta.get("call")  # type: ignore[attr-defined]
+        raise
 
 
 def _single(value: Any) -> ir.Value:
@@ -156,15 +172,15 @@ def _mixes_types(graph: torch.fx.Graph) -> bool:
 
 
 def _refuse_unknown(graph: torch.fx.Graph, tables: _Tables) -> None:
-    missing: dict[str, None] = {}
+    missing: dict[str, Any] = {}
     for node in graph.nodes:
         if node.op != "call_function" or str(getattr(node.target, "__name__", "")) == "getitem":
             continue
         if onnx_exporter.find_translation(node, tables.registry) is None:
             kind = " on complex values" if _has_complex(node) and tables.registry.is_registered(node.target) else ""
-            missing[f"{node.target}{kind}"] = None
+            missing.setdefault(f"{node.target}{kind}", node.meta.get("call"))
     if missing:
-        raise MissingOperatorsError(list(missing))
+        raise MissingOperatorsError(list(missing), next(iter(missing.values())))
 
 
 def _has_complex(node: torch.fx.Node) -> bool:

@@ -161,7 +161,7 @@ def _run_loop(
     proof: Proof, bundle: Bundle, nodes: list[NodeTrace], samples: Any, fused: Path | None
 ) -> list[Verdict]:
     random = {n.name for n in nodes if _is_random(n)}
-    tolerance = _LOOSER * proof.rtol, _LOOSER * proof.atol
+    tolerance = _tolerance(proof, nodes, _LOOSER)
     for place in proof.places(bundle):
         try:
             verdicts = check_pipeline(bundle, samples, *tolerance, random, partial(place, Running))
@@ -238,10 +238,13 @@ def _is_random(node: NodeTrace) -> bool:
 def _run(
     proof: Proof, bundle: Bundle, node: NodeTrace, samples: list[RawSample], looser: int, opened: Iterable[tuple[str, Engine]]
 ) -> Outcome:
-    # Nodes that compute with less than float32 cannot be closer than the rounding step of their type.
-    step = 2 * (node.tape.precision if node.tape is not None else 0.0)
-    tolerance = max(looser * proof.rtol, step), max(looser * proof.atol, step)
-    return check_node(bundle, node.name, samples, *tolerance, opened, _is_random(node))
+    return check_node(bundle, node.name, samples, *_tolerance(proof, [node], looser), opened, _is_random(node))
+
+
+def _tolerance(proof: Proof, nodes: list[NodeTrace], looser: int) -> tuple[float, float]:
+    """Nodes that compute with less than float32, and those they feed, cannot be closer than the rounding step of their type."""
+    step = 2 * max((node.tape.precision for node in nodes if node.tape is not None), default=0.0)
+    return max(looser * proof.rtol, step), max(looser * proof.atol, step)
 
 
 # Recorded samples may be special (a robot at rest, zeros, an identity) and hide what an engine gets wrong. So each file is
