@@ -1,0 +1,98 @@
+"""Functions of ``math`` over tensors without axes. They give what ``math`` gives: a float64, an integer or a truth value."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from leapp.capture.functions.tensors import stacked
+from leapp.capture.numpy.table import Unmapped
+
+__all__ = ["FUNCTIONS"]
+
+Tensor = torch.Tensor
+
+
+def _double(value: Any) -> Tensor:
+    return stacked(value).to(torch.float64)
+
+
+def _of_doubles(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(function)
+    def call(*args: Any) -> Tensor:
+        return function(*(_double(a) for a in args))
+
+    return call
+
+
+def _log(x: Tensor, base: Tensor | None = None) -> Tensor:
+    return torch.log(x) if base is None else torch.log(x) / torch.log(base)
+
+
+def _hypot(*sides: Tensor) -> Tensor:
+    return torch.sqrt(functools.reduce(torch.add, (s * s for s in sides)))
+
+
+def _dist(p: Any, q: Any) -> Tensor:
+    return torch.sqrt(((_double(p) - _double(q)) ** 2).sum())
+
+
+def _fsum(seq: Any) -> Tensor:
+    return _double(list(seq)).sum()
+
+
+def _prod(iterable: Any, *, start: Any = 1) -> Tensor:
+    found = stacked(list(iterable)).prod() * stacked(start)
+    if not found.is_floating_point():
+        raise Unmapped
+    return found.to(torch.float64)
+
+
+def _sumprod(p: Any, q: Any) -> Tensor:
+    return (_double(list(p)) * _double(list(q))).sum()
+
+
+def _gamma(x: Tensor) -> Tensor:
+    odd = torch.floor(x) - 2 * torch.floor(torch.floor(x) / 2)
+    return torch.where(x < 0, 1 - 2 * odd, torch.ones_like(x)) * torch.exp(torch.lgamma(x))
+
+
+def _whole(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    def call(x: Any) -> Tensor:
+        return function(_double(x)).to(torch.int64)
+
+    return call
+
+
+def _isclose(a: Any, b: Any, *, rel_tol: float = 1e-9, abs_tol: float = 0.0) -> Any:
+    a, b = _double(a), _double(b)
+    near = (a - b).abs() <= torch.maximum(rel_tol * torch.maximum(a.abs(), b.abs()), _double(abs_tol))
+    return (a == b) | (near & torch.isfinite(a) & torch.isfinite(b))
+
+
+def _modf(x: Any) -> tuple[Tensor, Tensor]:
+    x = _double(x)
+    whole = torch.trunc(x)
+    return x - whole, whole
+
+
+_ALIKE = "sin cos tan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log2 log10 log1p erf erfc lgamma atan2 copysign fmod"
+_NAMED: dict[str, Callable[..., Tensor]] = {
+    "asin": torch.asin, "acos": torch.acos, "atan": torch.atan, "sqrt": torch.sqrt, "fabs": torch.abs, "pow": torch.pow,
+    "log": _log, "hypot": _hypot, "degrees": torch.rad2deg, "radians": torch.deg2rad,
+    "cbrt": lambda x: torch.sign(x) * x.abs() ** (1 / 3), "gamma": _gamma,
+    "remainder": lambda x, y: x - torch.round(x / y) * y, "ldexp": torch.ldexp, "fma": lambda x, y, z: x * y + z,
+}  # fmt: skip
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: _of_doubles(getattr(torch, name)) for name in _ALIKE.split()},
+    **{name: _of_doubles(function) for name, function in _NAMED.items()},
+    "dist": _dist, "fsum": _fsum, "prod": _prod, "sumprod": _sumprod, "modf": _modf,
+    "floor": _whole(torch.floor), "ceil": _whole(torch.ceil), "trunc": _whole(torch.trunc),
+    "isnan": lambda x: torch.isnan(_double(x)), "isinf": lambda x: torch.isinf(_double(x)),
+    "isfinite": lambda x: torch.isfinite(_double(x)), "isclose": _isclose,
+}  # fmt: skip
+"""By name."""
