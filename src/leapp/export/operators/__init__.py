@@ -5,7 +5,7 @@ returns ``NotImplemented`` leaves the operator as it is. Sizes are fixed numbers
 unroll. A function stands in the module of its subject and enters the table by ``@replaces(its overloads)``.
 """
 
-from . import arithmetic, cells, geometry, gradients, indexing, layers, linalg, lists, ordering, special
+from . import arithmetic, cells, geometry, gradients, indexing, layers, linalg, lists, ordering, special, spectra
 
 # Last, because each goes before what the others have registered.
 from . import complexes, narrow, wide  # isort: skip
@@ -13,5 +13,5 @@ from .table import BROKEN_COMPOSITES, DECOMPOSITIONS, TRANSLATIONS
 
 __all__ = [
     "BROKEN_COMPOSITES", "DECOMPOSITIONS", "TRANSLATIONS", "arithmetic", "cells", "complexes", "geometry", "gradients",
-    "indexing", "layers", "linalg", "lists", "narrow", "ordering", "special", "wide",
+    "indexing", "layers", "linalg", "lists", "narrow", "ordering", "special", "spectra", "wide",
 ]  # fmt: skip
