@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from leapp.capture.functions import linalg, math, signal
+
 __all__ = ["READY", "Ready"]
 
 
@@ -24,5 +26,9 @@ class Ready(NamedTuple):
     replacement: Callable[..., Any]
 
 
-READY: list[Ready] = []
+READY: list[Ready] = [
+    Ready(module, name, form)
+    for module, forms in (("math", math.FUNCTIONS), ("scipy.linalg", linalg.FUNCTIONS), ("scipy.signal", signal.FUNCTIONS))
+    for name, form in forms.items()
+]
 """Every ready function."""

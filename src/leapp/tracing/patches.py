@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from leapp.capture.calls import tensors
+from leapp.capture.functions.standin import rotation_rows
 from leapp.capture.numpy.patches import Row, array_rows
 from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.pickling import reduce
@@ -107,6 +108,7 @@ class Patches:
         yield from torch_rows()
         if self._follow_arrays:
             yield from array_rows()
+            yield from rotation_rows()
             for ready in READY:
                 if (module := sys.modules.get(ready.module)) is not None and hasattr(module, ready.function_name):
                     yield module, ready.function_name, functools.partial(self._both, ready)

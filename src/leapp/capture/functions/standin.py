@@ -1,0 +1,186 @@
+"""A traced ``scipy.spatial.transform.Rotation``: scipy's own object, and beside it the traced quaternion.
+
+While a node is open, the functions of the class that make rotations give such a stand-in where an argument is traced. Each of
+its methods runs in scipy and over the quaternion, and the two are compared as NumPy's calls are. A method without a form over
+tensors gives what scipy gives, and the value leaves the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from leapp.capture.functions import rotation
+from leapp.capture.numpy.plain import arrays_in, unwrapped
+from leapp.capture.numpy.traced import listening
+
+__all__ = ["TracedRotation", "rotation_rows"]
+
+_MAKERS: dict[str, Callable[..., Any]] = {
+    "from_quat": rotation.from_quat, "from_matrix": rotation.from_matrix, "from_rotvec": rotation.from_rotvec,
+    "from_euler": rotation.from_euler, "from_mrp": rotation.from_mrp, "concatenate": rotation.concatenate,
+}  # fmt: skip
+_VALUES: dict[str, Callable[..., Any]] = {
+    "as_quat": rotation.as_quat, "as_matrix": rotation.as_matrix, "as_rotvec": rotation.as_rotvec,
+    "as_euler": rotation.as_euler, "as_mrp": rotation.as_mrp, "magnitude": rotation.magnitude, "apply": rotation.apply,
+}  # fmt: skip
+_TYPE_CAN_CHANGE = 1 << 9
+"""The flag of types whose attributes may be set. Before scipy 1.17 the class is compiled, and they may not."""
+
+
+def rotation_rows() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
+    """Owner, name, and what makes the replacement, of the functions that a node replaces in scipy's class."""
+    module = sys.modules.get("scipy.spatial.transform")
+    kind = getattr(module, "Rotation", None)
+    if kind is None or not kind.__flags__ & _TYPE_CAN_CHANGE:
+        return
+    for name in _MAKERS:
+        yield kind, name, functools.partial(_maker, kind)
+    yield kind, "apply", _apply
+    yield kind, "__mul__", _times
+
+
+def _maker(kind: Any, original: Any) -> Any:
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return _rotation(original.__name__, original, _MAKERS[original.__name__], args, kwargs)
+
+    return staticmethod(make)
+
+
+def _apply(original: Any) -> Any:
+    @functools.wraps(original)
+    def apply(self: Any, vectors: Any, inverse: bool = False) -> Any:
+        return _value("apply", original, rotation.apply, (self, vectors, inverse), {})
+
+    return apply
+
+
+def _times(original: Any) -> Any:
+    @functools.wraps(original)
+    def times(self: Any, other: Any) -> Any:
+        return _rotation("__mul__", original, rotation.compose, (self, other), {})
+
+    return times
+
+
+class TracedRotation:
+    """A rotation whose quaternion is traced."""
+
+    __slots__ = ("__weakref__", "quat", "rotation")
+
+    def __init__(self, rotation: Any, quat: Any) -> None:
+        self.rotation = rotation
+        self.quat = quat
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self.rotation)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.rotation, name)
+        if name in _VALUES:
+            return functools.wraps(found)(functools.partial(_call, _value, name, _VALUES[name], self))
+        if name not in ("single", "shape"):
+            _tell(self, name, found)
+        return found
+
+    def inv(self) -> Any:
+        """The rotation back."""
+        return _call(_rotation, "inv", rotation.inverse, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _call(_rotation, "__mul__", rotation.compose, self, other)
+
+    def __pow__(self, n: float, modulus: None = None) -> Any:
+        return _call(_rotation, "__pow__", rotation.power, self, n)
+
+    def __getitem__(self, index: Any) -> Any:
+        return _call(_rotation, "__getitem__", lambda q, i: q[i].clone(), self, index)
+
+    def __len__(self) -> int:
+        return len(self.rotation)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return repr(self.rotation)
+
+
+def _call(result: Callable[..., Any], name: str, form: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A method of the class, by its name, on a stand-in."""
+    return result(name, getattr(type(args[0].rotation), name), form, args, kwargs)
+
+
+def _rotation(
+    name: str, original: Callable[..., Any], form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A call that gives a rotation: a stand-in where its quaternion is traced."""
+    made = original(*_bare(args), **_bare(kwargs))
+    quat = _both(name, lambda: made.as_quat(), form, args, kwargs)
+    return made if quat is None else TracedRotation(made, quat)
+
+
+def _value(
+    name: str, original: Callable[..., Any], form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A call that gives an array or a number."""
+
+    def scipy() -> Any:
+        result = original(*_bare(args), **_bare(kwargs))
+        return np.float64(result) if type(result) is float else result
+
+    found = _both(name, scipy, form, args, kwargs)
+    return scipy() if found is None else found
+
+
+def _both(
+    name: str, scipy: Callable[[], Any], form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What a call gives, traced; ``None`` if nothing of it is."""
+    arrays = listening()
+    operands = [] if arrays is None else arrays_in(_quats((args, kwargs)))
+    if arrays is None or not operands or not arrays.concerned(operands):
+        return None
+
+    def torch_form() -> Any:
+        given = [arrays.tensors_for(_quats(a, rotations=True)) for a in args]
+        return form(*given, **arrays.tensors_for(_quats(kwargs, rotations=True)))
+
+    result = arrays.perform(f"Rotation.{name}", operands, scipy, torch_form)
+    return result if arrays.traced_by(arrays_in(result)) is not None else None
+
+
+def _quats(value: Any, rotations: bool = False) -> Any:
+    """Arguments with the quaternion in place of a traced rotation, and of ``rotations`` that are constants."""
+    if type(value) is TracedRotation:
+        return value.quat
+    if isinstance(value, (list, tuple)):
+        return [_quats(v, rotations) for v in value]
+    if isinstance(value, dict):
+        return {k: _quats(v, rotations) for k, v in value.items()}
+    if rotations and isinstance(value, sys.modules["scipy.spatial.transform"].Rotation):
+        return value.as_quat()
+    return value
+
+
+def _bare(value: Any) -> Any:
+    """Arguments as scipy takes them."""
+    if type(value) is TracedRotation:
+        return value.rotation
+    if isinstance(value, (list, tuple)):
+        return type(value)(_bare(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _bare(v) for k, v in value.items()}
+    return unwrapped(value)
+
+
+def _tell(standin: TracedRotation, name: str, value: Any) -> None:
+    arrays = listening()
+    if arrays is not None:
+        arrays.escape(arrays.traced_by([standin.quat]), f"Rotation.{name}", [standin.quat], str(value))
