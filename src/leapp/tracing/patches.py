@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from leapp.capture.calls import tensors
+from leapp.capture.functions.lists import list_rows
 from leapp.capture.functions.standin import rotation_rows
 from leapp.capture.numpy.patches import Row, array_rows
 from leapp.capture.numpy.plain import arrays_in
@@ -81,6 +82,41 @@ class _Missing:
     """Stands for an attribute that an owner does not have itself."""
 
 
+class _Names:
+    """Attributes of one owner, with what replaces them."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+        self.names = vars(owner)
+        self.made: dict[str, Any] = {}
+        self.originals: dict[str, Any] = {}
+
+    def fits(self) -> bool:
+        """Whether the owner has the originals still."""
+        return all(self.names.get(name, _Missing) is original for name, original in self.originals.items())
+
+    def put(self) -> None:
+        """Set the replacements."""
+        if isinstance(self.owner, ModuleType):
+            self.names.update(self.made)
+            return
+        for name, made in self.made.items():
+            setattr(self.owner, name, made)
+
+    def put_back(self) -> None:
+        """Set the originals, but not where the program has put something else meanwhile."""
+        if isinstance(self.owner, ModuleType) and _Missing not in self.originals.values():
+            self.names.update({n: self.originals[n] for n, made in self.made.items() if self.names.get(n) is made})
+            return
+        for name, original in self.originals.items():
+            if self.names.get(name) is not self.made[name]:
+                continue
+            if original is _Missing:
+                delattr(self.owner, name)
+            else:
+                setattr(self.owner, name, original)
+
+
 class Patches:
     """The replacements of one session. They are in place only while one of its nodes is open.
 
@@ -101,6 +137,9 @@ class Patches:
         """The same by owner, name and original: they are made once."""
         self._newest: str | None = None
         """The module that was loaded last when the replacements were put in place."""
+        self._loaded: tuple[int, str] = (0, "")
+        self._sets: list[_Names] = []
+        """What is replaced as long as the same modules are loaded."""
         recorder.replace, recorder.put_back = self.install, self.remove
 
     def rows(self) -> Iterator[Row]:
@@ -108,6 +147,7 @@ class Patches:
         yield from torch_rows()
         if self._follow_arrays:
             yield from array_rows()
+            yield from list_rows()
             yield from rotation_rows()
             for ready in READY:
                 if (module := sys.modules.get(ready.module)) is not None and hasattr(module, ready.function_name):
@@ -120,19 +160,31 @@ class Patches:
         if self._undo:
             return
         self._newest = next(reversed(sys.modules))
+        loaded = (len(sys.modules), self._newest)
+        if loaded != self._loaded or not all(s.fits() for s in self._sets):
+            self._loaded, self._sets = loaded, self._planned()
         self._run_compiled_code_eagerly()
         self._follow_pickling()
+        for names in self._sets:
+            self._undo.append(names.put_back)
+            names.put()
+
+    def _planned(self) -> list[_Names]:
+        """The rows by owner, each replacement made once."""
+        found: dict[int, _Names] = {}
         for owner, name, make in self.rows():
-            original = vars(owner).get(name, _Missing)
+            names = found.setdefault(id(owner), _Names(owner))
+            original = names.made.get(name, vars(owner).get(name, _Missing))
             key = (id(owner), name, id(original))
             made = self._made.get(key)
             if made is None:
-                made = self._made[key] = _made(key, make, getattr(owner, name, None), original)
+                made = self._made[key] = _made(key, make, names.made.get(name, getattr(owner, name, None)), original)
                 if isinstance(owner, ModuleType):  # pickled by the name under which it stands
                     made.__module__, made.__qualname__ = owner.__name__, name
-                self._originals[id(made)] = (made, original)
-            self._undo.append(functools.partial(_put_back, owner, name, made, original))
-            setattr(owner, name, made)
+                self._originals[id(made)] = (made, names.originals.get(name, original))
+            names.originals.setdefault(name, original)
+            names.made[name] = made
+        return list(found.values())
 
     def remove(self) -> None:
         """Put the originals back. What interrupts it, or goes wrong with one of them, comes through when that is done."""
@@ -210,16 +262,6 @@ def _made(key: tuple[int, str, int], make: Callable[..., Any], function: Any, or
     if found is None or found[1] is not original:
         found = _shared[key] = make(function), original
     return found[0]
-
-
-def _put_back(owner: Any, name: str, made: Any, original: Any) -> None:
-    """Undo one replacement, unless the program has put something else there meanwhile."""
-    if vars(owner).get(name) is not made:
-        return
-    if original is _Missing:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, original)
 
 
 def _forget_reducer() -> None:

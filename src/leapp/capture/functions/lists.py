@@ -1,0 +1,97 @@
+"""NumPy functions that get traced values inside lists.
+
+NumPy asks an array whether it has a form of its own of a function, but not the arrays and numbers in a list: it reads them.
+While a node is open, the functions below make an array of such a list first, which is recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy import ndarray
+
+from leapp.capture.functions.tensors import stacked
+from leapp.capture.numpy.plain import arrays_in, unwrapped
+from leapp.capture.numpy.table import Unmapped
+from leapp.capture.numpy.traced import listening
+
+__all__ = ["list_rows"]
+
+_FUNCTIONS = (
+    "sum prod mean std var median min max amin amax any all argmin argmax cumsum diff sort argsort round around clip cross dot "
+    "outer inner append where reshape ravel atleast_1d atleast_2d atleast_3d diag average interp polyval flip roll isclose "
+    "allclose einsum convolve trapezoid linspace tile repeat"
+)
+_LINALG = "norm solve inv pinv det"
+_OF_SEQUENCES = "concatenate stack vstack hstack dstack column_stack"
+
+
+def list_rows() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
+    """Owner, name, and what makes the replacement of the original."""
+    for owner, names, make in ((np, _FUNCTIONS, _of_lists), (np.linalg, _LINALG, _of_lists), (np, _OF_SEQUENCES, _of_items)):
+        for name in names.split():
+            if hasattr(owner, name):
+                yield owner, name, make
+    yield type(np.r_).__mro__[1], "__getitem__", _joined
+
+
+def _array(value: Any) -> Any:
+    """A list with traced values in it, as an array."""
+    if type(value) not in (list, tuple) or all(type(a) is ndarray for a in arrays_in(value)):
+        return value
+    return np.asarray(value)
+
+
+def _of_lists(original: Any) -> Any:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if listening() is not None:
+            args = tuple(map(_array, args))
+            kwargs = {name: _array(value) for name, value in kwargs.items()}
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _of_items(original: Any) -> Any:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if listening() is not None and args and type(args[0]) in (list, tuple):
+            args = (type(args[0])(map(_array, args[0])), *args[1:])
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _joined(original: Any) -> Any:
+    """``np.r_[...]`` and ``np.c_[...]``."""
+
+    @functools.wraps(original)
+    def getitem(self: Any, key: Any) -> Any:
+        arrays = listening()
+        items = key if isinstance(key, tuple) else (key,)
+        operands = [] if arrays is None else [a for item in items if not isinstance(item, slice) for a in arrays_in(item)]
+        if arrays is None or not operands or not arrays.concerned(operands):
+            return original(self, key)
+        plain = tuple(item if isinstance(item, slice) else unwrapped(item) for item in items)
+
+        def torch_form() -> Any:
+            if self.axis not in (0, -1) or any(isinstance(item, str) for item in items):
+                raise Unmapped
+            given = [original(self, item) if isinstance(item, slice) else item for item in items]
+            parts = [_raised(stacked(arrays.tensors_for(item)), self.ndmin) for item in given]
+            dtype = functools.reduce(torch.promote_types, (p.dtype for p in parts))
+            return torch.cat([p.to(dtype) for p in parts], self.axis)
+
+        return arrays.perform("np.r_" if self.axis == 0 else "np.c_", operands, lambda: original(self, plain), torch_form)
+
+    return getitem
+
+
+def _raised(t: torch.Tensor, least: int) -> torch.Tensor:
+    """A tensor with at least so many axes, the new ones at the end."""
+    return t.reshape(*t.shape, *[1] * (least - t.dim()))
