@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -138,6 +137,11 @@ def test_writes_and_views(function: Callable[..., Any], tmp_path: Path) -> None:
         lambda x: np.mean([x, x * 2], axis=0),
         lambda x: np.cross([x[0], x[1], 1.0], [0.0, x[2], x[3]]) * np.max([x[0], x[1]]),
         lambda x: np.concatenate([x, [x[0], 1.0]]),
+        lambda x: np.linalg.norm([x[0], x[1]]) * x,
+        lambda x: np.mean([x, x * 2], axis=0) + np.max([x[0], x[1]]) + np.clip([x[0]], -1, 1),
+        lambda x: np.vstack([[x[0], x[1]], [1.0, x[2]]]) + np.cross([x[0], x[1], 1], [1, 2, 3])[:2] + np.atleast_2d([x[:2]]),
+        lambda x: np.r_[x[0], x, [x[1], 2.0], 0:3],
+        lambda x: np.r_[np.c_[x[:3], x[:3] * 2, [x[0], x[1], 1.0]], np.zeros((1, 3))],
         lambda x: np.full(3, x[1]),
         lambda x: np.piecewise(x, [x < 0, x >= 0], [lambda v: -v, lambda v: v * 2]),
         lambda x: np.apply_along_axis(lambda v: v * v.sum(), 0, x),
@@ -158,7 +162,6 @@ def test_ways_in_and_out(function: Callable[..., Any], tmp_path: Path) -> None:
 
 ESCAPES: dict[str, tuple[Callable[..., Any], str]] = {
     "float": (lambda x: x * float(x[0]), "__float__"),
-    "math": (lambda x: x * math.sin(x[0]), "__float__"),
     "int": (lambda x: x * int(x[0] * 10), "__int__"),
     "bool": (lambda x: x if x.sum() > 0 else -x, "__bool__"),
     "item": (lambda x: x * x[0].item(), "item"),

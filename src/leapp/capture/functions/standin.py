@@ -12,8 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
 from leapp.capture.functions import rotation
 from leapp.capture.numpy.plain import arrays_in, unwrapped
 from leapp.capture.numpy.traced import listening
@@ -132,8 +130,7 @@ def _value(
     """A call that gives an array or a number."""
 
     def scipy() -> Any:
-        result = original(*_bare(args), **_bare(kwargs))
-        return np.float64(result) if type(result) is float else result
+        return original(*_bare(args), **_bare(kwargs))
 
     found = _both(name, scipy, form, args, kwargs)
     return scipy() if found is None else found

@@ -242,7 +242,7 @@ class Arrays(Ufuncs):
             return original(*args, **kwargs)
 
         def numpy() -> Any:
-            return _numpy_numbers(original(*unwrapped(args), **unwrapped(kwargs)))
+            return original(*unwrapped(args), **unwrapped(kwargs))
 
         def torch_form() -> Any:
             return expression(*(self.tensors_for(a) for a in args), **self.tensors_for(kwargs))
@@ -462,14 +462,3 @@ _SOURCES: dict[str, Any] = {
     "__bool__": torch.Tensor.__bool__, "__int__": torch.Tensor.__int__, "__index__": torch.Tensor.__int__,
     "__float__": _number, "item": _number,
 }  # fmt: skip
-
-
-_NUMBERS: dict[type, Callable[..., Any]] = {float: np.float64, int: np.int64, bool: np.bool_}
-
-
-def _numpy_numbers(result: Any) -> Any:
-    """A result with NumPy's numbers in the places of Python's."""
-    if type(result) is tuple and all(type(r) is float for r in result):
-        return tuple(np.float64(r) for r in result)
-    make = _NUMBERS.get(type(result))
-    return result if make is None else make(result)

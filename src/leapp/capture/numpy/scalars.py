@@ -55,19 +55,27 @@ class TracedScalar:
     __array_priority__ = np.float64.__array_priority__
 
 
+_PYTHON: dict[type, type] = {}
+"""The classes of traced numbers that pass for Python's: ``math`` gives those, and beside an array they do not widen it."""
+
+
 def number_type(number: TracedScalar) -> Any:
     """The type that a traced number passes for."""
-    return number.array.dtype.type
+    return _PYTHON.get(type(number)) or number.array.dtype.type
 
 
 def number_of(number: TracedScalar) -> Any:
-    """NumPy's own number of the same value."""
-    return ndarray.__getitem__(ndarray.view(number.array, np.ndarray), ())
+    """The number of the same value that NumPy or Python has."""
+    value = ndarray.__getitem__(ndarray.view(number.array, np.ndarray), ())
+    return value.item() if type(number) in _PYTHON else value
 
 
-def scalar(array: Any) -> Any:
-    """The traced number in a traced array without axes."""
-    return _class_for(array.dtype.type)(array)
+def scalar(array: Any, python: type | None = None) -> Any:
+    """The traced number in a traced array without axes: one of NumPy's, or of a type of Python."""
+    made = _class_for(python or array.dtype.type)
+    if python is not None:
+        _PYTHON[made] = python
+    return made(array)
 
 
 def _as_number(result: Any) -> Any:

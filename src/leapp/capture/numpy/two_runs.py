@@ -48,6 +48,9 @@ _OLDER = (
 )
 
 
+_NUMBERS: dict[type, Callable[..., Any]] = {float: np.float64, int: np.int64, bool: np.bool_}
+
+
 class _NoMatch:
     """What NumPy and torch computed is not the same."""
 
@@ -95,6 +98,10 @@ class TwoRuns(Behinds):
             return self._wrapped_leaf(result, found, tape, first, check)
         if isinstance(result, (tuple, list)):
             return self._wrapped_sequence(result, found, tape, first, check)
+        if type(result) in _NUMBERS:
+            made = self._wrapped_leaf(_NUMBERS[type(result)](result), found, tape, first, check)
+            weak = type(made) is not _NoMatch and type(result) is not bool
+            return scalar(made.array, type(result)) if weak and self.traced(made.array) is not None else made
         return _NO_MATCH
 
     def _wrapped_sequence(self, result: Any, found: Any, tape: Tape | None, first: int, check: str) -> Any:
@@ -103,7 +110,9 @@ class TwoRuns(Behinds):
         items, traced = [], False
         for r, f in zip(result, found, strict=True):
             item = r
-            if isinstance(r, (np.ndarray, np.generic)) and not isinstance(f, int):
+            if type(r) is float and isinstance(f, Tensor):
+                item = self._wrapped(r, f, tape, first, check)
+            elif isinstance(r, (np.ndarray, np.generic)) and not isinstance(f, int):
                 item = self._wrapped_leaf(r, f, tape, first, check)
                 if item is _NO_MATCH and self._constant(r, f, tape):
                     item = r
