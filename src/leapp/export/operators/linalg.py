@@ -99,6 +99,25 @@ def _solve(a: Tensor, b: Tensor, *, left: bool = True) -> Any:
     return solution.squeeze(-1) if vector else solution
 
 
+@replaces(aten.linalg_det.default, aten.det.default)
+def _det(a: Tensor) -> Any:
+    """ONNX Runtime has determinants of float32 only."""
+    if a.dtype != torch.float64 or not _fits(a):
+        return NotImplemented
+    n = a.shape[-1]
+    found = torch.ones(a.shape[:-2], dtype=a.dtype, device=a.device)
+    for _ in range(n):
+        pivot = a[..., :, 0].abs().argmax(-1, keepdim=True)
+        rows = torch.arange(a.shape[-2])
+        order = torch.where(rows == 0, pivot, torch.where(rows == pivot, torch.zeros_like(rows), rows))
+        a = a.gather(-2, order.unsqueeze(-1).expand(*a.shape))
+        first = a[..., 0, 0]
+        found = found * torch.where(pivot.squeeze(-1) == 0, first, -first)
+        safe = torch.where(first == 0, torch.ones_like(first), first)
+        a = a[..., 1:, 1:] - a[..., 1:, :1] * (a[..., :1, 1:] / safe[..., None, None])
+    return found
+
+
 @replaces(aten.linalg_slogdet.default, aten.slogdet.default)
 def _slogdet(a: Tensor) -> Any:
     if not _fits(a):
