@@ -19,6 +19,9 @@ import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from math import exp as plain_exp
+from math import floor as plain_floor
+from math import sin as plain_sin
 from random import uniform as uniform_number
 from time import monotonic
 from typing import Any
@@ -30,6 +33,8 @@ import scipy.ndimage
 import torch
 import torch.nn.functional as F
 from onnx import TensorProto, helper
+from scipy.linalg import cho_factor
+from scipy.spatial.transform import Rotation
 
 from tests.tables.case import Table, distinct, ints, normal, uniform
 
@@ -208,6 +213,13 @@ row("numpy_interface", lambda x: x * ctypes.c_float.from_address(x.numpy().__arr
 row("numpy_text", lambda x: x * float(np.array2string(x.numpy()[0, 0])), N34, reports=("array2string",))
 row("numpy_broadcast_object", lambda x: x * sum(a * b for a, b in np.broadcast(x.numpy(), 2.0)), N34, reports=("broadcast",))
 row("numpy_records", lambda x: x * np.rec.fromarrays([x.numpy()[0]], names="a").a[0], N34, reports=("rec",))
+# Names that were imported before are the originals: they read the value.
+row("math_function", lambda x: x * plain_sin(x[0, 0]), N34, reports=("float",))
+row("math_of_numpy", lambda x: x * plain_exp(x.numpy()[0, 0]), N34, reports=("float",))
+row("number_for_floor", lambda x: x * plain_floor(x.numpy()[0, 0] * 5), N34, reports=("float", "floor"))
+row("compiled_lapack", lambda x: x + torch.from_numpy(cho_factor(x.numpy() @ x.numpy().T + np.eye(3, dtype=np.float32))[0]), normal(3, 3), reports=("Fortran",))
+row("compiled_class", lambda x: x + torch.from_numpy(Rotation.align_vectors(x.numpy()[:, :3], np.eye(3))[0].as_quat().astype(np.float32)), N34, reports=("align_vectors", "compiled"))
+row("first_in_a_list", lambda x: x * torch.from_numpy(np.abs([x.numpy()[0], x.numpy()[1]])).sum(), N34, reports=("abs",))
 row("compiled_filter", lambda x: x + torch.from_numpy(scipy.ndimage.gaussian_filter(x.numpy(), 1.0)), N34, reports=("correlate1d",))
 row("compiled_session", lambda x: x + torch.from_numpy(SESSION.run(None, {"x": x.numpy()})[0]), N34, reports=("run",))
 row("bytes", lambda x: x * np.frombuffer(x.numpy().tobytes(), np.float32)[0], N34, reports=("tobytes", "frombuffer", "numpy"))

@@ -903,6 +903,7 @@ gradient("conv1d", torch.tanh, normal(2, 4, 9), setup=lambda: nn.Conv1d(4, 6, 3,
 gradient("conv2d", torch.tanh, normal(2, 3, 8, 7), setup=lambda: nn.Conv2d(3, 5, 3, stride=2, padding=1))
 gradient("conv3d", torch.tanh, normal(1, 2, 4, 5, 4), setup=lambda: nn.Conv3d(2, 3, (2, 3, 1), stride=(1, 2, 1)))
 gradient("conv_transpose", torch.tanh, normal(2, 4, 5, 5), setup=lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1))
+gradient("avg_pool2d", lambda x: F.avg_pool2d(x, 2), normal(2, 3, 8, 7))
 gradient("attention", lambda x: F.scaled_dot_product_attention(x, x * 2, x + 1), normal(2, 3, 5, 4))
 gradient("attention_causal", lambda x: F.scaled_dot_product_attention(x, x * 2, x + 1, is_causal=True), normal(2, 3, 5, 4))
 gradient("attention_mask", lambda x: F.scaled_dot_product_attention(x, x * 2, x + 1, attn_mask=torch.ones(5, 5).tril().log(), scale=0.3), normal(2, 3, 5, 4))

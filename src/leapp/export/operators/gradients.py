@@ -58,6 +58,25 @@ def _kernel_gradient(
     return found.transpose(0, 1)
 
 
+@replaces(aten.avg_pool2d_backward.default)
+def _avg_pool2d_backward(
+    grad: Tensor, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
+    count_include_pad: bool, divisor_override: int | None,
+) -> Any:  # fmt: skip
+    (kh, kw), (ph, pw) = ([*v, v[-1]][:2] for v in (kernel, padding))
+    sh, sw = [*stride, stride[-1]][:2] if stride else (kh, kw)
+    if ceil_mode or ph or pw:
+        return NotImplemented
+    flat = grad.reshape(-1, 1, *grad.shape[-2:])
+    weight = torch.full((1, 1, kh, kw), 1 / (divisor_override or kh * kw), dtype=grad.dtype, device=grad.device)
+    sizes = zip(x.shape[-2:], grad.shape[-2:], (kh, kw), (sh, sw), (ph, pw), strict=True)
+    # Columns that the last window did not reach have no gradient; they may be more than a convolution can add.
+    lengths = [(n, (out - 1) * s + k - 2 * p) for n, out, k, s, p in sizes]
+    found = aten.convolution.default(flat, weight, None, [sh, sw], [ph, pw], [1, 1], True, [0, 0], 1)
+    (height, h), (width, w) = lengths
+    return pad(found, [0, width - w, 0, height - h]).reshape(x.shape)
+
+
 @replaces(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
 def _attention_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, dropout_p: float,

@@ -25,7 +25,8 @@ def _rounds(n: int) -> list[tuple[list[int], list[int]]]:
     for _ in range(len(seats) - 1):
         half = len(seats) // 2
         pairs = [(a, b) for a, b in zip(seats[:half], reversed(seats[half:]), strict=True) if a >= 0 and b >= 0]
-        found.append(([min(p) for p in pairs], [max(p) for p in pairs]))
+        if pairs:
+            found.append(([min(p) for p in pairs], [max(p) for p in pairs]))
         seats = [seats[0], seats[-1], *seats[1:-1]]
     return found
 
