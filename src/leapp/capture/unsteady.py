@@ -35,7 +35,9 @@ _NOTHING = object()
 
 def unsteady_names(codes: Iterable[CodeType]) -> Iterator[tuple[str, Where]]:
     """What the code names that gives another number at each call, and where."""
-    modules = {getattr(m, "__file__", None): m for m in list(sys.modules.values()) if isinstance(m, ModuleType)}
+    loaded = [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
+    # Past the module's own lookup, which would run a module that is to be loaded lazily.
+    modules = {object.__getattribute__(m, "__dict__").get("__file__"): m for m in loaded}
     for code in codes:
         module = modules.get(code.co_filename) or sys.modules.get("__main__")
         yield from _scan(code, vars(module) if module is not None else {})
