@@ -11,12 +11,11 @@ _UNASKED = {
     },
 }
 _MIRRORED = {
-    "NumPy reads an array over the memory of a tensor, or the parts of np.r_, without asking": {
+    "NumPy reads an array over the memory of a tensor without asking": {
         "idioms": """
             mirror_made_before mirror_read_as_tensor mirror_written mirror_lends_its_memory mirror_of_a_part mirror_made_inside
             memory_mapped_buffer
         """,
-        "numpy_ops": "numbers_in_a_row",
     },
 }
 REFUSED: dict[str, dict[str, dict[str, str]]] = {
