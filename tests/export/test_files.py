@@ -181,6 +181,7 @@ def digests(directory: Path) -> str:
     return " ".join(found)
 
 
+@pytest.mark.pinned("torch 2.7 writes a .pt2 archive with other bytes in another process")
 def test_the_same_node_gives_the_same_bytes_in_one_process_and_in_two(tmp_path: Path) -> None:
     first = digests(tmp_path)
     assert digests(tmp_path) == first

@@ -16,8 +16,8 @@ from leapp.extras import INSTALL
 __all__ = ["PACKAGES", "doctor"]
 
 PACKAGES = {
-    "numpy": "1.26", "msgspec": "0.19", "pyyaml": "6", "onnxruntime": "1.20", "onnx": "1.19", "onnxscript": "0.5",
-    "onnx-ir": "0.1.7", "pillow": "10", "rich": "13", "torch": "2.7",
+    "numpy": "1.26", "msgspec": "0.19", "pyyaml": "6", "onnxruntime": "1.20", "onnx": "1.19", "onnxscript": "0.7.1",
+    "onnx-ir": "0.1.16", "pillow": "10", "rich": "13", "torch": "2.7",
 }  # fmt: skip
 """What leapp uses and the oldest version it is made for."""
 
