@@ -144,7 +144,7 @@ class NodeTrace:
         """State that was changed after a pass: by what, where."""
         self.older: frozenset[int] = frozenset()
         """The containers that global variables named when the node was opened."""
-        self.alive: list[tuple[weakref.ref[torch.Tensor], Where]] = []
+        self.alive: list[tuple[weakref.ref[Any], Where]] = []
         """Values of the first pass that are alive when the session ends, with the lines that made them."""
         self.inlined: set[Any] = set()
         """Decorated functions that ran as part of this node."""

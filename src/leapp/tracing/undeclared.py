@@ -76,11 +76,12 @@ def _lives_on(node: NodeTrace, slot: int) -> bool:
     return not storage_expired(weak)
 
 
-def outliving(node: NodeTrace, recorder: Recorder) -> list[tuple[weakref.ref[Tensor], Where]]:
-    """The values of the first pass that are alive when the session ends, with the lines that made them.
+def outliving(node: NodeTrace, recorder: Recorder) -> list[tuple[weakref.ref[Any], Where]]:
+    """The tensors and arrays of the first pass that are alive when the session ends, with the lines that made them.
 
     An output, a state and what a later pass declared are not among them.
     """
+    arrays = recorder.arrays.living()
     declared = {id(t) for t in node.left.values()} | {id(b.tensor) for b in node.buffers}
     alive = []
     for i, former in recorder.former.items():
@@ -89,7 +90,7 @@ def outliving(node: NodeTrace, recorder: Recorder) -> list[tuple[weakref.ref[Ten
             continue
         given = recorder.given.get(i)
         if recorder.source(t) is None and not (given is not None and given[0]() is t):
-            alive.append((former.tensor, former.where))
+            alive.append((arrays.get(i, former.tensor), former.where))
     return alive
 
 
@@ -99,8 +100,8 @@ def kept(node: NodeTrace) -> list[Kept]:
     if not made:
         return []
     # Those that autograd may hold come last: there can be thousands of them.
-    tensors = sorted((t for t, _ in made.values()), key=lambda t: t.grad_fn is not None)[:_LOOKED_FOR]
-    found = holders(tensors, node.older)
+    values = sorted((t for t, _ in made.values()), key=lambda t: getattr(t, "grad_fn", None) is not None)[:_LOOKED_FOR]
+    found = holders(values, node.older)
     return [Kept(made[i][1], holder, tuple(made[i][0].shape)) for i, holder in found.items()]
 
 

@@ -237,6 +237,10 @@ class Behinds:
                 if not same_bits(constant.value, t):
                     increment_version(t)
 
+    def living(self) -> dict[int, weakref.ref[Array]]:
+        """The arrays that the program still has, by the identity of the tensor behind each."""
+        return {id(found.tensor): found.array for found in self._behind.values()}
+
     def reshaped(self, array: Array) -> None:
         """The array was given another shape in place."""
         self._behind.pop(id(array), None)
