@@ -228,7 +228,10 @@ def test_functions_over_their_whole_range(function, dtype: torch.dtype, tmp_path
     if function is torch.digamma:
         loose *= 5  # eager loses digits beside the poles
     # The engine's own Elu, Selu and Erf subtract nearly equal numbers.
-    torch.testing.assert_close(got, want, rtol=loose, atol=2e-15 if wide else 5e-7, equal_nan=True)
+    tolerance = {"rtol": loose, "atol": 2e-15 if wide else 5e-7, "equal_nan": True}
+    # torch's float32 kernels differ by processor: with AVX-512, gelu is NaN at infinity and 1e-6 off at -3.
+    exact = function(x.double()).to(want.dtype)
+    torch.testing.assert_close(got, torch.where(torch.isclose(got, want, **tolerance), want, exact), **tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
