@@ -13,6 +13,7 @@ import scipy.ndimage
 import scipy.optimize
 import scipy.signal
 import scipy.sparse
+import torch
 
 import leapp
 from leapp import annotate
@@ -41,6 +42,8 @@ def work() -> list[Any]:
         np.linalg.svd(a)[1], scipy.linalg.expm(a * 0.01), scipy.signal.lfilter([0.5, 0.5], [1], a[0]),
         scipy.ndimage.gaussian_filter(a, 1.0), scipy.sparse.csr_matrix(a) @ a,
         scipy.optimize.minimize(lambda v: ((v - 1) ** 2).sum(), np.zeros(3)).x,
+        np.full(shape=(2, 3), fill_value=4), np.full_like(a=a, fill_value=5.0), np.full_like(a, fill_value=1),
+        np.sin(torch.ones(3)).numpy(), np.clip(torch.arange(3.0), 0, 1).numpy(), np.round(torch.rand(3) * 0).numpy(),
     ]  # fmt: skip
 
 

@@ -537,6 +537,9 @@ row("create_array_f32", lambda x: np.array([x[0], 2 * x[1]], dtype=np.float32), 
 row("create_asarray_list", lambda x: np.asarray([x[2], x[0]]) + 1, N4)
 row("create_array_of_rows", lambda x: np.array([x[0] * 2, x[1]]), N34)
 row("create_full_traced", lambda x: np.full((2, 3), x[0]) * 2, N4)
+row("create_full_keywords", lambda x: np.full(shape=(2, 3), fill_value=x[0]) * np.full(shape=3, fill_value=2.0), N4)
+row("create_full_of_list", lambda x: np.full((2, 2), [x[0], x[1]]) * 2, N4)
+row("create_full_of_number", lambda x: np.full(3, math.sin(x[0])) * 2, N4)
 row("create_arange_linspace", lambda x: x + np.arange(4) + np.linspace(0, 1, 4) + np.eye(4)[0], N34)
 row("create_outer_grid", lambda x: x + np.indices((3, 4))[0] * 2, N34)
 

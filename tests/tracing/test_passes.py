@@ -222,9 +222,20 @@ def _getter_in_training() -> Step:
     return lambda x: norm(x)
 
 
+def _part_of_a_kept_buffer() -> Step:
+    buffer = torch.ones(3, 6)
+
+    def step(x: Tensor) -> Tensor:
+        buffer[:, :4] = x
+        return buffer * 2
+
+    return step
+
+
 SAME: dict[str, Callable[[], Step]] = {
     "logged": _logged,
     "uninitialised memory": _uninitialised,
+    "a part that is overwritten": _part_of_a_kept_buffer,
     "computed once": _mask_made_once,
     "reaches no output": _calls_of_no_consequence,
     "statistics": _getter_in_training,
@@ -288,6 +299,56 @@ def test_a_branch_taken_alike_in_both_passes_is_reported(tmp_path: Path) -> None
     assert "bool" in found.kind and "# HERE" in found.source and not found.varies
     trace(tmp_path, step, escapes="error")
     with pytest.raises(TraceError, match="# HERE"):
+        leapp.compile_graph(visualize=False)
+
+
+def _integrator_at_rest() -> Step:
+    keeps = _Keeps()
+    keeps.value = torch.zeros(3, 4)
+
+    def step(x: Tensor) -> Tensor:
+        keeps.value = keeps.value + torch.relu(x - 50)  # HERE
+        return x + keeps.value
+
+    return step
+
+
+def _latch_in_a_closure() -> Step:
+    on = np.zeros((3, 4), bool)
+
+    def step(x: Tensor) -> Tensor:
+        nonlocal on
+        on = on | (x.numpy() > 50)  # HERE
+        return x * torch.from_numpy(np.where(on, np.float32(0), np.float32(1)))
+
+    return step
+
+
+@pytest.mark.parametrize("make", [_integrator_at_rest, _latch_in_a_closure])
+def test_state_that_is_the_same_in_both_passes_is_reported(make: Callable[[], Step], tmp_path: Path) -> None:
+    """The second pass reads what the first one made. That it was equal so far is chance."""
+    trace(tmp_path, make())
+    leapp.compile_graph(visualize=False)
+    (found,) = leapp.report().escapes
+    assert found.kind.startswith("undeclared state") and "# HERE" in found.source and "state_tensors()" in found.cure
+    trace(tmp_path, make(), escapes="error")
+    with pytest.raises(TraceError, match="undeclared state.*# HERE"):
+        leapp.compile_graph(visualize=False)
+
+
+def test_state_that_begins_with_the_first_value_is_named(tmp_path: Path) -> None:
+    """The first pass runs other lines than the second; what the user has to know is that the value is state."""
+    keeps = _Keeps()
+    keeps.value = None
+
+    def step(x: Tensor) -> Tensor:
+        if keeps.value is None:
+            keeps.value = x * 1
+        keeps.value = keeps.value * 0.9 + x * 0.1
+        return keeps.value + 1
+
+    trace(tmp_path, step)
+    with pytest.raises(TraceError, match="undeclared state: the value that the pass before made"):
         leapp.compile_graph(visualize=False)
 
 

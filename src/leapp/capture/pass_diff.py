@@ -34,6 +34,8 @@ class Kind(enum.Enum):
     CALL = "call"
     VALUE = "value"
     """A call reads something else."""
+    CARRIED = "carried"
+    """No difference yet: where the first pass reads a constant, the second reads an equal value that the first one made."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +129,10 @@ class _Walk:
             if not _same_constant(ours, theirs):
                 self.found.append(
                     Difference(Kind.CONSTANT, one or ours.where, ours.value, theirs.value, two or theirs.where, (a, b))
+                )
+            elif theirs.left is not None:
+                self.found.append(
+                    Difference(Kind.CARRIED, one or ours.where, ours.value, theirs.value, two or theirs.where, (a, b))
                 )
             return True
         place = one or (ours.where if ours is not None else theirs.where if theirs is not None else None)

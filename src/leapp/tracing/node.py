@@ -158,6 +158,8 @@ class NodeTrace:
         """The slots of the ports on that tape."""
         self.difference: Parting | None = None
         """The first difference between the first two passes that matters."""
+        self.carried: Parting | None = None
+        """What the second pass reads of the first, if that was equal to what the first pass began with."""
         self.compared = False
         """Whether the first two passes were both recorded."""
         self.entered = entered

@@ -189,6 +189,9 @@ def _escapes(node: NodeTrace) -> list[EscapeInfo]:
         w = constant.where
         found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, _short(constant.value), proven))
     found += _unseen(node)
+    if node.carried is not None and not any(e.kind.startswith("undeclared state") for e in found):
+        c = node.carried
+        found.append(EscapeInfo(node.name, c.what, c.where.file, c.where.line, c.where.text, _short(c.first), cure=c.cure))
     if not any(e.kind.startswith("undeclared state") for e in found) and not wrong:
         found += _outliving(node)
     if node.difference is not None:
@@ -256,7 +259,7 @@ def _unseen(node: NodeTrace) -> list[EscapeInfo]:
 
 def _outliving(node: NodeTrace) -> list[EscapeInfo]:
     """Values that the program keeps beyond their pass; if a call reads what an earlier one left, they are state."""
-    tells = "no pass so far read it" if node.passes > 1 else "a second pass tells whether it is read"
+    tells = "the passes so far agree" if node.passes > 1 else "a second pass tells whether it is read"
     cure = "declare it with state_tensors() and update_state() if a later call reads it, else drop it"
     return [
         EscapeInfo(

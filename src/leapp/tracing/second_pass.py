@@ -88,7 +88,17 @@ class SecondPass:
         program = cut(tape, slots, [slot_of[n] for n in node.inputs if n in slot_of])
         node.compared = True
         found = _first(node, program, ports, sample)
-        node.difference = None if found is None else _explained(node, found, program)
+        if found is not None and found.kind is Kind.CARRIED:
+            node.carried = _read_again(found, program)
+        else:
+            node.difference = None if found is None else _explained(node, found, program)
+
+
+def _read_again(found: Difference, program: Program) -> Parting:
+    """State that was the same in both passes, such as an integrator at rest."""
+    made = program.constants[found.slots[1]].left
+    what = f"undeclared state: the value that the pass before made at {made} is read here; it was the same in both passes"
+    return Parting(what, found.where, found.first, found.second, _STATE)
 
 
 def _explained(node: NodeTrace, found: Difference, program: Program) -> Parting:
@@ -96,9 +106,9 @@ def _explained(node: NodeTrace, found: Difference, program: Program) -> Parting:
     assert node.program is not None
     found = _element(found)
     elsewhere = f" (in the second pass at {found.again})" if str(found.again) != str(found.where) else ""
-    if found.kind is Kind.NUMBER:
-        return Parting(f"a number that differs between the passes{elsewhere}", found.where, found.first, found.second, _NUMBER)
     left = next((c for c in program.constants.values() if c.left is not None), None)
+    if found.kind is Kind.NUMBER and not (elsewhere and left is not None):
+        return Parting(f"a number that differs between the passes{elsewhere}", found.where, found.first, found.second, _NUMBER)
     if found.kind is not Kind.CONSTANT and left is not None:
         what = f"undeclared state: the value that the pass before made at {left.left} is read here"
         return Parting(what, left.where, Shown("something else"), left.value, _STATE)
@@ -149,33 +159,41 @@ _BUFFER = "declare it with register_buffer() or module(), or call .eval() if it 
 
 
 def _first(node: NodeTrace, program: Program, ports: Mapping[int, int], sample: Sample) -> Difference | None:
-    """The first difference that changes what the node computes."""
+    """The first difference that changes what the node computes, or that would if a value had not been the same by chance."""
     assert node.program is not None
+    carried = None
     for found in differences(node.program, program, ports):
-        if found.kind is Kind.CONSTANT and found.slots[0] in node.program.copied and not _is_read(node, found.slots[0]):
+        if found.kind is Kind.CONSTANT and found.slots[0] in node.program.copied and not _is_read(node, found):
             continue  # memory that is written to before anything reads it, such as that of torch.empty()
+        if found.kind is Kind.CARRIED:
+            carried = carried or found
+            continue
         if found.kind in (Kind.CALL, Kind.VALUE) and _exchangeable(node, program, sample):
             return None
         return found
-    return None
+    return carried
 
 
-def _is_read(node: NodeTrace, slot: int) -> bool:
-    """Whether the first content of memory that the node writes to reaches an output."""
+def _is_read(node: NodeTrace, found: Difference) -> bool:
+    """Whether the first content of memory that the node writes to reaches an output, where it differs between the passes."""
     assert node.replay is not None
-    assert node.program is not None
-    value = node.program.constants[slot].value
+    slot, value, other = found.slots[0], found.first, found.second
+    if value.shape != other.shape or value.dtype != other.dtype or value.layout != torch.strided:
+        return True
+    unlike = value != other
+    fills = (0.0, float("nan")) if value.is_floating_point() else (0, 1)
+    contents = [value, other, *(value.masked_fill(unlike, fill) for fill in fills)]
     inputs = [node.samples[0].inputs[n] for n in node.inputs]
-    found = []
-    for fill in (0.0, float("nan")) if value.is_floating_point() else (0, 1):
+    made: list[Any] = []
+    for content in contents:
         try:
-            with torch.no_grad(), torch.random.fork_rng(devices=()), node.replay.holding({slot: torch.full_like(value, fill)}):
+            with torch.no_grad(), torch.random.fork_rng(devices=()), node.replay.holding({slot: content.clone()}):
                 torch.manual_seed(0)
-                found.append(node.replay(*inputs))
+                made.append(node.replay(*inputs))
         except Exception as error:  # whatever torch says: the content decides whether the calls run at all
             logger.debug("node '%s': the recorded calls need the first content of slot %d: %s", node.name, slot, error)
             return True
-    return not all(same_bits(a, b) for a, b in zip(*found, strict=True))
+    return not all(same_bits(a, b) for outputs in made for a, b in zip(made[0], outputs, strict=True))
 
 
 def _exchangeable(node: NodeTrace, program: Program, sample: Sample) -> bool:

@@ -114,7 +114,9 @@ def _listened(function: Callable[..., Any]) -> Callable[..., Any]:
 def _started(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(thread: threading.Thread) -> None:
-        thread.run = _listened(thread.run)  # type: ignore[method-assign]
+        run = thread.run
+        if (listened := _listened(run)) is not run:
+            thread.run = listened  # type: ignore[method-assign]
         original(thread)
 
     return start

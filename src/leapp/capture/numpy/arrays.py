@@ -307,7 +307,8 @@ class Arrays(Ufuncs):
         scalars = list(_scalars_in((args, kwargs)))
         if scalars:
             return self._numbered(func, kind, (args, kwargs), scalars)
-        if any(isinstance(a, np.ndarray) for a in arrays_in((args, kwargs))):
+        # What NumPy gives to a tensor to wrap is to stay an array.
+        if kind.name != "__array_wrap__" and any(isinstance(a, np.ndarray) for a in arrays_in((args, kwargs))):
             with suppress(Unmapped):
                 return self._torch_arguments(args), self._torch_arguments(kwargs)
         return args, kwargs

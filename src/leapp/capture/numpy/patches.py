@@ -173,13 +173,20 @@ def _gathered(arrays: Arrays, value: Any) -> Any:
 
 def _filler(original: Any) -> Any:
     @functools.wraps(original)
-    def fill(where: Any, fill_value: Any, *args: Any, **kwargs: Any) -> Any:
+    def fill(*args: Any, **kwargs: Any) -> Any:
         arrays = listening()
-        if arrays is None or not arrays.concerned(arrays_in(fill_value)):
-            return _new(original(where, fill_value, *args, **kwargs))
-        kind = {} if args or "dtype" in kwargs or original.__name__ == "full_like" else {"dtype": fill_value.dtype}
-        filled = arrays.follow(original(where, 0, *args, **kwargs, **kind))
-        filled[...] = fill_value
+        value = args[1] if len(args) > 1 else kwargs.get("fill_value")
+        if arrays is None or not arrays.concerned(arrays_in(value)):
+            return _new(original(*args, **kwargs))
+        value = _gathered(arrays, value)
+        if len(args) < 3 and "dtype" not in kwargs and original.__name__ != "full_like":
+            kwargs["dtype"] = getattr(value, "array", value).dtype
+        if len(args) > 1:
+            args = (args[0], 0, *args[2:])
+        else:
+            kwargs["fill_value"] = 0
+        filled = arrays.follow(original(*args, **kwargs))
+        filled[...] = value
         return filled
 
     return fill
