@@ -95,6 +95,8 @@ class Recorder:
         self.lock = threading.RLock()
         self.shared = False
         """Whether more than one thread is listened to."""
+        self._first: int | None = None
+        """The first thread that was."""
         self.replace: Callable[[], None] = _nothing
         self.put_back: Callable[[], None] = _nothing
         """Called when the first node opens, and when the last one is closed."""
@@ -109,6 +111,8 @@ class Recorder:
         on = self._on
         if not on.function:
             on.function = True
+            self.shared = self.shared or self._first not in (None, threading.get_ident())
+            self._first = self._first or threading.get_ident()
             FUNCTION_MODES.insert(self._function)
         if on.dispatch != bool(self.tapes or on.other):
             on.dispatch = not on.dispatch
@@ -160,7 +164,7 @@ class Recorder:
             tape.batch = Follower(tape, self.rows)
             self.dynamic = self.batched = True
         tape.chance = _generators() if first else None
-        self.tapes.append(tape)
+        self.tapes = [*self.tapes, tape]  # not changed in place: another thread may be going through it
         self.replace()
         return tape
 
@@ -169,8 +173,7 @@ class Recorder:
         tape.open = False
         if tape.batch is not None and self.rows is None:
             self.rows = tape.batch.rows
-        if tape in self.tapes:
-            self.tapes.remove(tape)
+        self.tapes = [t for t in self.tapes if t is not tape]
         if not self.tapes:
             self.put_back()
         alive = [(i, ref) for i, ref in tape.known.items() if ref.tensor() is not None]

@@ -88,7 +88,6 @@ class Behinds:
         #: Whether any array has been followed.
         self.seen = False
         self._quiet = threading.local()
-        self._alone = True
 
     # -- tensors behind arrays -------------------------------------------------------------------------------------------
 
@@ -97,7 +96,7 @@ class Behinds:
         found = self._behind.get(id(array))
         if found is not None and found.array() is array:
             return found
-        with self.recorder.silence():
+        with self.recorder.lock, self.recorder.silence():
             return self._derive(array)
 
     def _derive(self, array: Array) -> Behind | None:

@@ -73,6 +73,8 @@ def _recording() -> Arrays | None:
 
 _plain_packages: dict[str, bool] = {"numpy": True, "torch": True, "leapp": True}
 _plain_files: dict[str, bool] = {}
+_AROUND = frozenset({"leapp.capture.functions.lists", "leapp.tracing.patches"})
+"""The modules whose replacements may go around those made here."""
 _SITE = f"{os.sep}site-packages{os.sep}"
 _NUMPY = os.path.dirname(np.__file__) + os.sep
 
@@ -104,9 +106,12 @@ def _is_compiled(module: Any) -> bool:
 def _new(made: Any, depth: int = 2) -> Any:
     """What a constructor made, followed if the code that called it is the user's and runs in an open node."""
     arrays = _recording()
-    if arrays is None or _makes_plain_arrays(getframe(depth)):
+    if arrays is None:
         return made
-    return arrays.follow(made)
+    frame = getframe(depth)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in _AROUND:
+        frame = frame.f_back
+    return made if _makes_plain_arrays(frame) else arrays.follow(made)
 
 
 # -- NumPy's constructors --------------------------------------------------------------------------------------------------
@@ -214,7 +219,8 @@ def _from_numpy(original: Any) -> Any:
             return arrays.to_tensor(ndarray)
         made = original(ndarray)
         if arrays is not None and arrays.recorder.tapes:
-            arrays.recorder.ages.over(ndarray, made)
+            with arrays.recorder.lock:
+                arrays.recorder.ages.over(ndarray, made)
         return made
 
     return from_numpy

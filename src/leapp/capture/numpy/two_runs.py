@@ -66,11 +66,17 @@ class TwoRuns(Behinds):
         check: str = "values",
     ) -> Any:  # fmt: skip
         """Run a call in NumPy and record it in torch; an escape if the two do not agree."""
+        with self.recorder.lock:
+            return self._performed(name, operands, numpy, expression, check)
+
+    def _performed(
+        self, name: str, operands: list[Any], numpy: Callable[[], Any], expression: Callable[[], Any], check: str
+    ) -> Any:
         tape = self.traced_by(operands)
         first = 0 if tape is None else len(tape.memory_of)
         found = self._attempt(tape, expression)
         result = self.quietly(numpy)
-        self._alone = sum(self.traced(o) is not None for o in operands) < 2
+        self._quiet.alone = sum(self.traced(o) is not None for o in operands) < 2
         wrapped = self._wrapped(result, found, tape, first, check)
         if wrapped is not _NO_MATCH:
             return wrapped
@@ -174,7 +180,8 @@ class TwoRuns(Behinds):
                     and same_storage(found.tensor, t)
                 )  # fmt: skip
             # Where a view begins may depend on another operand.
-            if not same and (not self._alone or found.tensor.dtype != found.root.dtype or self.traced(result) is None):
+            alone = getattr(self._quiet, "alone", True)
+            if not same and (not alone or found.tensor.dtype != found.root.dtype or self.traced(result) is None):
                 return None
             made = self.wrap(result)
             self.attach(made, t if t is not None and same else found.tensor, found.flips, found.root)
@@ -202,6 +209,12 @@ class TwoRuns(Behinds):
         self, name: str, target: Array, operands: list[Any], numpy: Callable[[], Any], record: Callable[[Tensor], Any]
     ) -> Any:
         """Run a call that changes ``target``. ``record`` writes the same to a tensor, or returns the whole new value."""
+        with self.recorder.lock:
+            return self._written(name, target, operands, numpy, record)
+
+    def _written(
+        self, name: str, target: Array, operands: list[Any], numpy: Callable[[], Any], record: Callable[[Tensor], Any]
+    ) -> Any:
         plain = bare_view(target)
         before = plain.copy()
         result = self.quietly(numpy)
