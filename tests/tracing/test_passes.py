@@ -324,14 +324,26 @@ def _latch_in_a_closure() -> Step:
     return step
 
 
-@pytest.mark.parametrize("make", [_integrator_at_rest, _latch_in_a_closure])
+def _buffer_at_rest() -> Step:
+    total = torch.zeros(3, 4)
+
+    def step(x: Tensor) -> Tensor:
+        total.add_(torch.relu(x - 50))  # HERE
+        return x + total
+
+    return step
+
+
+@pytest.mark.parametrize("make", [_integrator_at_rest, _latch_in_a_closure, _buffer_at_rest])
 def test_state_that_is_the_same_in_both_passes_is_reported(make: Callable[[], Step], tmp_path: Path) -> None:
     """The second pass reads what the first one made. That it was equal so far is chance."""
-    trace(tmp_path, make())
+    step = make()
+    trace(tmp_path, step)
     leapp.compile_graph(visualize=False)
     (found,) = leapp.report().escapes
-    assert found.kind.startswith("undeclared state") and "# HERE" in found.source and "state_tensors()" in found.cure
-    trace(tmp_path, make(), escapes="error")
+    assert found.kind.startswith("undeclared state") and "# HERE" in found.source and "state_tensors" in str(found)
+    step = make()
+    trace(tmp_path, step, escapes="error")
     with pytest.raises(TraceError, match="undeclared state.*# HERE"):
         leapp.compile_graph(visualize=False)
 

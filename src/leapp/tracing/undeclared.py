@@ -7,6 +7,7 @@ would give other values; a second pass proves it, or clears the suspicion.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,7 +55,9 @@ def undeclared_state(node: NodeTrace) -> list[tuple[Constant, bool]]:
     if not suspects:
         return []
     if len(node.samples) > 1:
-        return [(program.constants[s], True) for s in suspects] if departs(node) else []
+        if departs(node):
+            return [(program.constants[s], True) for s in suspects]
+        return [(program.constants[s], False) for s in suspects if s in program.copied and _rests(node, s)]
     # Of memory that only traced values were written to, the program itself tells whether its old content is used.
     return [
         (program.constants[s], False)
@@ -135,11 +138,29 @@ def _array(t: Tensor) -> Any:
     return (t.float() if t.dtype in (torch.bfloat16, torch.float16) else t).numpy()
 
 
-def _matters(node: NodeTrace, slot: int) -> bool:
-    """Whether the node gives other values if it begins with what its first call left in the memory of a constant."""
+def _rests(node: NodeTrace, slot: int) -> bool:
+    """Whether memory that every recorded pass left as it was would be state for inputs further out."""
+    assert node.tape is not None
+    if node.tape.random or not _lives_on(node, slot):
+        return False
+    for factor in (100.0, -100.0):
+        inputs = [t * factor if t.is_floating_point() else t for t in (node.samples[0].inputs[n] for n in node.inputs)]
+        try:
+            if _matters(node, slot, inputs):
+                return True
+        except Exception as error:  # whatever torch says: the calls do not take such inputs
+            logger.debug("node '%s': its recorded calls fail on inputs times %g: %s", node.name, factor, error)
+    return False
+
+
+def _matters(node: NodeTrace, slot: int, inputs: Sequence[Tensor] | None = None) -> bool:
+    """Whether the node gives other values if it begins with what a call left in the memory of a constant.
+
+    The call is the first one, or one with these ``inputs``.
+    """
     assert node.replay is not None
     assert node.program is not None
-    inputs = [node.samples[0].inputs[n] for n in node.inputs]
+    inputs = inputs or [node.samples[0].inputs[n] for n in node.inputs]
     constants = node.program.constants
     with torch.no_grad():
         first = node.replay.run(inputs)
