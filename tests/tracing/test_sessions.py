@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import shutil
@@ -580,6 +581,40 @@ def test_work_in_other_threads_is_recorded(tmp_path: Path) -> None:
         assert leapp.report().escapes == []
         x = torch.randn(3)
         torch.testing.assert_close(InferenceManager(tmp_path / "g")({"n/x": x})["n/y"], step(x))
+
+
+def test_the_order_in_which_threads_ran_is_no_difference(tmp_path: Path) -> None:
+    """Each pass lets its threads run in another order; a number that does differ is refused with its line."""
+    orders = itertools.cycle([(0, 1, 2), (2, 0, 1)])
+
+    def step(factor: float) -> Callable[[Tensor], Tensor]:
+        def run(x: Tensor) -> Tensor:
+            x = A.input_tensors("n", {"x": x})
+            kept, parts = x * 0.0, [x] * 3
+
+            def work(k: int) -> None:
+                parts[k] = torch.cos(x * float(k + 1)).mul_(factor if k == 1 else 2.0)  # HERE
+
+            for k in next(orders):
+                worker = threading.Thread(target=work, args=(k,))
+                worker.start()
+                worker.join()
+            kept.add_(parts[0] - parts[1])
+            y: Tensor = A.output_tensors("n", {"y": kept / (parts[2] + 3.0)}, export_with="jit")
+            return y
+
+        return run
+
+    trace(tmp_path, step(2.0), passes=2)
+    build()
+    x = torch.randn(3)
+    torch.testing.assert_close(InferenceManager(tmp_path / "g")({"n/x": x})["n/y"], step(2.0)(x))
+    leapp.start("h", save_path=tmp_path)
+    for factor in (2.0, 3.0):
+        step(factor)(torch.randn(3))
+    leapp.stop()
+    with pytest.raises(TraceError, match=r"# HERE  \[frozen: 2.0\] -- differs between passes: 3.0"):
+        build()
 
 
 def test_nodes_in_several_threads(tmp_path: Path) -> None:

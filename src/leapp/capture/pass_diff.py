@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,9 @@ import torch
 from leapp.capture.extents import Measure
 from leapp.capture.replay import Program
 from leapp.capture.source import Where
-from leapp.capture.tape import Call, Constant, Ref
+from leapp.capture.tape import Call, Constant, Memory, Ref
 
-__all__ = ["Difference", "Kind", "differences", "same_value"]
+__all__ = ["Difference", "Kind", "by_data", "differences", "same_value"]
 
 Tensor = torch.Tensor
 
@@ -61,6 +61,47 @@ def differences(first: Program, second: Program, ports: Mapping[int, int]) -> It
         ports: For each input slot of the first program the slot of the same port in the second.
     """
     return _Walk(first, second, ports).run()
+
+
+def by_data(program: Program, memory_of: Sequence[Memory]) -> Program:
+    """The same program with its calls in an order that follows from the data: from each output back, argument by argument.
+
+    The order in which threads recorded their calls is another one in every pass. Calls that write to a memory stay in their
+    order, and between the same reads of it.
+
+    Args:
+        program: What a pass does to its outputs.
+        memory_of: For each slot of its tape the memory that it lies in.
+    """
+    calls = program.calls
+    made: dict[int, int] = {}
+    writer: dict[Memory, int] = {}
+    readers: dict[Memory, list[int]] = {}
+    before: list[list[int]] = []
+    for index, call in enumerate(calls):
+        touched = {memory_of[slot]: None for slot in call.reads}
+        needed = [made[slot] for slot in call.reads if slot in made]
+        needed += [writer[memory] for memory in (*touched, *call.writes) if memory in writer]
+        needed += [reader for memory in call.writes for reader in readers.get(memory, ())]
+        before.append(needed)
+        made.update(dict.fromkeys(call.outs, index))  # a call may give back the slot that it wrote to
+        for memory in touched:
+            readers.setdefault(memory, []).append(index)
+        for memory in call.writes:
+            writer[memory], readers[memory] = index, []
+    ends = [made[slot] for slot in program.outputs if slot in made]
+    ends += [writer[memory] for memory in (memory_of[slot] for slot in program.outputs) if memory in writer]
+    ordered: dict[int, None] = {}
+    for end in (*ends, *range(len(calls))):
+        pending = [end]
+        while pending:
+            index = pending[-1]
+            missing = [] if index in ordered else [i for i in before[index] if i not in ordered]
+            if missing:
+                pending.extend(reversed(missing))
+            else:
+                ordered[pending.pop()] = None
+    return replace(program, calls=[calls[index] for index in ordered])
 
 
 class _Walk:

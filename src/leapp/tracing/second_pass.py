@@ -7,15 +7,16 @@ recordings, with the user's line.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from leapp.capture.pass_diff import Difference, Kind, differences
+from leapp.capture.pass_diff import Difference, Kind, by_data, differences
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import Program, Replay, cut
+from leapp.capture.tape import Tape
 from leapp.tracing.batching import checked_axis
 from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, Parting, Sample
@@ -87,7 +88,9 @@ class SecondPass:
         assert node.program is not None
         program = cut(tape, slots, [slot_of[n] for n in node.inputs if n in slot_of])
         node.compared = True
-        found = _first(node, program, ports, sample)
+        found = next(_telling(node, node.program, program, ports, sample), None)
+        if found is not None and self._recorder.shared:
+            found = _whatever_the_timing(node, found, program, tape, ports, sample)
         if found is not None and found.kind is Kind.CARRIED:
             node.carried = _read_again(found, program)
         else:
@@ -158,20 +161,33 @@ _WEIGHT = "trace without training in between"
 _BUFFER = "declare it with register_buffer() or module(), or call .eval() if it is a statistic of a module in training mode"
 
 
-def _first(node: NodeTrace, program: Program, ports: Mapping[int, int], sample: Sample) -> Difference | None:
-    """The first difference that changes what the node computes, or that would if a value had not been the same by chance."""
-    assert node.program is not None
-    carried = None
-    for found in differences(node.program, program, ports):
-        if found.kind is Kind.CONSTANT and found.slots[0] in node.program.copied and not _is_read(node, found):
+def _telling(
+    node: NodeTrace, first: Program, second: Program, ports: Mapping[int, int], sample: Sample
+) -> Iterator[Difference]:
+    """The differences that change what the node computes, then those that would if a value had not been the same by chance."""
+    carried = []
+    for found in differences(first, second, ports):
+        if found.kind is Kind.CONSTANT and found.slots[0] in first.copied and not _is_read(node, found):
             continue  # memory that is written to before anything reads it, such as that of torch.empty()
         if found.kind is Kind.CARRIED:
-            carried = carried or found
+            carried.append(found)
             continue
-        if found.kind in (Kind.CALL, Kind.VALUE) and _exchangeable(node, program, sample):
-            return None
-        return found
-    return carried
+        if found.kind in (Kind.CALL, Kind.VALUE) and _exchangeable(node, second, sample):
+            return
+        yield found
+    yield from carried
+
+
+def _whatever_the_timing(
+    node: NodeTrace, found: Difference, program: Program, tape: Tape, ports: Mapping[int, int], sample: Sample
+) -> Difference | None:
+    """The difference that remains when the order in which threads recorded their calls does not count."""
+    assert node.program is not None
+    assert node.tape is not None
+    first, second = by_data(node.program, node.tape.memory_of), by_data(program, tape.memory_of)
+    remaining = list(_telling(node, first, second, ports, sample))
+    same_place = [other for other in remaining if str(other.where) == str(found.where)]
+    return next(iter(same_place + remaining), None)
 
 
 def _is_read(node: NodeTrace, found: Difference) -> bool:
