@@ -98,9 +98,18 @@ def argument_names(ports: Iterable[str]) -> list[str]:
 
 
 class _Spelled(Spelled):
-    """Also gives TorchScript numbers or tensors in place of Python bools, which none of its arithmetic takes."""
+    """Also gives TorchScript numbers or tensors in place of Python bools, which none of its arithmetic takes.
+
+    An operator that writes two results with ``out=`` damages the memory of the process in TorchScript before torch 2.13.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        targets = (kwargs or {}).get("out")
+        if isinstance(targets, (tuple, list)) and len(targets) > 1:
+            made = func(*args, **{name: value for name, value in kwargs.items() if name != "out"})
+            for target, value in zip(targets, made, strict=True):
+                (target if target.shape == value.shape else target.resize_(value.shape)).copy_(value)
+            return targets
         if func in _BINARY and len(args) == 2:
             # Beside a tensor of truth values a number would make the result a number.
             kept = any(isinstance(arg, torch.Tensor) and arg.dtype == torch.bool for arg in args)
