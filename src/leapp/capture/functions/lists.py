@@ -27,6 +27,8 @@ _FUNCTIONS = (
     "allclose einsum convolve trapezoid linspace tile repeat"
 )
 _LINALG = "norm solve inv pinv det"
+_MANY = 1 << 20
+"""No traced values stand in sequences so long; a copy of one may not fit into memory."""
 _OF_SEQUENCES = "concatenate stack vstack hstack dstack column_stack"
 
 
@@ -60,7 +62,7 @@ def _of_lists(original: Any) -> Any:
 def _of_items(original: Any) -> Any:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if listening() is not None and args and type(args[0]) in (list, tuple):
+        if listening() is not None and args and type(args[0]) in (list, tuple) and len(args[0]) < _MANY:
             args = (type(args[0])(map(_array, args[0])), *args[1:])
         return original(*args, **kwargs)
 
