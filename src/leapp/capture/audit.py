@@ -20,7 +20,7 @@ from leapp.compat.core import TorchDispatchMode
 __all__ = ["hidden_reads"]
 
 # These read a value only to refuse bad arguments.
-_CHECKS = frozenset({"gaussian_nll_loss", "cov", "corrcoef"})
+_CHECKS = frozenset({"gaussian_nll_loss", "cov", "corrcoef", "quantile", "nanquantile"})
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]

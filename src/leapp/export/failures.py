@@ -65,6 +65,11 @@ def _line(
 
 _READ = "the value of a tensor decides what is computed, as an index, a size or a condition. Keep it a tensor"
 
+_NAN = (
+    "this version of torch cannot write NaN as a number into a .pt2 file. Give the call a tensor, as in "
+    "torch.tensor(float('nan')), export the node with 'jit' or 'onnx', or use a newer torch"
+)
+
 
 def _first_cause(error: BaseException) -> str:
     """The innermost error, which is where exporters say what was wrong; outer layers repeat it with banners."""
@@ -72,6 +77,8 @@ def _first_cause(error: BaseException) -> str:
         error = error.__cause__
     if "DataDependent" in type(error).__name__ or "_local_scalar_dense" in str(error):
         return f"{_READ}."
+    if "not JSON compliant" in str(error):
+        return f"{_NAN}."
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:6])}" if lines else type(error).__name__
 
