@@ -206,7 +206,7 @@ def test_isaac_lab_style(recipe: ModuleType, exported: Path) -> None:
     node = yaml.safe_load(exported.read_text())["models"][recipe.TASK]
     ports = {port["name"]: port for port in node["inputs"] + node["outputs"]}
     assert ports["joint_pos"]["isaaclab_connection"] == "state:robot:joint_pos"
-    assert ports["joint_pos"]["element_names"] == [None, recipe.JOINTS]
+    assert ports["joint_pos"]["element_names"] == [[], recipe.JOINTS]
     assert ports["targets"]["isaaclab_connection"] == "write:robot:joint_pos_target"
 
 

@@ -203,7 +203,8 @@ class Recorder:
 
         ``axis`` is the one that holds the batch, for a tape that follows it. To be called in silence.
         """
-        self.arrays.exposed(t)  # while nobody holds it on our behalf
+        with self.silence():  # anew: the dispatch mode of the node may have come meanwhile
+            self.arrays.exposed(t)  # while nobody holds it on our behalf
         alias = t.view_as(t) if t.layout == torch.strided else t.detach()
         if type(t) not in PLAIN:
             alias = alias.as_subclass(type(t))

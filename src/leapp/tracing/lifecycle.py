@@ -16,7 +16,7 @@ from leapp.graph.words import knows_its_keywords
 from leapp.semantics import GraphConfigs
 from leapp.tracing.log import FATAL, Log, logger
 from leapp.tracing.log import close as close_log
-from leapp.tracing.patches import FunctionPatch, Patches, check_patches
+from leapp.tracing.patches import FunctionPatch, Patches, check_patches, follow_copies, forget_copies
 from leapp.tracing.report import Report, examine
 from leapp.tracing.session import Session
 from leapp.tracing.settings import Settings
@@ -101,6 +101,7 @@ class ExportManager:
         self.patches = Patches(self.session.recorder, patches, follow_arrays=global_patching)
         try:
             self.session.begin()
+            follow_copies()
             ExportManager.interpreting = True
             annotate._session = self.session
         except BaseException:
@@ -132,6 +133,7 @@ class ExportManager:
                 if self.patches is not None:
                     self.patches.remove()
             finally:
+                forget_copies()
                 Recorder.sweep()
 
     def compile_graph(

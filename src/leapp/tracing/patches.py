@@ -25,7 +25,7 @@ from leapp.compat.core import keep_stance
 from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.tracing.torch_patches import torch_rows
 
-__all__ = ["FunctionPatch", "Patches", "check_patches"]
+__all__ = ["FunctionPatch", "Patches", "check_patches", "follow_copies", "forget_copies"]
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,6 @@ class Patches:
         if loaded != self._loaded or not all(s.fits() for s in self._sets):
             self._loaded, self._sets = loaded, self._planned()
         self._run_compiled_code_eagerly()
-        self._follow_pickling()
         for names in self._sets:
             self._undo.append(names.put_back)
             names.put()
@@ -237,11 +236,6 @@ class Patches:
 
         return both
 
-    def _follow_pickling(self) -> None:
-        if torch.Tensor not in copyreg.dispatch_table:
-            self._undo.append(_forget_reducer)
-            copyreg.pickle(torch.Tensor, reduce)
-
     def _run_compiled_code_eagerly(self) -> None:
         # torch.compile loads dynamo; without it no compiled function can exist, and loading it costs seconds.
         if "torch._dynamo" not in sys.modules:
@@ -264,6 +258,12 @@ def _made(key: tuple[int, str, int], make: Callable[..., Any], function: Any, or
     return found[0]
 
 
-def _forget_reducer() -> None:
+def follow_copies() -> None:
+    """Let copies that ``copy`` and ``pickle`` make of tensors be known, from ``start()`` to ``stop()``: nodes pass them on."""
+    copyreg.dispatch_table.setdefault(torch.Tensor, reduce)
+
+
+def forget_copies() -> None:
+    """Undo that."""
     if copyreg.dispatch_table.get(torch.Tensor) is reduce:
         del copyreg.dispatch_table[torch.Tensor]

@@ -38,7 +38,7 @@ class Sources:
         recorder = self._recorder
         if recorder.tapes:
             self._refuse_unfinished(node, port, t)
-        found = recorder.published.source(t)
+        found = recorder.published.source(t) or recorder.arrays.published(t)
         if found is None:
             if id(t) in recorder.former:
                 self._report_unpublished(node, port, t)

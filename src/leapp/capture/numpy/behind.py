@@ -33,11 +33,13 @@ from leapp.capture.numpy.plain import (
 from leapp.capture.numpy.scalars import TracedScalar, scalar
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.traced import TracedNpArray, set_current
+from leapp.capture.regions import geometry
 from leapp.capture.source import Where, where
 from leapp.capture.tape import Escape, Tape, snapshot
 from leapp.compat.modes import storage_uses
 
 if TYPE_CHECKING:
+    from leapp.capture.provenance import Published
     from leapp.capture.recorder import Recorder
 
 __all__ = ["Behind", "Behinds", "flipped"]
@@ -239,6 +241,13 @@ class Behinds:
     def living(self) -> dict[int, weakref.ref[Array]]:
         """The arrays that the program still has, by the identity of the tensor behind each."""
         return {id(found.tensor): found.array for found in self._behind.values()}
+
+    def published(self, t: Tensor) -> Published | None:
+        """The published output that ``t`` shows as a tensor over the memory of an array, which no mode sees being made."""
+        for found in self._behind.values() if t.layout == torch.strided else ():
+            if found.tensor.data_ptr() == t.data_ptr() and not found.flips and geometry(found.tensor)[:3] == geometry(t)[:3]:
+                return self.recorder.source(found.tensor)
+        return None
 
     def reshaped(self, array: Array) -> None:
         """The array was given another shape in place."""
