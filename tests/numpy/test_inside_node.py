@@ -23,10 +23,12 @@ def run(modules: list[str], where: Path) -> None:
     """Run the tests of installed modules inside an open node."""
     for name in modules:
         pytest.importorskip(name.partition(".")[0])
+    # NumPy leaves out tests that need more memory than this: CI runs two of these at a time.
+    settings = {"PYTHONPATH": str(ROOT), "NPY_AVAILABLE_MEM": "2GB"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "tests.numpy.inside_node", "-p", "no:cacheprovider", "-p", "no:xdist",
          "--tb=short", "--pyargs", *modules],
-        cwd=where, capture_output=True, text=True, timeout=3600, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=where, capture_output=True, text=True, timeout=3600, check=False, env={**os.environ, **settings},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
