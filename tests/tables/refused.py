@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from tests.tables.case import Case
 
 # backend -> reason -> table -> row names
@@ -54,6 +56,20 @@ REFUSED: dict[str, dict[str, dict[str, str]]] = {
         "torch.export cannot tell the shape of what lstsq gives": {"torch_ops": "la_lstsq"},
     },
 }
+if torch.__version__.startswith("2.7."):
+    REFUSED["pt2"] |= {
+        "torch 2.7 cannot write NaN as a number into a .pt2 file": {
+            "torch_ops": "reduce_quantile_of_nan reduce_nanquantile_of_nan reduce_nan_mean",
+            "numpy_ops": """
+                reduce_median reduce_median_axis reduce_percentile reduce_percentile_axis reduce_quantile reduce_nanmax
+                reduce_nanmin reduce_nanstd reduce_nanvar
+            """,
+        },
+        "torch 2.7 cannot write complex numbers into a .pt2 file": {
+            "torch_ops": "complex_j complex_exp",
+            "numpy_ops": "angle_of_complex real_imag number_complex",
+        },
+    }
 
 
 def refusal(case: Case, backend: str) -> str | None:
