@@ -214,6 +214,14 @@ def step() -> None:
 
 
 def test_interrupts_leave_nothing_replaced(tmp_path: Path) -> None:
+    """In a process of its own: an interrupt can leave a lock of Python's logging taken, and other threads wait for it."""
+    program = f"from pathlib import Path; from {__name__} import interrupt; interrupt(Path({str(tmp_path)!r}))"
+    root = Path(__file__).parent.parent.parent
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def interrupt(tmp_path: Path) -> None:
     """At 300 instants of a session; the next one is right."""
     import torch._dynamo  # what is loaded later than its functions are compared would count as changed
     import torch.onnx  # noqa: F401
