@@ -20,17 +20,18 @@ from leapp import InferenceManager, annotate
 
 def make_detector() -> nn.Module:
     torch.manual_seed(9)
-    detector = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 3)).eval()
-    nn.init.normal_(detector[3].weight)  # strong weights, so that the choice depends on the image
-    return detector
+    convolution, head = nn.Conv2d(1, 4, 3), nn.Linear(4 * 6 * 6, 3)
+    nn.init.normal_(head.weight)  # strong weights, so that the choice depends on the image
+    return nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), head).eval()
 
 
 def deliver(detector: nn.Module, file: Path) -> None:
     """What a vendor does long before: write the model with names of its own choice."""
     file.parent.mkdir(parents=True, exist_ok=True)
     example = torch.zeros(1, 1, 8, 8)
-    names = {"input_names": ["image"], "output_names": ["scores"]}
-    torch.onnx.export(detector, (example,), file, dynamo=True, external_data=False, verbose=False, **names)
+    torch.onnx.export(
+        detector, (example,), file, input_names=["image"], output_names=["scores"], external_data=False, verbose=False
+    )
 
 
 @torch.no_grad()

@@ -42,6 +42,9 @@ def project_gravity(quaternion: torch.Tensor) -> torch.Tensor:
 class Normaliser(nn.Module):
     """Centres and scales observations with statistics that training left behind."""
 
+    mean: torch.Tensor
+    std: torch.Tensor
+
     def __init__(self, size: int) -> None:
         super().__init__()
         self.register_buffer("mean", 0.1 * torch.randn(1, size))
@@ -53,6 +56,8 @@ class Normaliser(nn.Module):
 
 class Policy(nn.Module):
     """An encoder, a GRU whose memory is a registered buffer, and a head."""
+
+    memory: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()

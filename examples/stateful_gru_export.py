@@ -20,6 +20,9 @@ from leapp import InferenceManager, annotate
 class RecurrentPolicy(nn.Module):
     """Observation in, action out, memory kept between calls."""
 
+    scale: torch.Tensor
+    memory: torch.Tensor
+
     def __init__(self, observed: int = 12, remembered: int = 24, actions: int = 4) -> None:
         super().__init__()
         self.gru = nn.GRU(observed, remembered)

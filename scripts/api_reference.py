@@ -48,7 +48,7 @@ def public() -> dict[str, dict[str, Any]]:
         },
         "Running": {
             "leapp.InferenceManager": leapp.InferenceManager,
-            "leapp.runtime.Pipeline": runtime.Pipeline,
+            "leapp.Pipeline": leapp.Pipeline,
             "What both share": Runner,
             "leapp.runtime.PortInfo": runtime.PortInfo,
         },
@@ -65,6 +65,7 @@ def public() -> dict[str, dict[str, Any]]:
             "EscapeInfo": reports.EscapeInfo,
             "ConstantInfo": reports.ConstantInfo,
             "GlueInfo": reports.GlueInfo,
+            "ProofInfo": reports.ProofInfo,
         },
         "Bundles": {
             "leapp.bundle.open_bundle": bundle.open_bundle,
@@ -94,12 +95,20 @@ def _described(name: str, value: Any) -> Iterator[str]:
         yield f"```python\n{call}{_signature(value)}\n```\n"
     yield markdown(inspect.getdoc(value) or "")
     if inspect.isclass(value):
+        yield from _constructor(value)
         if hasattr(value, "__members__"):
             yield "".join(f"- `{member}` = `{item.value}`\n" for member, item in value.__members__.items())
         yield from _properties(value)
         for method in _methods(value):
             yield f"**`{method}{_signature(getattr(value, method))}`**\n"
             yield markdown(inspect.getdoc(getattr(value, method)) or "")
+
+
+def _constructor(owner: type) -> Iterator[str]:
+    """What the constructor says of its arguments, where the class does not."""
+    made = vars(owner).get("__init__")
+    if made is not None and made.__doc__:
+        yield markdown(inspect.cleandoc(made.__doc__).partition("\n\n")[2])
 
 
 def _properties(owner: type) -> Iterator[str]:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import openvino
 
-from leapp.bundle import Bundle, model_file, open_bundle, read_samples
+from leapp.bundle import Bundle, open_bundle, read_samples
+from leapp.bundle.reading import model_file
 from leapp.check.compare import compare
 from leapp.check.engines import engines
 from leapp.runtime.arrays import random_array

@@ -69,7 +69,8 @@ def test_links_lead_somewhere(page: Path) -> None:
         there = (page.parent / place).resolve() if place else page
         if not there.exists() or (anchor and anchor not in anchors(there)):
             broken.append(target)
-        if page.is_relative_to(DOCS) and place and not there.is_relative_to(DOCS):
+        shown = there.is_relative_to(DOCS) or (there.is_relative_to(REPOSITORY / "examples") and there.suffix == ".py")
+        if page.is_relative_to(DOCS) and place and not shown:
             broken.append(f"{target} (not on the site)")
     assert broken == []
 
@@ -109,17 +110,47 @@ def names(block: str) -> tuple[set[str], set[str]]:
     return used - made - set(dir(builtins)), made
 
 
+ONE_PROGRAM = "The Python blocks of this page are one program"
+PART = re.compile(r"# (?:part of|needs a server;) (\S+\.py)")
+
+
 def program(page: Path) -> tuple[str, list[str]]:
-    """The blocks of a page that need nothing but what stands before them, and what they say that they print."""
-    parts, known, printed = [], set[str](), []
+    """The blocks of a page as one program, and what they say that they print. Parts of other files are left out."""
+    parts, printed = [], []
     for block in blocks(page):
-        needed, made = names(block)
-        if made and needed <= known:
+        if PART.match(block) is None:
             parts.append(block)
-            known |= made
             closing = re.search(r"(?:^# .*\n)+\Z", block, re.MULTILINE)
             printed += [line.removeprefix("# ") for line in closing[0].splitlines()] if closing else []
     return "\n".join(parts), printed
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "api.md"], ids=named)
+def test_blocks_run_alone_or_say_of_what_they_are_a_part(page: Path) -> None:
+    """A block needs nothing from outside, or its page says that its blocks are one program, or it names the file it is from."""
+    joined = ONE_PROGRAM in " ".join(page.read_text().split())
+    known: set[str] = set()
+    for block in blocks(page):
+        if part := PART.match(block):
+            whole = (REPOSITORY / part[1]).read_text()
+            made = {line.strip() for line in whole.splitlines()}
+            if block.startswith("# part of"):
+                assert [line for line in block.splitlines()[1:] if line.strip() not in made] == []
+            assert [name for name in calls(block) if name not in whole] == []
+            continue
+        needed, made_here = names(block)
+        assert not needed - (known if joined else set()), block
+        known |= made_here
+
+
+def calls(block: str) -> set[str]:
+    """The functions and methods that a block calls, and their keywords."""
+    found = set()
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.Call):
+            found.add(node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
+            found |= {keyword.arg for keyword in node.keywords if keyword.arg}
+    return found - set(dir(builtins)) - {"zeros"}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "api.md"], ids=named)

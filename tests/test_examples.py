@@ -15,11 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
-from leapp import InferenceManager
+import leapp
+from leapp import InferenceManager, annotate
+from leapp.runtime import Pipeline
+from leapp.serve import Options
+from tests.serve.serving import serving
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 EXAMPLES = REPOSITORY / "examples"
@@ -54,10 +59,10 @@ def run(name: str, directory: Path) -> str:
     return run_script(EXAMPLES / f"{name}.py", directory)
 
 
-def run_script(script: Path, directory: Path) -> str:
+def run_script(script: Path, directory: Path, *arguments: str) -> str:
     """Run a program in a process of its own, away from the repository."""
     done = subprocess.run(
-        [sys.executable, str(script), str(directory)],
+        [sys.executable, str(script), str(directory), *arguments],
         cwd=directory,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -274,11 +279,49 @@ def test_compass_navigation(tmp_path: Path, example: Callable[[str], ModuleType]
     differ(seen)
 
 
-def test_readme_program(tmp_path: Path) -> None:
-    """The smallest example, as printed, writes the files that are listed below it."""
+def test_realtime_loop(tmp_path: Path) -> None:
+    printed = run_script(EXAMPLES / "realtime_loop.py", tmp_path, "20").splitlines()
+    assert [line.split("  ")[0] for line in printed[1:]] == [
+        "as it is", "+ one core", "+ locked memory", "+ SCHED_FIFO", "+ no garbage collection",
+    ]  # fmt: skip
+    measured = [line for line in printed[1:] if "not allowed" not in line]
+    assert all(len(re.findall(r" \d+", line)) == 4 for line in measured)
+
+
+def test_remote_client(tmp_path: Path) -> None:
+    """The client prints what the same bundle gives here for the same inputs."""
+    with leapp.session("served", save_path=tmp_path, compile={"visualize": False}):
+        for _ in range(2):
+            obs = annotate.input_tensors("policy", {"obs": torch.randn(3)})
+            h = annotate.state_tensors("policy", {"h": torch.zeros(3)})
+            h = annotate.update_state("policy", {"h": 0.5 * h + obs})
+            annotate.output_tensors("policy", {"action": torch.tanh(h)}, export_with="onnx")
+    pipeline = Pipeline(tmp_path / "served")
+    with serving(Options(str(tmp_path / "served"))) as served:
+        done = subprocess.run(
+            [sys.executable, EXAMPLES / "remote_client.py", served.url, pipeline.digest or ""],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    observations = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    expected = [pipeline({"policy/obs": observation})["policy/action"] for observation in observations]
+    assert done.stdout.splitlines() == [f"policy/action {value.round(4).tolist()}" for value in expected]
+
+
+def test_readme_programs(tmp_path: Path) -> None:
+    """The first minute prints what was proven and writes the files that are listed; the others run as they stand."""
     readme = (REPOSITORY / "README.md").read_text()
-    (tmp_path / "program.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", readme, re.DOTALL)))
-    assert run_script(tmp_path / "program.py", tmp_path).startswith("tensor(")
+    first, robot, remembering = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    printed = {}
+    for name, block, directory in [("first", first, tmp_path), ("robot", robot, tmp_path), ("third", remembering, alone)]:
+        (directory / f"{name}.py").write_text(block)
+        printed[name] = run_script(directory / f"{name}.py", directory)
+    said = [re.sub(r"[\d.]+e-\d+", "…", line) for line in printed["first"].splitlines()]
+    shown = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)[0].splitlines()
+    assert said[:3] == [re.sub(r"[\d.]*\de-\d+", "…", line) for line in shown[:3]]
+    assert "leapp view my_policy\n" in readme
     listed = [name for line in re.findall(r"── (.*?)  ", readme) for name in line.split(", ")]
     assert listed
     assert set(listed) <= {path.name for path in (tmp_path / "my_policy").iterdir()}

@@ -16,7 +16,7 @@ from leapp.bundle import open_bundle
 from leapp.runtime import Pipeline
 
 HOSTILE = "<script>alert('x')</script>"
-VOID = {"br", "hr"}
+VOID = {"br", "hr", "img"}
 
 
 class Reader(HTMLParser):
@@ -80,6 +80,25 @@ def test_report(exported: Path) -> None:
     assert "__float__" in shown.words
     assert any(word.startswith("escapes 1 ") for word in shown.words)
     assert "missing for deployment (1)" in shown.words
+
+
+def test_session_and_manager(tmp_path: Path) -> None:
+    """An open session shows the graph so far; the manager shows it with what was found."""
+    states = []
+    with leapp.session("shown", save_path=tmp_path, compile={"visualize": False}) as manager:
+        for _ in range(2):
+            x = annotate.input_tensors("first", {"x": torch.randn(3)})
+            y = annotate.output_tensors("first", {"y": 2.0 * x}, export_with="onnx")
+            y = annotate.input_tensors("second", {"y": y})
+            states.append(Reader(manager._repr_html_()).words[-1])
+            annotate.output_tensors("second", {"z": y + 1.0}, export_with="jit")
+        shown = Reader(manager.session._repr_html_())
+    assert {"img", "table"} <= shown.tags
+    assert {"first", "second", "onnx", "jit", "x", "z"} <= set(shown.words)
+    assert states == ["open", "finished"]
+    done = manager._repr_html_()
+    assert {"first.onnx", "second.pt", "traced passes reproduced"} <= set(Reader(done).words)
+    assert done.count("<img ") == 1
 
 
 def test_an_empty_report_has_no_tables() -> None:

@@ -7,14 +7,19 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import leapp
+from leapp import annotations
+from leapp.bundle.profiles import PROFILES
+from leapp.export.backends import BACKENDS
+from leapp.tracing import lifecycle
 
 SURFACE = {
-    "ExportManager", "FunctionPatch", "GraphConfigs", "InferenceManager", "InputKindEnum", "OutputKindEnum", "TemporalAxis",
-    "TensorSemantics", "__version__", "annotate", "compile_graph", "report", "session", "start", "stop",
+    "ExportManager", "FunctionPatch", "GraphConfigs", "InferenceManager", "InputKindEnum", "OutputKindEnum", "Pipeline",
+    "TemporalAxis", "TensorSemantics", "__version__", "annotate", "compile_graph", "report", "session", "start", "stop",
 }  # fmt: skip
 ANNOTATIONS = {
     "input_tensors", "output_tensors", "method", "state_tensors", "update_state", "register_buffer", "module",
@@ -90,6 +95,17 @@ def test_signatures_of_earlier_releases() -> None:
     }  # fmt: skip
 
 
+def test_declared_values_are_those_that_are_taken() -> None:
+    """What editors offer for ``export_with``, ``backend_params``, ``target`` and ``compile=`` is what the code knows."""
+    assert set(get_args(annotations.BackendName)) == {n for b in BACKENDS.values() for n in (b.name, *b.aliases)}
+    taken = {name for b in BACKENDS.values() for name in b.params} | {"model_path", "copy_original_model", "device"}
+    assert annotations.BackendParams.__annotations__.keys() == taken
+    assert set(get_args(lifecycle.Target)) == set(PROFILES)
+    assert lifecycle.CompileOptions.__annotations__.keys() == inspect.signature(leapp.compile_graph).parameters.keys()
+    session, start = (list(inspect.signature(f).parameters) for f in (leapp.session, leapp.start))
+    assert session == [*start, "compile"]
+
+
 def test_session_stays_callable_after_a_session(tmp_path) -> None:
     import torch
 
@@ -111,7 +127,7 @@ def test_import_is_light() -> None:
 
 
 def test_the_runtime_is_free_of_torch_and_onnx() -> None:
-    assert not loaded_after("import leapp.runtime, leapp.deploy") & {"torch", "onnx", "onnxscript"}
+    assert not loaded_after("import leapp.runtime, leapp.deploy; leapp.Pipeline") & {"torch", "onnx", "onnxscript"}
 
 
 def test_the_client_loads_no_engine() -> None:

@@ -140,6 +140,25 @@ def test_sb3_mlp(recipe: ModuleType, exported: Path, tmp_path: Path) -> None:
     close_the_loop(lambda: {"observation": torch.randn(1, 3)}, eager, deployed(path, "policy", "action"))
 
 
+@pytest.mark.parametrize("algorithm", ["SAC", "PPO", "TD3", "A2C", "DQN"])
+def test_sb3_predict(recipe: ModuleType, exported: Path, tmp_path: Path, algorithm: str) -> None:
+    """The recipe as it stands, then every algorithm, with weights that react."""
+    import stable_baselines3
+
+    task = "CartPole-v1" if algorithm == "DQN" else "Pendulum-v1"
+    model = getattr(stable_baselines3, algorithm)("MlpPolicy", task, seed=0, device="cpu")
+    disturb(model.policy)
+    pipeline = Pipeline(recipe.export(tmp_path / "disturbed", model))
+    nothing_left_the_graph()
+    random, seen = np.random.default_rng(2026), []
+    for _ in range(STEPS):
+        observation = random.normal(size=(1, *model.observation_space.shape)).astype(np.float32)
+        seen.append(model.predict(observation, deterministic=True)[0])
+        action = pipeline({"policy/observation": observation})["policy/action"]
+        np.testing.assert_allclose(action, seen[-1], rtol=1e-3, atol=2e-5)
+    assert len({value.tobytes() for value in seen}) > 1
+
+
 def test_sb3_recurrent(recipe: ModuleType, exported: Path, tmp_path: Path) -> None:
     nothing_left_the_graph()
     model = recipe.make_model()

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from leapp.bundle import dump_contract
+from leapp.bundle.layout import dump_contract
 from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.graph.contract import Contract, Node, Pipeline
 from leapp.graph.ports import port

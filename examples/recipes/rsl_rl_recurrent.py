@@ -39,7 +39,7 @@ def make_actor() -> RNNModel:
 @torch.inference_mode()
 def step(actor: RNNModel, observation: torch.Tensor) -> torch.Tensor:
     observation = annotate.input_tensors("policy", {"observation": observation})
-    h, c = actor.get_hidden_state()
+    h, c = actor.get_hidden_state()  # of an LSTM; a GRU has one tensor: {"h": actor.get_hidden_state()}
     actor.reset(hidden_state=annotate.state_tensors("policy", {"h": h, "c": c}))
 
     action = actor(TensorDict({"policy": observation}, batch_size=[1]))

@@ -12,6 +12,7 @@ from leapp.annotations import annotate
 
 if TYPE_CHECKING:
     from leapp.runtime.inference_manager import InferenceManager
+    from leapp.runtime.pipeline import Pipeline
     from leapp.semantics import GraphConfigs, InputKindEnum, OutputKindEnum, TemporalAxis, TensorSemantics
     from leapp.tracing.lifecycle import ExportManager, compile_graph, report, session, start, stop
     from leapp.tracing.patches import FunctionPatch
@@ -26,6 +27,7 @@ __all__ = [
     "InferenceManager",
     "InputKindEnum",
     "OutputKindEnum",
+    "Pipeline",
     "TemporalAxis",
     "TensorSemantics",
     "__version__",
@@ -44,6 +46,7 @@ _HOMES = {
     "InferenceManager": "leapp.runtime.inference_manager",
     "InputKindEnum": "leapp.semantics",
     "OutputKindEnum": "leapp.semantics",
+    "Pipeline": "leapp.runtime.pipeline",
     "TemporalAxis": "leapp.semantics",
     "TensorSemantics": "leapp.semantics",
     "compile_graph": "leapp.tracing.lifecycle",
@@ -54,23 +57,35 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'leapp' has no attribute '{name}'")
-    try:
-        value = getattr(import_module(home), name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        from leapp.errors import MissingDependencyError
+def _hint(name: str) -> str:
+    """Where a name is that was looked for here."""
+    if name.startswith("_"):
+        return ""
+    from leapp.errors import __all__ as errors
+    from leapp.graph.words import close
 
-        raise MissingDependencyError(
-            f"leapp.{name} needs torch: install the build you train with, or pip install torch. On a robot, leapp.runtime "
-            "runs ONNX bundles without it."
-        ) from error
-    globals()[name] = value
-    return value
+    return f" It is leapp.errors.{name}." if name in errors else close(name, [*_HOMES, "annotate"])
+
+
+if not TYPE_CHECKING:  # a checker takes a module with this function for one that has every name
+
+    def __getattr__(name: str) -> Any:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'leapp' has no attribute '{name}'.{_hint(name)}")
+        try:
+            value = getattr(import_module(home), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            from leapp.errors import MissingDependencyError
+
+            raise MissingDependencyError(
+                f"leapp.{name} needs torch: install the build you train with, or pip install torch. On a robot, leapp.runtime "
+                "runs ONNX bundles without it."
+            ) from error
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

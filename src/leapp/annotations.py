@@ -7,18 +7,38 @@ NumPy and every station, because annotated programs import it whether or not the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, TypeVar, cast
 
 if TYPE_CHECKING:
     import torch
 
     from leapp.tracing.session import Session
 
-__all__ = ["Annotate", "annotate"]
+__all__ = ["Annotate", "BackendName", "BackendParams", "annotate"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+BackendName = Literal["onnx", "pt2", "jit", "onnx-dynamo", "onnx-torchscript", "exported-program", "jit-script", "jit-trace"]
+"""The values of ``export_with``; the last five are the names of earlier releases."""
+
+
+class BackendParams(TypedDict, total=False):
+    """The keys of ``backend_params``. Which of them a backend takes is in ``docs/export.md``."""
+
+    opset_version: int
+    optimize: bool
+    verify: bool
+    report: bool
+    skip_validation: bool
+    prescript: bool
+    strict: bool
+    check_trace: bool
+    check_tolerance: float
+    model_path: str | os.PathLike[str]
+    copy_original_model: bool
+    device: str
 
 
 class Annotate:
@@ -32,7 +52,7 @@ class Annotate:
     def __init__(self) -> None:
         self._session: Session | None = None
 
-    def input_tensors(self, node_name: str, tensors: Any, *, batch_axis: int | str | None = "auto") -> Any:
+    def input_tensors(self, node_name: str, tensors: Any, *, batch_axis: int | Literal["auto"] | None = "auto") -> Any:
         """Declare inputs of a node; its recording begins with the first ones.
 
         Args:
@@ -56,15 +76,28 @@ class Annotate:
             return tuple(tensors.values())
         return _hand_back(tensors)
 
-    def output_tensors(self, node_name: str, tensors: Any, static_outputs: Any = None, **kwargs: Any) -> Any:
+    def output_tensors(
+        self,
+        node_name: str,
+        tensors: Any,
+        static_outputs: Any = None,
+        *,
+        export_with: BackendName | None = None,
+        backend_params: BackendParams | Mapping[str, Any] | None = None,
+        graph_outputs: bool | str | Sequence[str] | None = None,
+        **unknown: NoReturn,
+    ) -> Any:
         """Declare the outputs of a node and finish it.
 
         Args:
             node_name: A node opened by ``input_tensors``.
             tensors: As for ``input_tensors``; every value must be computed from the node's inputs.
             static_outputs: Constant outputs, named in the same way.
-            **kwargs: ``export_with``, the backend (``None`` exports nothing); ``backend_params``; ``graph_outputs``, ``True``
-                or names of outputs that the graph returns even though another node consumes them or they are fed back.
+            export_with: The backend: ``"onnx"``, ``"pt2"`` or ``"jit"``. ``None`` exports nothing.
+            backend_params: Options of the backend.
+            graph_outputs: ``True``, or names of outputs that the graph returns even though another node consumes them or they
+                are fed back.
+            **unknown: Refused with the nearest known name.
 
         Returns:
             The values given: the only one, or a tuple.
@@ -72,8 +105,11 @@ class Annotate:
         Example:
             >>> action = annotate.output_tensors("policy", {"action": action}, export_with="onnx")
         """
+        if unknown:
+            place = f"output_tensors() for node '{node_name}'{self._place()}"
+            _refuse_unknown(unknown, place, ("static_outputs", "export_with", "backend_params", "graph_outputs"))
         if self._session is not None:
-            return self._session.output_tensors(node_name, tensors, static_outputs, **kwargs)
+            return self._session.output_tensors(node_name, tensors, static_outputs, export_with, backend_params, graph_outputs)
         if type(tensors) is dict:
             if len(tensors) == 1:
                 for value in tensors.values():
@@ -81,7 +117,7 @@ class Annotate:
             return tuple(tensors.values())
         return _hand_back(tensors)
 
-    def state_tensors(self, node_name: str, tensors: Any, *, batch_axis: int | str | None = "auto") -> Any:
+    def state_tensors(self, node_name: str, tensors: Any, *, batch_axis: int | Literal["auto"] | None = "auto") -> Any:
         """Declare state: values that enter the node and may be updated for the next call.
 
         Args:
@@ -172,15 +208,15 @@ class Annotate:
 
     def method(
         self,
-        *function: Any,
+        *function: NoReturn,
         node_name: str | None = None,
-        export_with: str | None = None,
-        backend_params: dict[str, Any] | None = None,
-        output_names: list[str] | None = None,
-        input_semantics: dict[str, dict[str, Any]] | None = None,
-        output_semantics: dict[str, dict[str, Any]] | None = None,
-        graph_outputs: bool | list[str] | None = None,
-        **unknown: Any,
+        export_with: BackendName | None = None,
+        backend_params: BackendParams | Mapping[str, Any] | None = None,
+        output_names: Sequence[str] | None = None,
+        input_semantics: Mapping[str, Mapping[str, Any]] | None = None,
+        output_semantics: Mapping[str, Mapping[str, Any]] | None = None,
+        graph_outputs: bool | str | Sequence[str] | None = None,
+        **unknown: NoReturn,
     ) -> Callable[[F], F]:
         """Trace a function as one node: its arguments are the inputs, what it returns the outputs.
 
@@ -204,13 +240,11 @@ class Annotate:
         if function:
             raise _wrong_type("write the decorator with parentheses: @annotate.method(export_with=...).")
         if unknown:
-            from leapp.graph.words import refuse_unknown
-
             known = (
                 "node_name", "export_with", "backend_params", "output_names", "input_semantics", "output_semantics",
                 "graph_outputs",
             )  # fmt: skip
-            refuse_unknown(unknown, known, "annotate.method()")
+            _refuse_unknown(unknown, "method()", known)
 
         def decorate(function: F) -> F:
             if isinstance(function, (staticmethod, classmethod)):
@@ -219,8 +253,9 @@ class Annotate:
 
             refuse_unfit(function)
             settings = MethodNode(
-                node_name or node_name_of(function), export_with, backend_params or {}, output_names,
-                input_semantics or {}, output_semantics or {}, graph_outputs,
+                node_name or node_name_of(function), export_with, dict(backend_params or {}),
+                None if output_names is None else list(output_names), input_semantics or {}, output_semantics or {},
+                graph_outputs,
             )  # fmt: skip
 
             @functools.wraps(function)
@@ -233,12 +268,20 @@ class Annotate:
 
         return decorate
 
+    def _place(self) -> str:
+        """The user's line, in a session."""
+        if self._session is None:
+            return ""
+        from leapp.capture.source import where
+
+        return f" at {where()}"
+
     def _method(self, **params: Any) -> Callable[[F], F]:
         """The older spelling of :meth:`method`."""
         return self.method(**params)
 
     def warp_op(
-        self, node_name: str, inputs: Any = None, outputs: Any = None, **params: Any
+        self, node_name: str, inputs: object = None, outputs: object = None, **params: object
     ) -> AbstractContextManager[None]:
         """Mark a region of Warp kernels. Warp is not supported: inside a session this raises ``ImportError``.
 
@@ -266,6 +309,12 @@ def _wrong_type(text: str) -> Exception:
     from leapp.errors import AnnotationTypeError
 
     return AnnotationTypeError(f"annotate.method(): {text}")
+
+
+def _refuse_unknown(given: Mapping[str, object], call: str, known: Sequence[str]) -> None:
+    from leapp.graph.words import refuse_unknown
+
+    refuse_unknown(given, known, f"annotate.{call}")
 
 
 def _refuse_nested_state(tensors: Any) -> None:

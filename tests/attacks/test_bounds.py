@@ -16,7 +16,8 @@ import torch
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 
-from leapp.bundle import check_files, hash_file, open_bundle
+from leapp.bundle import check_files, open_bundle
+from leapp.bundle.files import hash_file
 from leapp.bundle.integrity import seal
 from leapp.cli import main
 from leapp.errors import BundleError, LeappError

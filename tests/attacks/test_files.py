@@ -15,19 +15,12 @@ import onnx.helper as oh
 import pytest
 import yaml
 
-from leapp.bundle import (
-    RawTensor,
-    check_files,
-    encode,
-    hash_file,
-    load_contract,
-    model_file,
-    open_bundle,
-    read_model,
-    read_samples,
-)
+from leapp.bundle import RawTensor, check_files, load_contract, open_bundle, read_samples
+from leapp.bundle.arrays import encode
+from leapp.bundle.files import hash_file
 from leapp.bundle.integrity import seal
 from leapp.bundle.onnx_files import external_files
+from leapp.bundle.reading import model_file, read_model
 from leapp.errors import BundleError, LeappError
 from tests.bundle.conftest import write
 

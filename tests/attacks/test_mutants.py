@@ -1,4 +1,4 @@
-"""Descriptions with one wrong field, and descriptions made of noise: a library error, or the answer the text asks for.
+"""Descriptions with one wrong field, sealed again, and descriptions made of noise: a library error, or the answer they ask for.
 
 ``LEAPP_SOAK=1`` runs all 100,000 fuzzed documents; a plain run takes a few hundred.
 """
@@ -22,6 +22,8 @@ import torch
 import yaml
 
 from leapp.bundle import load_contract, open_bundle, read_initial_values
+from leapp.bundle.files import hash_file
+from leapp.bundle.integrity import INTEGRITY, seal
 from leapp.bundle.text import parse
 from leapp.errors import BundleError, LeappError
 from leapp.runtime import Pipeline
@@ -131,6 +133,16 @@ def original(tmp_path_factory) -> Path:
     return loop(tmp_path_factory.mktemp("bundle"), "jit", "onnx")
 
 
+def sealed_again(document: Any, folder: Path) -> str:
+    """The text of a document with a seal that fits, as an attacker would make it. Else its checksum is all that is tested."""
+    rest = {key: value for key, value in document.items() if key != INTEGRITY}
+    text = yaml.safe_dump(rest, sort_keys=False)
+    try:
+        return seal(text, {file.name: hash_file(file)[1] for file in folder.iterdir() if file.suffix != ".yaml"})[0]
+    except BundleError:
+        return text
+
+
 def run_mutants(original: Path, count: int | None) -> dict[str, Any]:
     """Open and run ``count`` mutants, all of them if None. Returns the outcomes."""
     document = yaml.safe_load(original.read_text())
@@ -142,7 +154,7 @@ def run_mutants(original: Path, count: int | None) -> dict[str, Any]:
     outcomes: Counter[str] = Counter()
     before, slowest = peak(), 0.0
     for name, changed in chosen:
-        path.write_text(yaml.safe_dump(changed, sort_keys=False))
+        path.write_text(sealed_again(changed, original.parent))
         started = time.process_time()
         try:
             outcomes[attempt(path, changed)] += 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,20 +18,26 @@ import torch
 import yaml
 
 import leapp
-from leapp import annotate
-from leapp.bundle import hash_file
+from leapp import InferenceManager, annotate
+from leapp.bundle.files import hash_file
 from leapp.bundle.integrity import seal
 from leapp.cli import main
+from leapp.deploy import TritonOptions, deploy_triton
+from leapp.errors import BundleError
+from leapp.fleet import replay_fleet
 from leapp.runtime import Pipeline
+from leapp.serve.engine import Engine
+from leapp.serve.metrics import Metrics
+from leapp.serve.options import Options
 
 FILES = {"jit": "n.pt", "pt2": "n.pt2", "onnx": "n.onnx"}
 
 
-def export(directory: Path, backend: str) -> Path:
+def export(directory: Path, backend: str, factor: float = 2.0) -> Path:
     leapp.start("g", save_path=directory)
     for _ in range(2):
         x = annotate.input_tensors("n", {"x": torch.randn(1, 3)})
-        annotate.output_tensors("n", {"y": x * 2.0 + 1.0}, export_with=backend)
+        annotate.output_tensors("n", {"y": x * factor + 1.0}, export_with=backend)
     leapp.stop()
     leapp.compile_graph()
     return directory / "g"
@@ -127,7 +135,7 @@ def test_looking_runs_nothing(stranger: Path, verb: list[str], capsys: pytest.Ca
     assert not os.path.exists("marker")
     if "verify" in verb or "--verify" in verb:
         assert code in (1, 2)
-        assert "Pass --allow-code if you trust whoever made this bundle" in answer.out + answer.err
+        assert "If you trust whoever made this bundle, run 'leapp trust" in " ".join((answer.out + answer.err).split())
 
 
 def test_comparing_runs_nothing(stranger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +143,7 @@ def test_comparing_runs_nothing(stranger: Path, tmp_path: Path, capsys: pytest.C
     for first, second in ((stranger, other), (other, stranger)):
         main(["diff", str(first), str(second)])
         assert not os.path.exists("marker")
-        assert "Pass --allow-code" in capsys.readouterr().out
+        assert "(--allow-code)" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("verb", RUNNING, ids=lambda verb: verb[0])
@@ -143,8 +151,53 @@ def test_running_asks_first(stranger: Path, verb: list[str], capsys: pytest.Capt
     np.savez("recording.npz", x=np.zeros(1))
     assert main([verb[0], str(stranger), *verb[1:]]) == 2
     assert not os.path.exists("marker")
-    assert "is a program, and you did not export it on this machine. Pass --allow-code" in capsys.readouterr().err
+    assert "is a program, and you did not export it on this machine. If you trust" in capsys.readouterr().err
 
+
+PYTHON = {
+    "Pipeline": lambda path, **given: Pipeline(path, **given),
+    "InferenceManager": lambda path, **given: InferenceManager(path, **given),
+    "InferenceManager.nodes": lambda path, **given: InferenceManager(path, **given).nodes["n"](torch.zeros(1, 3)),
+    "replay_fleet": lambda path, **given: replay_fleet(path, ["recording.npz"], **given),
+    "serve": lambda path, **given: Engine(Options(str(path), **given), Metrics()),
+    "deploy_triton": lambda path, **given: deploy_triton(path, "repository", **given),
+    "deploy_triton in Python": lambda path, **given: deploy_triton(
+        path, "repository", TritonOptions(backend="python"), **given
+    ),
+}
+
+
+@pytest.mark.parametrize("way", PYTHON)
+def test_python_asks_first(stranger: Path, way: str) -> None:
+    """The same rule as on the command line, in one sentence that says what to do."""
+    np.savez("recording.npz", x=np.zeros(1))
+    for allow_code, words in ((None, "is a program, and you did not export it.*allow_code=True"), (False, "allow_code=False")):
+        with pytest.raises(BundleError, match=words):
+            PYTHON[way](stranger, allow_code=allow_code)
+    assert not os.path.exists("marker")
+    assert not os.path.exists("repository")
+
+
+@pytest.mark.parametrize("backend", ["jit", "pt2"])
+def test_a_bundle_made_elsewhere_runs_after_one_word(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it came from another machine: this one has no record of it, and the program that runs it cannot be changed."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "there"))
+    code = "import sys, pathlib, tests.attacks.test_programs as t; t.export(pathlib.Path(sys.argv[1]), sys.argv[2], 7.0)"
+    subprocess.run([sys.executable, "-c", code, tmp_path, backend], check=True, capture_output=True)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "here"))
+    bundle, x = tmp_path / "g", torch.randn(1, 3)
+    with pytest.raises(BundleError, match="is a program") as refused:
+        InferenceManager(bundle)
+    want = x * 7.0 + 1.0
+    torch.testing.assert_close(InferenceManager(bundle, allow_code=True)({"n/x": x})["n/y"], want)
+    command = re.search("'leapp (.+?)' once", str(refused.value))
+    assert command is not None
+    assert main(shlex.split(command[1])) == 0
+    assert capsys.readouterr().out.strip() == "n may run on this machine."
+    torch.testing.assert_close(InferenceManager(bundle)({"n/x": x})["n/y"], want)
+    assert main(["run", str(bundle)]) == 0
 
 def test_with_consent_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = export(tmp_path, "jit")
@@ -186,6 +239,18 @@ def test_an_export_needs_no_place_for_the_record(tmp_path: Path, monkeypatch: py
     np.testing.assert_allclose(Pipeline(bundle)({"n/x": x.numpy()})["n/y"], x.numpy() * 2.0 + 1.0, rtol=1e-6)
 
 
+def test_trust_that_cannot_be_noted_is_not_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    bundle = export(tmp_path, "jit")
+    assert main(["trust", str(bundle)]) == 2
+    shown = capsys.readouterr()
+    assert "may run" not in shown.out
+    assert str(tmp_path / "file" / "leapp") in shown.err
+
+
 def test_view_draws_the_page_of_the_description(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The page in the bundle is the stranger's, even if the seal fits."""
     bundle = export(tmp_path, "onnx")
@@ -195,3 +260,17 @@ def test_view_draws_the_page_of_the_description(tmp_path: Path, capsys: pytest.C
     assert page.parent != bundle
     assert b"evil" not in page.read_bytes()
     assert "float32" in page.read_text()
+
+
+def test_the_advice_works_for_names_that_look_like_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = export(tmp_path, "jit")
+    exchange(bundle, "n.pt", hostile_script(b"") + b"\0")
+    os.rename(bundle, tmp_path / "-o x")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BundleError) as refused:
+        Pipeline("-o x")
+    command = re.search("'leapp (.+)' once", str(refused.value))
+    assert command is not None
+    assert main(shlex.split(command[1])) == 0

@@ -8,8 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from leapp.bundle import RawTensor, Sample, Staging, describe_model, system_information
-from leapp.bundle.writing import write_initial_values, write_samples
+from leapp.bundle import RawTensor, Sample
+from leapp.bundle.staging import Staging
+from leapp.bundle.system import system_information
+from leapp.bundle.writing import describe_model, write_initial_values, write_samples
 from leapp.graph.contract import Contract, Node, Pipeline, Port
 
 

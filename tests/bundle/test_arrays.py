@@ -10,8 +10,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from leapp.bundle import RawTensor, Sample, encode, encode_samples
-from leapp.bundle.arrays import decode, decode_samples
+from leapp.bundle import RawTensor, Sample
+from leapp.bundle.arrays import decode, decode_samples, encode, encode_samples
 from leapp.errors import BundleError
 from leapp.graph.contract import DTYPES, Contract, Node, Pipeline, Port
 

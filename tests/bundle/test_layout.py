@@ -10,8 +10,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leapp.bundle import dump_contract, load_contract, open_bundle, schema
-from leapp.bundle.layout import contract_of
+from leapp.bundle import load_contract, open_bundle
+from leapp.bundle.layout import contract_of, dump_contract
+from leapp.bundle.schema import schema
 from leapp.bundle.text import dump, parse
 from leapp.errors import BundleError, BundleFileError
 from leapp.graph.contract import Contract, ModelFile, Node, Pipeline, Port
@@ -180,7 +181,9 @@ class Reference(yaml.SafeDumper):
         return True
 
 
-printable = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=120) | names
+# Line separators and marks are written escaped, on purpose.
+letters = st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp"), exclude_characters="\ufeff")
+printable = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=120) | st.text(letters, max_size=12)
 printable_values = st.recursive(
     printable | st.floats() | st.none() | st.booleans() | st.integers(),
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(printable, inner, max_size=5),
@@ -192,6 +195,13 @@ printable_values = st.recursive(
 def test_text_is_laid_out_by_one_rule_however_it_is_written(value):
     expected = yaml.dump(value, Dumper=Reference, default_flow_style=False, sort_keys=False, allow_unicode=True)
     assert dump(value, sort_keys=False) == expected
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\ufeff", "\x85", "\x1b"])
+def test_signs_that_editors_take_for_line_ends_are_escaped(sign):
+    text = dump({"a": f"x{sign}y"}, sort_keys=False)
+    assert sign not in text
+    assert parse(text, "t") == {"a": f"x{sign}y"}
 
 
 def test_long_lists_wrap_like_existing_files():

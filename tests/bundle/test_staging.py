@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from leapp.bundle import Staging, check_files, describe_model, hash_file, open_bundle, staging
+from leapp.bundle import check_files, open_bundle, staging
+from leapp.bundle.files import hash_file
 from leapp.bundle.integrity import seal
+from leapp.bundle.staging import Staging
+from leapp.bundle.writing import describe_model
 from leapp.errors import BundleError, SessionError
 from leapp.graph.contract import Contract, ModelFile, Node, Pipeline
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leapp.bundle import Bundle, RawTensor, dump_contract, write_initial_values
+from leapp.bundle import Bundle, RawTensor
+from leapp.bundle.layout import dump_contract
 from leapp.bundle.profiles import PROFILES, check_profile, deployment_gaps
+from leapp.bundle.writing import write_initial_values
 from leapp.graph.contract import Contract, ModelFile, Node, Pipeline, Port
 
 

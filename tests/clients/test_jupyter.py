@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import nbformat
 import pytest
@@ -57,6 +59,40 @@ def test_export_and_run(tmp_path: Path) -> None:
     log, page = (bundle / "log.txt").read_text(), next(bundle.glob("*.html")).read_text()
     assert "cell 2, line 3" in log and "ipykernel" not in log
     assert '"cell 2"' in page and "ipykernel" not in page
+
+
+SESSION = """
+def step(obs):
+    obs = annotate.input_tensors("policy", {"obs": obs})
+    return annotate.output_tensors("policy", {"action": policy(obs).tanh()}, export_with="onnx")
+
+leapp.start("noted", save_path="bundles")
+for _ in range(2):
+    step(torch.randn(4))
+leapp.ExportManager().session
+"""
+OPENED = """
+from leapp.bundle import open_bundle
+from leapp.runtime import Pipeline
+leapp.stop()
+results = leapp.compile_graph()
+"""
+
+
+def test_what_a_cell_ends_with_is_shown_as_tables_with_the_picture(tmp_path: Path) -> None:
+    ends = [
+        "leapp.report()", "leapp.ExportManager()", "leapp.InferenceManager('bundles/noted')", "Pipeline('bundles/noted')",
+        "open_bundle('bundles/noted')",
+    ]  # fmt: skip
+    cells = run([SETUP, SESSION, OPENED, *ends], tmp_path)
+    for cell in (cells[1], *cells[3:]):
+        html = shown(cell)
+        assert html.count("<img ") == 1, cell.source
+        picture = base64.b64decode(re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', html)[1]).decode()
+        assert ElementTree.fromstring(picture).tag.endswith("svg")
+        assert all(word in picture for word in ("policy", "obs", "action", "[4] float32"))
+        assert "<table>" in html and "<script" not in html
+    assert "policy.onnx" in shown(cells[3]) and "traced passes reproduced" in shown(cells[3])
 
 
 def test_errors_name_the_cell(tmp_path: Path) -> None:

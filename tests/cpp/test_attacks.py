@@ -18,9 +18,13 @@ import pytest
 import torch
 import yaml
 
-from leapp.bundle import RawTensor, check_files, describe_model, dump_contract, encode, hash_file, open_bundle, read_samples
+from leapp.bundle import RawTensor, check_files, open_bundle, read_samples
+from leapp.bundle.arrays import encode
+from leapp.bundle.files import hash_file
 from leapp.bundle.integrity import seal
+from leapp.bundle.layout import dump_contract
 from leapp.bundle.reading import _load
+from leapp.bundle.writing import describe_model
 from leapp.errors import BundleError, LeappError
 from leapp.graph.contract import Contract, Node, Port
 from leapp.graph.contract import Pipeline as Wiring

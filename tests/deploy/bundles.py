@@ -14,8 +14,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from leapp.bundle import RawTensor, describe_model, write_initial_values
+from leapp.bundle import RawTensor
 from leapp.bundle.staging import Staging
+from leapp.bundle.writing import describe_model, write_initial_values
 from leapp.graph.contract import Contract, Node, Pipeline, Port
 
 TYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}

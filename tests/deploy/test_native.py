@@ -14,7 +14,9 @@ import torch
 
 import leapp
 from leapp import annotate
-from leapp.bundle import Staging, describe_model, open_bundle
+from leapp.bundle import open_bundle
+from leapp.bundle.staging import Staging
+from leapp.bundle.writing import describe_model
 from leapp.deploy import TritonOptions, deploy_triton
 from leapp.errors import BundleError, InputError
 from leapp.graph.contract import Contract, Node

@@ -88,6 +88,25 @@ def edge(*shape: int) -> Draw:
     return draw
 
 
+class Recurrent(nn.Module):
+    """Whole layers that carry a state, on both ways through time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.lstm = nn.GRU(5, 3, 2, bidirectional=True), nn.LSTM(5, 3, 2, bidirectional=True, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        out, (h, c) = self.lstm(x)
+        return *self.gru(x), out, h, c
+
+
+def largest(dtype: torch.dtype, *shape: int) -> Draw:
+    """Infinities, and the numbers next to them."""
+    most = torch.finfo(dtype).max
+    special = torch.tensor([math.inf, most, 1.0, -most, -math.inf], dtype=dtype)
+    return lambda g: special[torch.randint(0, len(special), shape, generator=g)]
+
+
 def halves(*shape: int) -> Draw:
     return lambda g: torch.randint(-9, 10, shape, generator=g) / 2
 

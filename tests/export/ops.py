@@ -5,7 +5,26 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from .cases import ONNX, Case, b, complex_mul, distinct, edge, f, fft_power, halves, i, nz, pos, regular, rotary, spd, unit
+from .cases import (
+    ONNX,
+    Case,
+    Recurrent,
+    b,
+    complex_mul,
+    distinct,
+    edge,
+    f,
+    fft_power,
+    halves,
+    i,
+    largest,
+    nz,
+    pos,
+    regular,
+    rotary,
+    spd,
+    unit,
+)
 
 
 def _assigned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -587,6 +606,24 @@ _MATH = [
     Case("int_mean_round", lambda x: (x.float() / 2).round().int(), (i(20),)),
     Case("int_sum_i32", lambda x: x.sum(), (i(9, dtype=torch.int32),)),
     Case("int_prod_i32", lambda x: x.prod(), (i(6, dtype=torch.int32),)),
+    Case("half_scale", lambda x: (x.half() * 1e-8, x.half() / 1e5, (x.half() * 1e-3) * 1e5), (f(9, scale=20000),)),
+    Case("half_scale_0d", lambda x: (x.half() * torch.tensor(1e-8), x.half() / torch.tensor(1e5)), (f(9, scale=20000),)),
+    Case("half_scale_seldom", lambda x: (x.half() * 1e-8, x.half() / 1e5, x.frac()), (f(9, scale=20000),)),
+    Case(
+        "recurrent_nan",
+        Recurrent,
+        (lambda g: f(4, 3, 5)(g).masked_fill(torch.rand(4, 3, 5, generator=g) > 0.95, float("nan")),),
+    ),
+    Case("edge_root", lambda x: (x**0.5, x**-0.5, x.double() ** 0.5), (edge(20),)),
+    Case("edge_clamp_nan", lambda x: (x.clamp(float("nan"), 1.0), x.clamp(-1.0, float("nan"))), (edge(20),)),
+    Case("any_no_axis", lambda x: (torch.any(x, dim=()), torch.all(x, dim=())), (i(3, 4, lo=0, hi=3),)),
+    Case("mean_of_nothing", lambda x: (x[:0].mean(0) + x[0], x[:, :0].mean(1) + x[:, 0]), (f(3, 4),)),
+    Case("fmod_large", lambda x, y: (torch.fmod(x, 10), torch.fmod(x, y)), (i(9, lo=-(2**62), hi=2**62), nz(9))),
+    Case("sum_wrap_i32", lambda x: (x.sum(dtype=torch.int32), x.sum(0, dtype=torch.int8)), (i(9, 3, lo=0, hi=2**31),)),
+    Case("order_of_largest", lambda x: (*x.sort(stable=True), x.argmax(), x.argmin()), (largest(torch.float32, 20),)),
+    Case("order_of_largest_half", lambda x: (*x.sort(stable=True), x.argmax()), (largest(torch.float16, 20),)),
+    Case("masked_fill_i16", lambda x: x.masked_fill(x > 2, 1), (i(9, dtype=torch.int16),)),
+    Case("flip_0d", lambda x: x.sum().flip(0), (f(3),)),
     Case("int_arith_types", lambda x, y: (x + y, x * y), (i(9, dtype=torch.int32), i(9, dtype=torch.int16))),
 ]
 

@@ -20,6 +20,7 @@ from torch import nn
 import leapp
 from leapp.errors import BundleError, ExportError
 from leapp.export import ExportJob, check_params, export_node, onnxmodel, resolve_backend
+from leapp.export.library import model_as_draft
 from leapp.export.onnxfile import write_model
 from leapp.export.torchscript import PARAMETER_NAMES
 from leapp.runtime import Pipeline
@@ -124,7 +125,7 @@ def test_weights_beyond_the_limit_go_into_a_second_file(tmp_path: Path) -> None:
     case = BY_NAME["mlp"]
     job, result = write(case, "onnx", tmp_path)
     model = ir.load(result.path)
-    write_model(model, tmp_path / "big.onnx", check=True, limit=100)
+    write_model(model_as_draft(model), tmp_path / "big.onnx", check=True, limit=100)
     assert (tmp_path / "big.onnx.data").stat().st_size > 0
     assert (tmp_path / "big.onnx").stat().st_size < result.path.stat().st_size + 4096
     onnx.checker.check_model(str(tmp_path / "big.onnx"))
@@ -274,6 +275,27 @@ def test_a_refusal_names_the_node_the_operator_and_who_can(tmp_path: Path) -> No
     case = Case("i0", torch.i0, (f(3),))
     with pytest.raises(ExportError, match=r"^node: onnx has no translation of .*i0.*'jit' or 'pt2'"):
         write(case, "onnx", tmp_path)
+
+
+LITERALS = {
+    "a complex number": (lambda x: (torch.exp(x * 1j) * (2 - 1j)).imag, "complex numbers"),
+    "NaN": (lambda x: torch.where(x > 0, float("nan"), x), "NaN"),
+    "infinity": (lambda x: torch.where(x > 0, -float("inf"), x), None),
+}
+
+
+@pytest.mark.parametrize("name", LITERALS)
+def test_literals_are_written_into_pt2_files_or_refused_with_a_cure(name: str, tmp_path: Path) -> None:
+    compute, refused_by_2_7 = LITERALS[name]
+    case = Case(name, compute, (f(4),))
+    if refused_by_2_7 and torch.__version__.startswith("2.7."):
+        sentence = f"^node: .*cannot write {refused_by_2_7} .*Give the call a tensor.*'jit' or 'onnx'"
+        with pytest.raises(ExportError, match=sentence):
+            write(case, "pt2", tmp_path)
+        return
+    _, result = write(case, "pt2", tmp_path)
+    x = case.inputs(3)
+    torch.testing.assert_close(run(result, x)[0], compute(*x), equal_nan=True)
 
 
 def test_a_failure_keeps_its_cause_and_class(tmp_path: Path) -> None:

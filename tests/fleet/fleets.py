@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from leapp.bundle import Staging, describe_model
+from leapp.bundle.staging import Staging
+from leapp.bundle.writing import describe_model
 from leapp.graph.contract import Contract, Node, Pipeline, Port
 from leapp.runtime import Pipeline as Running
 

@@ -90,7 +90,10 @@ def export(directory: Path) -> None:
                 run(chosen, step, chosen.draw(generator))
         finally:
             leapp.stop()
-        leapp.compile_graph(visualize=False, graph_configs=chosen.configs and chosen.configs())
+        # Only one of the two wants to hear that random numbers are meant.
+        known = inspect.signature(leapp.compile_graph).parameters
+        options = {"allow_random": True} if "allow_random" in known else {}
+        leapp.compile_graph(visualize=False, graph_configs=chosen.configs and chosen.configs(), **options)
 
     for_each_row(work, directory / "errors.json")
 
@@ -113,7 +116,8 @@ def record(inputs: Path, outputs: Path) -> None:
 def player(path: Path) -> Callable[[Values], dict[str, Any]]:
     """One step of a bundle. A leapp that runs ONNX without torch runs it both ways, which must agree."""
     # Only one of the two asks before it opens files that lie outside the bundle.
-    options = {"allow_outside": True} if "allow_outside" in inspect.signature(InferenceManager.__init__).parameters else {}
+    known = inspect.signature(InferenceManager.__init__).parameters
+    options = {name: True for name in ("allow_outside", "allow_code") if name in known}
     manager = InferenceManager(str(path), **options)
     names = {key.removesuffix("_in"): key for key in manager.inputs} | {key: key for key in manager.inputs}
     pipeline: Any = None

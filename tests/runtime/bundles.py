@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 
-from leapp.bundle import RawTensor, describe_model, dump_contract, write_initial_values
+from leapp.bundle import RawTensor
+from leapp.bundle.layout import dump_contract
+from leapp.bundle.trust import remember
+from leapp.bundle.writing import describe_model, write_initial_values
 from leapp.graph.contract import Contract, Node, Pipeline, Port, key
 
 BACKENDS = ("onnx", "jit", "pt2")
@@ -103,6 +106,7 @@ def write_bundle(
         contract = Contract(nodes=nodes, pipeline=wiring, system=contract.system)
     path = directory / "g.yaml"
     path.write_text(dump_contract(contract) + "\nintegrity: unsealed\n")
+    remember(contract)  # as an export does
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -10,6 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from leapp.bundle import open_bundle
+from leapp.bundle.profiles import deployment_gaps
+from leapp.cli import main
+from leapp.deploy import deploy_cpp
 from leapp.errors import InputError, UnknownPortError
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
@@ -239,3 +244,17 @@ def test_threads_and_providers_are_passed_on(tmp_path):
     got = InferenceManager(path, threads=2, providers=["CPUExecutionProvider"], device="cpu")({"n0/x": x})["n1/y"]
     torch.testing.assert_close(got, modules[1](modules[0](x)))
     assert Scale(8, 8, 0)(x).shape == got.shape
+
+
+@pytest.mark.parametrize("spelling", ["units", "unit"])
+def test_either_spelling_of_units_is_read_alike_everywhere(tmp_path, spelling, capsys):
+    semantics = {"x": {"kind": "state/joint/position", "extra": {spelling: "furlong"}}}
+    path = write_bundle(tmp_path, {"p": Stage(torch.nn.Identity(), {"x": torch.zeros(1, 3)}, ["y"], "onnx", semantics)})
+    runner = Pipeline(path)
+    assert runner.input_ports["p/x"].units == "furlong"
+    assert "furlong" in runner._repr_html_()
+    bundle = open_bundle(path)
+    assert not any(gap.startswith("no units") and "p/x" in gap for gap in deployment_gaps(bundle.contract))
+    assert "furlong" in (deploy_cpp(bundle, tmp_path / "cpp").path).read_text()
+    assert main(["inspect", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["inputs"][0]["units"] == "furlong"

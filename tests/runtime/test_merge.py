@@ -8,7 +8,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from leapp.bundle import hash_file, open_bundle
+from leapp.bundle import open_bundle
+from leapp.bundle.files import hash_file
 from leapp.runtime import merge as merging
 from leapp.runtime.engines import EngineOptions, OnnxUnit, TorchUnit
 from leapp.runtime.inference_manager import InferenceManager
@@ -32,7 +33,7 @@ def apart(runner):
 def units(path) -> list[OnnxUnit | TorchUnit]:
     bundle = open_bundle(path)
     plan = make_plan(bundle.contract)
-    return open_units(bundle, plan, plan.order, EngineOptions(), allow_native=False)
+    return open_units(bundle, plan, plan.order, EngineOptions())
 
 
 class Split(torch.nn.Module):

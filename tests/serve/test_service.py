@@ -583,7 +583,7 @@ def test_a_request_whose_rest_never_comes_is_given_up(bundle, serve):
     served = serve(Options(str(bundle), idle=0.5))
     with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as slow:
         slow.settimeout(20)
-        slow.sendall(b"POST /v1/step HTTP/1.1\r\nHost: robot\r\nContent-Length: 100\r\n\r\n{")
+        slow.sendall(b"POST /v1/step HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         assert b" 408 " in slow.recv(4096).split(b"\r\n")[0]
     assert post(served.url, {"inputs": plain(inputs(1)[0])})[0] == 200
 

@@ -909,6 +909,9 @@ gradient("attention_causal", lambda x: F.scaled_dot_product_attention(x, x * 2, 
 gradient("attention_mask", lambda x: F.scaled_dot_product_attention(x, x * 2, x + 1, attn_mask=torch.ones(5, 5).tril().log(), scale=0.3), normal(2, 3, 5, 4))
 gradient("transformer_layer", torch.tanh, normal(2, 5, 8), setup=lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True))
 
+gradient("lstm", lambda y: y[0].tanh(), normal(5, 2, 4), setup=lambda: nn.LSTM(4, 6, num_layers=2, bidirectional=True))
+gradient("gru", lambda y: y[0].tanh(), normal(5, 2, 4), setup=lambda: nn.GRU(4, 6))
+
 row("autograd_jacobian", lambda x: torch.autograd.functional.jacobian(lambda v: v.sin() * v.sum(), x), N4)
 row("func_vmap", lambda x, y: torch.func.vmap(torch.dot)(x, y), N34, N34)
 row("func_vmap_dims", lambda x, y: torch.vmap(lambda a, b: a * b.sum(), in_dims=(1, None), out_dims=1)(x, y), N34, N4)

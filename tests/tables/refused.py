@@ -15,7 +15,7 @@ _UNASKED = {
 _MIRRORED = {
     "NumPy reads an array over the memory of a tensor without asking": {
         "idioms": """
-            mirror_made_before mirror_read_as_tensor mirror_written mirror_lends_its_memory mirror_of_a_part mirror_made_inside
+            mirror_made_before mirror_read_as_tensor mirror_written mirror_lends_its_memory mirror_of_a_part
             memory_mapped_buffer
         """,
     },

@@ -233,7 +233,15 @@ class Scripted(Policy):
         return _rotated(x[:, :3], x[:, 3:])
 
 
+class Spread(Policy):
+    """Statistics of each row."""
+
+    def compute(self, x: Tensor) -> Tensor:
+        centred = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5)
+        return torch.cat([centred[:, None, :, None].squeeze((1, 3)), x.var(1, keepdim=True), 1 - x], 1)
+
+
 POLICIES = (
     Mlp, GruState, LstmStates, LstmFresh, History, ModuleBuffers, WrittenBuffer, Feedback, Shapes, AcrossRows, Attention,
-    Convolution, Array, SpreadConstant, Scripted,
+    Convolution, Array, SpreadConstant, Scripted, Spread,
 )  # fmt: skip

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -144,3 +145,21 @@ def three_nodes(path: Path) -> None:
             thread.join()
     leapp.stop()
     assert errors == []
+
+
+def test_objects_among_the_modules_that_have_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that cffi wrapped, as cryptography has one, says that it is a module and has no ``__dict__``."""
+
+    class Library:
+        __slots__ = ()
+        __class__ = property(lambda self: ModuleType)  # type: ignore[assignment]
+
+    library: Any = Library()
+    assert isinstance(library, ModuleType) and not hasattr(library, "__dict__")
+    monkeypatch.setitem(sys.modules, "_wrapped.lib", library)
+    leapp.start("g", save_path=tmp_path)
+    x = annotate.input_tensors("n", {"x": torch.ones(3)})
+    annotate.output_tensors("n", {"y": x * 2}, export_with="jit")
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+    assert InferenceManager(tmp_path / "g")({"n/x": torch.full((3,), 4.0)})["n/y"].tolist() == [8.0] * 3

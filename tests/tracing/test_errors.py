@@ -535,3 +535,18 @@ def test_an_output_without_dense_memory_in_a_later_pass(form: str, tmp_path: Pat
                 A.output_tensors("n", {"y": y}, export_with="jit")
     finally:
         leapp.stop()
+
+
+def test_a_check_of_arguments_by_value_is_told_from_a_branch(tmp_path: Path) -> None:
+    """The escapes are the same; the cure is not."""
+    deviation = torch.nn.Parameter(torch.ones(3))
+    leapp.stop()  # the one of the fixture
+    leapp.start("checked", save_path=tmp_path)
+    for _ in range(2):
+        x = A.input_tensors("n", {"x": torch.randn(3)})
+        mean = torch.distributions.Normal(x, deviation * x.exp(), validate_args=True).mean
+        A.output_tensors("n", {"y": mean if (x < 100.0).all() else x}, export_with="onnx")
+    leapp.stop()
+    cures = {"Normal" in e.source: e.cure for e in leapp.report().escapes}
+    assert "set_default_validate_args(False)" in cures[True]
+    assert "set_default_validate_args" not in cures[False]

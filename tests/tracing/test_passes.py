@@ -152,7 +152,7 @@ DIFFERS: dict[str, tuple[Callable[[], Step], str]] = {
     "state through a view": (_state_seen_through_a_view, "undeclared state"),
     "a buffer": (_buffer_written_between, r"undeclared state.*register_buffer\(\)"),
     "weights": (_weights_trained_between, "weight.*without training"),
-    "a random constant": (_random, r"random constant.*input_tensors\(\)"),
+    "a random constant": (_random, r"random numbers, drawn once and frozen.*input_tensors\(\)"),
     "a generator": (_numpy, "a number that differs"),
 }
 
@@ -285,6 +285,45 @@ def test_declared_state_and_buffers_are_no_difference(tmp_path: Path) -> None:
     manager, step = InferenceManager(str(tmp_path / "g" / "g.yaml")), program()
     for number in range(20, 26):
         torch.testing.assert_close(manager({"n/x": values(number)})["n/y"], step(values(number)))
+
+
+def _loop(where: Path, wrong: bool, first: bool) -> nn.Module:
+    """A network whose output is its next state. The state needs gradients in the second pass, or in the first only."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 8), nn.ELU(), nn.Linear(8, 2))
+    state = torch.zeros(1, 2, requires_grad=first)
+    gains = iter([1.0, 2.0])
+    leapp.start("g", save_path=where)
+    try:
+        for _ in range(2):
+            x = A.input_tensors("n", {"x": torch.randn(1, 4)})
+            h = A.state_tensors("n", {"h": state})
+            y = network(x) + 0.1 * h
+            if wrong:
+                y = y * next(gains)  # HERE
+            state = A.update_state("n", {"h": y.detach() if first else y})
+            A.output_tensors("n", {"y": y}, export_with="jit")
+    finally:
+        leapp.stop()
+    return network
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["second", "first"])
+def test_a_state_that_brings_gradients_along_is_no_difference(first: bool, tmp_path: Path) -> None:
+    network = _loop(tmp_path, wrong=False, first=first)
+    leapp.compile_graph()
+    manager, h = InferenceManager(str(tmp_path / "g" / "g.yaml")), torch.zeros(1, 2)
+    for x in torch.randn(4, 1, 4):
+        with torch.no_grad():
+            h = network(x) + 0.1 * h
+        torch.testing.assert_close(manager({"n/x": x})["n/y"], h)
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["second", "first"])
+def test_gradients_do_not_hide_what_differs(first: bool, tmp_path: Path) -> None:
+    _loop(tmp_path, wrong=True, first=first)
+    with pytest.raises(TraceError, match=r"a number that differs between the passes at .*# HERE"):
+        leapp.compile_graph()
 
 
 def test_a_branch_taken_alike_in_both_passes_is_reported(tmp_path: Path) -> None:
@@ -624,6 +663,53 @@ def test_what_a_second_pass_drops_or_declares_is_cleared(tmp_path: Path) -> None
         A.output_tensors("n", {"y": x + before}, export_with="jit")
     leapp.stop()
     assert [e for e in leapp.report().escapes if "outlives" in e.kind] == []
+
+
+CACHED: dict[str, tuple[Step, bool]] = {
+    "zeros_like": (torch.zeros_like, False),
+    "new_ones": (lambda x: x.new_ones(x.shape) * 2, False),
+    "a mask": (lambda x: torch.ones_like(x).tril(), False),
+    "zero for small inputs": (lambda x: torch.relu(x - 50.0), True),
+}
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_a_constant_that_the_first_pass_keeps(name: str, tmp_path: Path) -> None:
+    """Two passes clear what no input changes, and nothing else."""
+    make, reported = CACHED[name]
+    keeps = _Keeps()
+
+    def step(x: Tensor) -> Tensor:
+        if keeps.nothing is None:
+            keeps.nothing = make(x)
+        return x + keeps.nothing
+
+    trace(tmp_path, step, 2)
+    assert bool(leapp.report().escapes) is reported, leapp.report().escapes
+    leapp.compile_graph(visualize=False)
+
+
+TABLE = np.linspace(0.0, 1.0, 12, dtype=np.float32).reshape(3, 4)
+
+
+def test_a_row_that_another_number_chooses(tmp_path: Path) -> None:
+    """The table did not change: another part of it is read. What the message advises is right on new inputs."""
+
+    def draw(number: int) -> Tensor:
+        return torch.eye(3, 4).roll(number, 0)
+
+    trace(tmp_path, lambda x: torch.from_numpy(x.numpy() + TABLE[np.argmax(x.numpy()[:, 0])]), draw=draw)
+    with pytest.raises(TraceError, match=r"(?s)test_passes\.py:\d+.*np\.take\(table, index\)") as refused:
+        leapp.compile_graph(visualize=False)
+    assert "register_buffer" not in str(refused.value)
+
+    def step(x: Tensor) -> Tensor:
+        return x + torch.from_numpy(np.take(TABLE, np.argmax(x.numpy()[:, 0]), axis=0))
+
+    trace(tmp_path, step, draw=draw)
+    leapp.compile_graph(visualize=False)
+    x = torch.eye(3, 4).roll(2, 0)
+    torch.testing.assert_close(exported(tmp_path, x), step(x))
 
 
 # -- what one pass can tell --------------------------------------------------------------------------------------------

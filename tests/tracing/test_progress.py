@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import leapp
 
 PROGRAM = """
@@ -73,3 +75,28 @@ def test_pipes_and_dumb_terminals_see_no_display(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path / "pipe"), "right"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
     assert done.returncode == 0 and "validate" not in done.stdout + done.stderr and "\x1b" not in done.stdout + done.stderr
+
+
+LOADS = """
+import sys, torch, leapp
+from leapp import annotate
+leapp.start("g", save_path=sys.argv[1])
+for _ in range(2):
+    x = annotate.input_tensors("first", {"x": torch.randn(3)})
+    y = annotate.output_tensors("first", {"y": eval(sys.argv[2])}, export_with=sys.argv[3])
+    y = annotate.input_tensors("second", {"y": y})
+    annotate.output_tensors("second", {"z": (y.abs() + 1).digamma().roll(1)}, export_with=sys.argv[3])
+leapp.stop()
+leapp.compile_graph(visualize=False)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "backend", "named"), [("x.sin()", "onnx", "second"), ("x.roll(1)", "onnx", "first"), ("x", "pt2", "first")]
+)
+def test_pipes_are_told_once_when_an_exporter_is_loaded(tmp_path: Path, code: str, backend: str, named: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", LOADS, str(tmp_path), code, backend]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "loading the exporter (once)" in line]
+    assert len(told) == 1 and told[0].startswith(f"[SYSTEM]: {named}: "), told

@@ -441,6 +441,10 @@ def test_a_model_of_ones_own(suffix: str, backend: str, copy: bool, tmp_path: Pa
     model = tmp_path / f"mine{suffix}"
     if suffix == ".pt":
         torch.jit.trace(nn.Linear(3, 3), torch.zeros(3)).save(str(model))  # type: ignore[no-untyped-call]
+    elif suffix == ".pt2":
+        torch.export.save(torch.export.export(nn.Linear(3, 3), (torch.zeros(3),)), str(model))
+    elif suffix == ".onnx":
+        linear_onnx(model, 2.0)
     else:
         model.write_bytes(b"a model")
     trace(tmp_path, own_model(model, copy), passes=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -404,6 +405,37 @@ def test_later_passes_are_compared_with_the_record(kept: int, tmp_path: Path) ->
     assert len(leapp.ExportManager().session.nodes["n"].samples) == kept + 1  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("kept", [1, 2])
+@pytest.mark.parametrize("held", ["dict", "attribute"])
+def test_what_the_first_pass_keeps_needs_no_second_sample(held: str, kept: int, tmp_path: Path) -> None:
+    """Both passes were recorded, however many samples are kept: a constant is no state, and state is refused."""
+    for make, right in ((torch.zeros_like, True), (torch.clone, False)):
+        holder = Held()
+        CACHE.clear()
+
+        def step(number: int, holder: Held = holder, make: Callable[[Tensor], Tensor] = make) -> None:
+            x = A.input_tensors("n", {"x": values(number)})
+            owner = CACHE if held == "dict" else vars(holder)
+            if "pad" not in owner:
+                owner["pad"] = make(x)
+            A.output_tensors("n", {"y": x + owner["pad"]}, export_with="jit")
+
+        trace(tmp_path, step, 2, max_cached_io=kept)
+        if right:
+            assert leapp.compile_graph(visualize=False) == {"n": True}
+            assert not leapp.report().escapes
+        else:
+            with pytest.raises((TraceError, ValidationError)):
+                leapp.compile_graph(visualize=False)
+
+
+CACHE: dict[str, Tensor] = {}
+
+
+class Held:
+    """An object with attributes."""
+
+
 # -- the caller's own objects ------------------------------------------------------------------------------------------
 
 
@@ -505,3 +537,101 @@ def test_exporters_inside_and_between_nodes(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(got, net(x * 2.0).detach())
     with torch.no_grad():
         assert copy.deepcopy(EXPORTERS[name](net, x)) is not None
+
+
+# -- objects and arrays that the code can name --------------------------------------------------------------------------
+
+KEPT_ARRAY = np.zeros(3, np.float32)
+
+
+class Policy:
+    """No module, and nothing of it is decorated."""
+
+    def __init__(self) -> None:
+        self.obs, self.table = np.zeros(6, np.float32), {"last": np.zeros(3, np.float32)}
+        self.count, self.calls, self.mode = 0, 0, "warm"
+
+    def step(self, number: int, compute: Callable[[Policy, Any], Any], register: bool = False) -> None:
+        x = A.input_tensors("n", {"x": values(number).numpy()})
+        if register:
+            self.obs = A.register_buffer("n", {"obs": self.obs})
+        A.output_tensors("n", {"y": compute(self, x)}, export_with="jit")
+
+    def attribute(self, x: Any) -> Any:
+        self.obs[:3] = x
+        return self.obs * 2 + np.r_[x, x]  # READ
+
+    def tensor_over_it(self, x: Any) -> Any:
+        self.obs[3:] = x
+        return torch.from_numpy(self.obs) * 2 + torch.from_numpy(np.r_[x, x])  # READ
+
+    def in_a_dict(self, x: Any) -> Any:
+        self.table["last"][:] = x
+        return x + self.table["last"]  # READ
+
+    def in_a_global(self, x: Any) -> Any:
+        KEPT_ARRAY[:] = x
+        return x + KEPT_ARRAY  # READ
+
+    def counter(self, x: Any) -> Any:
+        self.count += 1
+        return x * (3.0 if self.count > 10 else 2.0)  # READ
+
+    def text(self, x: Any) -> Any:
+        self.mode = self.mode + "er"
+        return x * (3.0 if self.mode == "warmererer" else 2.0)  # READ
+
+    def for_the_log(self, x: Any) -> Any:
+        self.calls += 1
+        return x * 2.0
+
+
+WRITTEN = [Policy.attribute, Policy.tensor_over_it, Policy.in_a_dict, Policy.in_a_global]
+
+
+@pytest.mark.parametrize("compute", WRITTEN)
+def test_a_write_into_an_older_array(compute: Callable[[Policy, Any], Any], tmp_path: Path) -> None:
+    """One pass reports the line that reads it, and the remedy; two passes refuse it."""
+    policy = Policy()
+    trace(tmp_path, lambda number: policy.step(number, compute), 1)
+    found = leapp.report().escapes
+    assert len(found) == 1 and "# READ" in found[0].source and "register_buffer('n'" in found[0].cure, found
+    policy = Policy()
+    trace(tmp_path, lambda number: policy.step(number, compute), 2)
+    with pytest.raises(TraceError, match=rf"{HERE}:{found[0].line}.*register_buffer"):
+        leapp.compile_graph(visualize=False)
+
+
+@pytest.mark.parametrize("compute", [Policy.attribute, Policy.tensor_over_it])
+def test_a_write_into_an_older_array_that_is_registered(compute: Callable[[Policy, Any], Any], tmp_path: Path) -> None:
+    policy = Policy()
+    trace(tmp_path, lambda number: policy.step(number, compute, True), 2)
+    leapp.compile_graph(visualize=False)
+    assert leapp.report().escapes == []
+    x = values(7)
+    got = InferenceManager(str(tmp_path / "g" / "g.yaml"))({"n/x": x})["n/y"]
+    torch.testing.assert_close(got, torch.as_tensor(compute(Policy(), x.numpy())))
+
+
+@pytest.mark.parametrize("compute", [Policy.counter, Policy.text])
+def test_a_counter_that_acts_later(compute: Callable[[Policy, Any], Any], tmp_path: Path) -> None:
+    """Passes that agree do not clear a number that changes in each of them, if some code reads it."""
+    policy = Policy()
+    trace(tmp_path, lambda number: policy.step(number, compute), 2)
+    leapp.compile_graph(visualize=False)
+    found = leapp.report().escapes
+    assert len(found) == 1 and "changes from call to call" in found[0].kind and "# READ" in found[0].source, found
+    policy.calls = 0
+    trace(tmp_path, lambda number: policy.step(number, Policy.for_the_log), 2)
+    assert leapp.report().escapes == []
+
+
+def test_looking_at_variables_keeps_nothing_alive(tmp_path: Path) -> None:
+    """A tensor that a running function lets go of is free."""
+    large = torch.zeros(1000)
+    gone = weakref.ref(large)
+    leapp.start("g", save_path=tmp_path)
+    x = A.input_tensors("n", {"x": values(0)})
+    del large
+    assert gone() is None
+    A.output_tensors("n", {"y": x * 2}, export_with="jit")

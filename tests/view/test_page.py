@@ -133,7 +133,7 @@ def test_long_recordings_are_thinned_out() -> None:
 DETAILS = {
     "static_outputs": ["actuation/kp"],
     "glue": [{"node": "actor", "source": "observation/obs", "ops": ["mul at a.py:5"], "file": "a.py", "line": 6}],
-    "validation": {"actor/action": {"largest": 3e-6, "mean": 1e-7, "count": 48, "exact": 20, "bins": {"-7": 28}}},
+    "validation": {"actor/action": {"largest": 3e-6, "mean": 1e-7, "count": 48, "exact": 20, "unlike": 0, "bins": {"-7": 28}}},
     "nodes": {
         "actor": {
             "parameters": 12,

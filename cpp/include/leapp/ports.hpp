@@ -230,7 +230,9 @@ inline PortInfo info(const Slot& slot, const std::string& role) {
   for (const Value& axis : port.element_names) {
     for (const Value& element : axis.items) made.element_names.push_back(str(element));
   }
-  if (const Value* units = port.find("units")) made.units = *units;
+  for (const char* spelling : {"unit", "units"}) {
+    if (const Value* units = port.find(spelling)) made.units = *units;
+  }
   if (const Value* limits = port.find("limits")) made.limits = *limits;
   return made;
 }

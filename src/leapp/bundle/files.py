@@ -12,6 +12,7 @@ import functools
 import hashlib
 import os
 import re
+import shlex
 import stat
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -20,7 +21,18 @@ from typing import BinaryIO
 
 from leapp.errors import BundleError, BundleFileError
 
-__all__ = ["check_collisions", "hash_file", "locate", "open_regular", "read_regular", "read_verified", "sha256_of", "verify"]
+__all__ = [
+    "as_argument",
+    "check_collisions",
+    "hash_file",
+    "locate",
+    "memory_of_machine",
+    "open_regular",
+    "read_regular",
+    "read_verified",
+    "sha256_of",
+    "verify",
+]
 
 _CHUNK = 1 << 20
 _MADE_UP = ("/proc/", "/sys/", "/dev/")
@@ -28,6 +40,12 @@ _MAX_LINKS = 40
 _LARGE = 1 << 30
 """Bytes from which on a file has to be there for the most part: nothing is as quickly made as a long file of holes."""
 _UNPORTABLE = re.compile(r"[\x00-\x1f\x7f\\]|^[A-Za-z]:")
+
+
+def as_argument(path: str | os.PathLike[str]) -> str:
+    """A path as it is written on a command line: quoted, and never taken for an option."""
+    text = os.fspath(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def hash_file(path: Path) -> tuple[str, str]:
@@ -111,8 +129,8 @@ def read_regular(path: Path, what: str, *, limit: int | None = None) -> bytes:
     """The bytes of a regular file."""
     with open_regular(path, what) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > (_memory() if limit is None else limit):
-            raise BundleError(f"{what}: {path} is larger than {_memory() if limit is None else limit} bytes.")
+        if size > (memory_of_machine() if limit is None else limit):
+            raise BundleError(f"{what}: {path} is larger than {memory_of_machine() if limit is None else limit} bytes.")
         return file.read(size)
 
 
@@ -136,7 +154,7 @@ def _is_made_up(path: Path) -> bool:
 
 
 @functools.cache
-def _memory() -> int:
+def memory_of_machine() -> int:
     """The memory of this machine, in bytes. What does not fit is refused before it is read."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

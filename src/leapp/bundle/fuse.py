@@ -8,7 +8,6 @@ imported when a model is fused, and no tensor library.
 from __future__ import annotations
 
 import base64
-import graphlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from leapp.bundle.reading import Bundle, model_file, read_initial_values
 from leapp.errors import BundleError
 from leapp.extras import require
 from leapp.graph.contract import Contract, key
+from leapp.graph.validate import execution_order
 
 __all__ = ["CONTRACT", "INITIAL_VALUES", "fuse", "fused_name", "read_fused"]
 
@@ -67,7 +67,7 @@ def fuse(bundle: Bundle, path: str | os.PathLike[str]) -> Path:
         raise BundleError(
             f"Only ONNX nodes can be fused into one file; {', '.join(others)} cannot. Export with export_with='onnx'."
         )
-    order = _order(contract)
+    order = execution_order(contract)
     models = {name: _prepared(bundle, name) for name in order}
     opsets = _agree(models)
     graph = onnx.GraphProto(name=bundle.graph)
@@ -113,18 +113,6 @@ def _metadata(bundle: Bundle) -> dict[str, str]:
         CONTRACT: json.dumps(document, ensure_ascii=False, separators=(",", ":")),
         INITIAL_VALUES: json.dumps(values, ensure_ascii=False, separators=(",", ":")),
     }
-
-
-def _order(contract: Contract) -> list[str]:
-    waits: dict[str, list[str]] = {name: [] for name in contract.nodes}
-    ports = {key(name, p.name): name for name, node in contract.nodes.items() for p in (*node.inputs, *node.outputs)}
-    for source, targets in contract.pipeline.data_flow.items():
-        for target in targets:
-            waits[ports[target]].append(ports[source])
-    try:
-        return list(graphlib.TopologicalSorter(waits).static_order())
-    except graphlib.CycleError as error:
-        raise BundleError(f"data_flow has a cycle through {', '.join(map(repr, error.args[1]))}.") from None
 
 
 def _prepared(bundle: Bundle, name: str) -> Any:

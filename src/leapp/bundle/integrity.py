@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leapp.bundle import text as yaml_text
+from leapp.bundle.files import as_argument
 from leapp.bundle.layout import MODELS, PIPELINE, SYSTEM
 from leapp.errors import BundleError
 from leapp.graph.contract import Port
@@ -125,7 +126,7 @@ def verified_seal(document: Mapping[str, Any], name: str) -> Seal:
     if (digest != sealed) if version == 1 else (_behaviour(document, files) != entry["behaviour"]):
         raise BundleError(
             f"{name}: the description was changed after it was sealed: its nodes, ports, wiring or files do not fit the seal. "
-            f"Restore the file or export again. If you edited it on purpose: leapp seal {name}."
+            f"Restore the file or export again. If you edited it on purpose: leapp seal {as_argument(name)}."
         )
     return Seal(digest, files, covers_annotations=version == 1, annotated=digest != sealed)
 
@@ -158,7 +159,7 @@ def _require_unsealed_writer(document: Mapping[str, Any], name: str) -> None:
     if not isinstance(version, str) or not re.match(r"0\.\d", version):
         raise BundleError(
             f"{name}: the mapping '{INTEGRITY}' is missing, the end of the file seems to be lost. Restore the file, "
-            f"export again, or run 'leapp seal {name}' if you wrote it yourself."
+            f"export again, or run 'leapp seal {as_argument(name)}' if you wrote it yourself."
         )
 
 

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -16,7 +14,8 @@ import msgspec
 from leapp.bundle import text as yaml_text
 from leapp.bundle.text import Flow
 from leapp.errors import BundleError, visible
-from leapp.graph.contract import DTYPES, Contract, ModelFile, Node, Pipeline, Port
+from leapp.graph.contract import Contract, ModelFile, Node, Pipeline, Port
+from leapp.graph.validate import port_problem, repeated, wiring_problem
 
 __all__ = ["MODELS", "PIPELINE", "SYSTEM", "TARGET", "contract_of", "dump_contract", "port_entry"]
 
@@ -25,7 +24,6 @@ TARGET = "leapp target"
 """Key of the system information that names the target a bundle was spelled for."""
 
 _T = TypeVar("_T", bound=msgspec.Struct)
-_MAX_ELEMENTS = 2**40
 _PATH_IN_MESSAGE = re.compile(r" - at `\$(.*)`$")
 _MODEL_KEYS = ("model_path", "md5sum", "sha256sum", "backend")
 _OLDEST = "1.0"
@@ -115,7 +113,8 @@ class _Reader:
             for name, entry in self._mapping(top[MODELS], (MODELS,)).items()
         }
         pipeline = self._pipeline(self._mapping(top[PIPELINE], (PIPELINE,)))
-        self._check_wiring(nodes, pipeline)
+        if problem := wiring_problem(nodes, pipeline):
+            self._fail(*problem)
         return Contract(nodes=nodes, pipeline=pipeline, system=dict(system))
 
     def _fail(self, path: tuple[str | int, ...], what: str) -> NoReturn:
@@ -176,24 +175,15 @@ class _Reader:
         if not isinstance(value, list):
             self._fail(path, f"expected a list, got {_kind(value)}")
         ports = tuple(self._port(entry, (*path, index)) for index, entry in enumerate(value))
-        seen: set[str] = set()
-        for index, port in enumerate(ports):
-            if port.name in seen:
-                self._fail((*path, index, "name"), f"the port '{port.name}' is listed twice")
-            seen.add(port.name)
+        if problem := repeated(ports):
+            self._fail((*path, *problem.path), problem.text)
         return ports
 
     def _port(self, value: Any, path: tuple[str | int, ...]) -> Port:
         port = self._split(value, Port, path)
         self._word(port.name, (*path, "name"))
-        if port.dtype not in DTYPES:
-            self._fail((*path, "dtype"), f"unknown dtype {port.dtype!r}")
-        if port.type != "tensor":
-            self._fail((*path, "type"), f"expected 'tensor', got {port.type!r}")
-        if any(size < 0 for size in port.shape) or math.prod(port.shape) > _MAX_ELEMENTS:
-            self._fail((*path, "shape"), f"{list(port.shape)} is not a possible shape")
-        if port.batch_axis is not None and not (0 <= port.batch_axis < len(port.shape) and port.shape[port.batch_axis]):
-            self._fail((*path, "batch_axis"), f"{port.batch_axis} is no axis of the shape {list(port.shape)} that has rows")
+        if problem := port_problem(port):
+            self._fail((*path, *problem.path), problem.text)
         return port
 
     def _model(self, value: Any, path: tuple[str | int, ...]) -> ModelFile:
@@ -224,58 +214,6 @@ class _Reader:
             if key not in fields:
                 self._fail((PIPELINE,), f"'{key}' is missing")
         return self._convert(fields, Pipeline, (PIPELINE,))
-
-    def _check_wiring(self, nodes: Mapping[str, Node], pipeline: Pipeline) -> None:
-        inputs = {f"{name}/{port.name}": port for name, node in nodes.items() for port in node.inputs}
-        outputs = {f"{name}/{port.name}": port for name, node in nodes.items() for port in node.outputs}
-        fed: dict[str, str] = {}
-        used: set[str] = set()
-
-        def feed(target: str, source: str, path: tuple[str | int, ...]) -> None:
-            if target in fed:
-                self._fail(path, f"the input '{target}' is fed twice, from {fed[target]} and from {source}")
-            fed[target] = source
-
-        for flow in ("data_flow", "feedback_flow"):
-            for source, targets in getattr(pipeline, flow).items():
-                path = (PIPELINE, flow, source)
-                if source not in outputs:
-                    self._fail(path, self._no_such("output", source, outputs))
-                used.add(source)
-                for index, target in enumerate(targets):
-                    if target not in inputs:
-                        self._fail((*path, index), self._no_such("input", target, inputs))
-                    self._check_edge(source, outputs[source], target, inputs[target], (*path, index))
-                    feed(target, f"'{source}'", (*path, index))
-        for section, known in (("inputs", inputs), ("outputs", outputs)):
-            for node, ports in getattr(pipeline, section).items():
-                for index, port in enumerate(ports):
-                    place, key = (PIPELINE, section, node, index), f"{node}/{port}"
-                    if key not in known:
-                        self._fail(place, self._no_such(section[:-1], key, known))
-                    if section == "inputs":
-                        feed(key, "outside", place)
-                    elif port in ports[:index]:
-                        self._fail(place, f"'{key}' is listed twice")
-                    else:
-                        used.add(key)
-        for key in inputs.keys() - fed.keys():
-            self._fail((PIPELINE,), f"nothing feeds the input '{key}'")
-        for key in outputs.keys() - used:
-            self._fail((PIPELINE,), f"the output '{key}' goes nowhere; list it in a flow or in pipeline.outputs")
-
-    def _no_such(self, what: str, key: str, known: Iterable[str]) -> str:
-        listed = ", ".join(sorted(known)[:8]) or "none"
-        return f"no {what} is called '{key}' (known: {listed})"
-
-    def _check_edge(self, source: str, out: Port, target: str, into: Port, path: tuple[str | int, ...]) -> None:
-        if out.batch_axis != into.batch_axis:
-            self._fail(path, f"'{source}' has the batch_axis {out.batch_axis}, but '{target}' has {into.batch_axis}")
-        if (out.dtype, out.shape) != (into.dtype, into.shape):
-            self._fail(
-                path,
-                f"'{source}' gives {out.dtype} {list(out.shape)}, but '{target}' takes {into.dtype} {list(into.shape)}",
-            )
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:

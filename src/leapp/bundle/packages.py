@@ -1,13 +1,12 @@
 """What a TorchScript or ``.pt2`` file would make its engine unpack, told from the file's table of contents alone.
 
-Nothing is inflated and nothing is interpreted. A zip file can announce more than memory holds, and a ``.pt2`` file can
-carry shared libraries and pickles that its engine would load on opening.
+Nothing is inflated and nothing is interpreted. A zip file can announce more than memory holds. What it does when it is opened
+is a question of trust (``trust``): no look at its contents can tell.
 """
 
 from __future__ import annotations
 
 import io
-import re
 import zipfile
 
 from leapp.errors import BundleError
@@ -19,22 +18,15 @@ _RATIO = 10
 """Packages hold weights, which are stored, and a little text, which is deflated."""
 
 _MAX_FILES = 100_000
-_PROGRAM = re.compile(
-    r"(models/[^/]+\.json|data/weights/[^/]+|data/constants/(tensor_\d+|[^/]+\.json|[^/]+\.pt)|data/sample_inputs/[^/]+\.pt"
-    r"|archive_format|archive_version|version|byteorder|\.data/[^/]+|extra/.+|extra_files/.+"
-    r"|serialized_(exported_program\.json|(state_dict|constants)\.(json|pt)|example_inputs\.pt))"
-)
-"""The files an exported program consists of, in this and in earlier versions of PyTorch."""
 
 
-def check_package(data: bytes, backend: str, what: str, *, allow_native: bool) -> None:
-    """Refuse a package that inflates beyond reason, or that holds native code without consent.
+def check_package(data: bytes, backend: str, what: str) -> None:
+    """Refuse a package that inflates beyond reason.
 
     Args:
         data: The bytes of the file.
         backend: ``jit`` or ``pt2``.
         what: What the file is, for messages.
-        allow_native: Accept a ``.pt2`` file with more in it than an exported program.
 
     Raises:
         BundleError: If the file is refused, or is no package at all.
@@ -47,12 +39,3 @@ def check_package(data: bytes, backend: str, what: str, *, allow_native: bool) -
     size = sum(entry.file_size for entry in entries)
     if size > max(_FREE, _RATIO * len(data)) or len(entries) > _MAX_FILES:
         raise BundleError(f"{what}: the file has {len(data)} bytes but unpacks to {size} in {len(entries)} files.")
-    if backend == "pt2" and not allow_native:
-        # All files stand in one folder, except in the earliest versions.
-        names = [entry.filename for entry in entries]
-        foreign = [name for name in names if not (_PROGRAM.fullmatch(name) or _PROGRAM.fullmatch(name.partition("/")[2]))]
-        if foreign:
-            raise BundleError(
-                f"{what} holds more than an exported program, such as {foreign[0]!r}: native code or pickled objects "
-                "that run on opening. Pass allow_code=True if you trust this bundle."
-            )

@@ -92,7 +92,7 @@ def deployment_gaps(contract: Contract) -> list[str]:
         gaps.append("no frequency: pass graph_configs=GraphConfigs(frequency=...) to compile_graph()")
     absent = {
         "no kind": [where for where, port in outside if port.kind is None],
-        "no units": [where for where, port in outside if not {"units", "unit"} & port.extra.keys()],
+        "no units": [where for where, port in outside if port.units is None],
         "no element names": [where for where, port in outside if _needs_names(port)],
         "no model": [name for name, node in contract.nodes.items() if node.model.model_path is None],
     }

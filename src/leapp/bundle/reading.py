@@ -5,6 +5,7 @@ Knows files and the contract. It loads no engine and runs nothing.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,11 +14,12 @@ from typing import Any
 
 from leapp.bundle import text as yaml_text
 from leapp.bundle.arrays import RawTensor, Sample, check_initial_values, decode, decode_samples
-from leapp.bundle.files import check_collisions, locate, read_regular, read_verified, verify
+from leapp.bundle.files import check_collisions, hash_file, locate, read_regular, read_verified, verify
 from leapp.bundle.integrity import Seal, annotations_of, verified_seal
 from leapp.bundle.layout import contract_of
 from leapp.bundle.onnx_files import external_files
-from leapp.errors import BundleError, BundleFileError
+from leapp.bundle.signing import Keys, Signature, key_paths, verified_signature
+from leapp.errors import BundleError, BundleFileError, InputError
 from leapp.graph.contract import Contract
 from leapp.graph.html import describe_contract
 
@@ -26,6 +28,7 @@ __all__ = [
     "check_files",
     "description_text",
     "find_description",
+    "fingerprint",
     "load_contract",
     "model_file",
     "open_bundle",
@@ -33,6 +36,8 @@ __all__ = [
     "read_initial_values",
     "read_model",
     "read_samples",
+    "require_digest",
+    "require_signed",
 ]
 
 
@@ -48,6 +53,7 @@ class Bundle:
         allow_outside: Whether files may lie outside the directory though their sha256 is not known.
         annotations: What the description says beyond nodes, ports and wiring, by the place where it stands.
         seal: What the seal covers.
+        signature: Who signed the bundle, if a signature was asked for.
 
     Example:
         >>> open_bundle("exports/my_policy").graph
@@ -61,6 +67,7 @@ class Bundle:
     allow_outside: bool = False
     annotations: Mapping[str, Any] = field(default_factory=dict)
     seal: Seal = field(default_factory=Seal)
+    signature: Signature | None = None
 
     @property
     def directory(self) -> Path:
@@ -73,7 +80,7 @@ class Bundle:
         return self.path.stem
 
     def _repr_html_(self) -> str:
-        return describe_contract(f"Bundle {self.graph}", self.contract, self.digest)
+        return describe_contract(f"Bundle {self.graph}", self.graph, self.contract, self.digest)
 
 
 def load_contract(path: str | os.PathLike[str]) -> Contract:
@@ -81,7 +88,13 @@ def load_contract(path: str | os.PathLike[str]) -> Contract:
     return _load(find_description(path)).contract
 
 
-def open_bundle(path: str | os.PathLike[str], *, allow_outside: bool = False, expect_digest: str | None = None) -> Bundle:
+def open_bundle(
+    path: str | os.PathLike[str],
+    *,
+    allow_outside: bool = False,
+    expect_digest: str | None = None,
+    trust: Keys | None = None,
+) -> Bundle:
     """Open a bundle and check everything but the models, which ``read_model`` checks when it hands them out.
 
     Args:
@@ -89,9 +102,11 @@ def open_bundle(path: str | os.PathLike[str], *, allow_outside: bool = False, ex
         allow_outside: Accept files outside the bundle directory whose sha256 is not known: those of a bundle without a seal.
             A file whose sha256 is known may lie anywhere, and is checked.
         expect_digest: Refuse any bundle but the one with this digest.
+        trust: Files with public keys. Refuse a bundle that none of them signed, before anything of it is parsed.
 
     Raises:
-        BundleError: If the bundle is malformed, inconsistent, changed after its export or not the expected one.
+        BundleError: If the bundle is malformed, inconsistent, changed after its export, not the expected one or not signed
+            by a trusted key.
         BundleFileError: If the YAML or a file it names does not exist.
 
     Example:
@@ -99,12 +114,9 @@ def open_bundle(path: str | os.PathLike[str], *, allow_outside: bool = False, ex
         ['policy']
     """
     yaml_path = find_description(path)
-    bundle = _load(yaml_path, allow_outside)
+    bundle = _load(yaml_path, allow_outside, trust)
     contract, files = bundle.contract, bundle.files
-    if expect_digest is not None and bundle.digest != expect_digest:
-        found = f"has the digest {bundle.digest}" if bundle.digest else "carries no seal"
-        found += "; its annotations were changed after it was sealed" if bundle.seal.annotated else ""
-        raise BundleError(f"{yaml_path.name}: expected the bundle with digest {expect_digest}, this one {found}.")
+    require_digest(bundle, expect_digest)
     models = [node.model.model_path for node in contract.nodes.values() if node.model.model_path is not None]
     check_collisions([*models, *files])
     for name, node in contract.nodes.items():
@@ -118,6 +130,31 @@ def open_bundle(path: str | os.PathLike[str], *, allow_outside: bool = False, ex
     if contract.pipeline.initial_values is not None:
         read_initial_values(bundle)
     return bundle
+
+
+def require_digest(bundle: Bundle, expected: str | None) -> None:
+    """Refuse any bundle but the one with this digest; None accepts every one.
+
+    Raises:
+        BundleError: It is another bundle.
+    """
+    if expected is not None and bundle.digest != expected:
+        found = f"has the digest {bundle.digest}" if bundle.digest else "carries no seal"
+        found += "; its annotations were changed after it was sealed" if bundle.seal.annotated else ""
+        raise BundleError(f"{bundle.path.name}: expected the bundle with digest {expected}, this one {found}.")
+
+
+def require_signed(bundle: Bundle, trust: Keys | None) -> None:
+    """Refuse a bundle that is open already, unless one of these keys was asked for then; None accepts every one.
+
+    Raises:
+        InputError: It was opened without them.
+    """
+    if trust is not None and (bundle.signature is None or bundle.signature.key not in key_paths(trust)):
+        raise InputError(
+            f"{bundle.path.name}: the signature of this bundle was not checked with these keys when it was opened. "
+            "Pass trust= to open_bundle."
+        )
 
 
 def check_files(bundle: Bundle) -> None:
@@ -191,6 +228,8 @@ def find_description(path: str | os.PathLike[str]) -> Path:
         candidates = sorted(p for p in found.iterdir() if p.suffix in (".yaml", ".yml"))
         same_name = [p for p in candidates if p.stem == found.resolve().name]
         chosen = same_name if len(same_name) == 1 else candidates
+        if not candidates and found.resolve().name.endswith(".failed"):
+            raise BundleFileError(f"{found} is what a failed export left to look at, not a bundle. See its log.txt.")
         if len(chosen) != 1:
             raise BundleFileError(f"{found} holds {len(candidates)} YAML files. Name the one to open.")
         return chosen[0]
@@ -201,21 +240,28 @@ def find_description(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-def description_text(path: Path) -> str:
-    """The text of a bundle's YAML file."""
+def description_text(path: Path, signature: Signature | None = None) -> str:
+    """The text of a bundle's YAML file, which is the signed one if there is a signature."""
     data = read_regular(path, "bundle description", limit=yaml_text.MAX_BYTES)
+    if signature is not None and signature.files.get(path.name) != hashlib.sha256(data).hexdigest():
+        raise BundleError(f"{path.name} is not the description that was signed. Restore the file or sign the bundle again.")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BundleError(f"{path.name}: not UTF-8 text (byte {error.start}).") from error
 
 
-def _load(path: Path, allow_outside: bool = False) -> Bundle:
-    text = description_text(path)
+def _load(path: Path, allow_outside: bool = False, trust: Keys | None = None) -> Bundle:
+    signature = None if trust is None else verified_signature(path, trust)
+    text = description_text(path, signature)
     document = yaml_text.parse(text, path.name)
     contract = contract_of(document, path.name, text)
     seal = verified_seal(document, path.name)
-    return Bundle(path, contract, seal.digest, seal.files, allow_outside, annotations_of(document), seal)
+    files = dict(seal.files)
+    if signature is not None:
+        # A file that is not sealed is held to what was signed.
+        files = {name: sha256 for name, sha256 in signature.files.items() if name != path.name} | files
+    return Bundle(path, contract, seal.digest, files, allow_outside, annotations_of(document), seal, signature)
 
 
 def _locate_model(bundle: Bundle, node: str) -> Path:
@@ -230,14 +276,19 @@ def _spelled_path(bundle: Bundle, node: str) -> Path:
 
 
 def _read_sealed(bundle: Bundle, name: str) -> bytes:
-    """A file beside the YAML, verified if the bundle is sealed. A seal that does not name the file refuses it."""
-    known = bundle.digest is not None and name in bundle.files
+    """A file beside the YAML, verified if the bundle is sealed or signed. A seal that does not name the file refuses it."""
+    known = _is_covered(bundle) and name in bundle.files
     path = locate(bundle.directory, name, f"file '{name}'", anywhere=known or bundle.allow_outside)
-    if bundle.digest is None:
+    if not _is_covered(bundle):
         return read_regular(path, f"file '{name}'")
     if name not in bundle.files:
         raise BundleError(f"file '{name}': the seal of {bundle.path.name} does not cover it. Export again.")
     return read_verified(path, bundle.files[name], f"file '{name}'")
+
+
+def _is_covered(bundle: Bundle) -> bool:
+    """Whether the sha256 of every file is known, from a seal or a signature."""
+    return bundle.digest is not None or bundle.signature is not None
 
 
 def _verify_sealed(bundle: Bundle, name: str) -> None:
@@ -252,7 +303,7 @@ def _check_external(bundle: Bundle, node: str, location: str) -> None:
         raise BundleError(f"{what}: {location!r} is not a usable path.")
     # An engine resolves the location against the model's own directory, wherever that is.
     name = os.path.normpath(os.path.join(os.path.dirname(str(bundle.contract.nodes[node].model.model_path)), location))
-    if bundle.digest is None:
+    if not _is_covered(bundle):
         read_regular(locate(_spelled_path(bundle, node).parent, location, what, anywhere=bundle.allow_outside), what)
         return
     if name not in bundle.files:
@@ -271,3 +322,22 @@ def read_external(bundle: Bundle, node: str, model: bytes) -> dict[str, bytes]:
         known = bundle.files.get(name)
         found[location] = read_regular(path, what) if known is None else read_verified(path, known, what)
     return found
+
+
+def fingerprint(bundle: Bundle) -> str:
+    """A digest over every file that decides what a bundle computes, sealed or not."""
+    files = [bundle.path]
+    if bundle.contract.pipeline.initial_values is not None:
+        name = bundle.contract.pipeline.initial_values
+        files.append(locate(bundle.directory, name, "initial values", anywhere=bundle.allow_outside or name in bundle.files))
+    for name, node in bundle.contract.nodes.items():
+        if node.model.model_path is None:
+            continue
+        path = model_file(bundle, name)
+        files.append(path)
+        if node.model.backend == "onnx":
+            files += [path.parent / location for location in external_files(read_model(bundle, name), name)]
+    whole = hashlib.sha256()
+    for path in files:
+        whole.update(hash_file(path)[1].encode())
+    return whole.hexdigest()

@@ -31,11 +31,12 @@ from leapp.bundle.layout import MODELS, PIPELINE, dump_contract
 from leapp.bundle.onnx_files import external_files
 from leapp.errors import BundleError, SessionError, StorageError
 from leapp.graph.contract import Contract
+from leapp.graph.formats import EXTERNAL_DATA, FORMATS, RUNNABLE
 
 __all__ = ["MODEL_SUFFIXES", "Staging"]
 
 _MARK = ".leapp-staging"
-MODEL_SUFFIXES = (".pt", ".pt2", ".onnx", ".onnx.data")
+MODEL_SUFFIXES = (*(FORMATS[name].suffixes[0] for name in RUNNABLE), FORMATS["onnx"].suffixes[0] + EXTERNAL_DATA)
 """What follows the name of a node in the names of its files."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SYNCS = 8
@@ -98,6 +99,10 @@ class Staging:
                 f"the disk is full: the export to {self.final} needs more than the {_spoken(room)} there are for it. Free some "
                 "space, or choose another place with save_path=. What was on disk before is unchanged."
             ) from error
+
+    def is_full(self, error: BaseException) -> bool:
+        """Whether an export failed with ``error`` because there was no room for it."""
+        return _room(self.path, error) is not None
 
     def commit(self, graph: str, contract: Contract) -> Path:
         """Write ``<graph>.yaml`` with a seal over every staged file and make the staged files the bundle.
@@ -175,14 +180,14 @@ class Staging:
             return
         # A mark left by a crash right after an exchange would make the old directory look like an unfinished one.
         (self.final / _MARK).unlink(missing_ok=True)
-        self.kept = self._rename_foreign(staged)
-        if inside or _holds_working_directory(self.final) or not self._exchange():
-            self._replace(staged, yaml_name)
+        owned = _owned(self.final)
+        self.kept = self._rename_foreign(staged, owned)
+        if inside or _holds_working_directory(self.final) or not self._exchange(owned):
+            self._replace(staged, yaml_name, owned)
         _sync(self.final.parent)
 
-    def _rename_foreign(self, staged: set[str]) -> dict[str, str]:
+    def _rename_foreign(self, staged: set[str], owned: set[str]) -> dict[str, str]:
         """Give files that leapp did not write another name if a staged file needs theirs."""
-        owned = _owned(self.final)
         kept = {}
         for name in sorted(staged - owned):
             if (link := _link_above(self.final, name)) is not None:
@@ -196,9 +201,8 @@ class Staging:
             kept[str(old.relative_to(self.final))] = str(new.relative_to(self.final))
         return kept
 
-    def _exchange(self) -> bool:
+    def _exchange(self, owned: set[str]) -> bool:
         """Swap the two directories. ``False`` if that cannot be done here; nothing has changed then."""
-        owned = _owned(self.final)
         carried: list[Path] = []
         try:
             emptied = _emptied(self.final, owned)
@@ -222,7 +226,7 @@ class Staging:
                 path.unlink(missing_ok=True)
             return False
         (self.final / _MARK).unlink(missing_ok=True)
-        _sweep(self.path, self.final)
+        _sweep(self.path, self.final, owned)
         return True
 
     def _carry(self, name: str) -> Path:
@@ -231,9 +235,8 @@ class Staging:
         os.link(source, target, follow_symlinks=False)
         return target
 
-    def _replace(self, staged: set[str], yaml_name: str) -> None:
+    def _replace(self, staged: set[str], yaml_name: str, owned: set[str]) -> None:
         """Move the files one by one. The YAML goes first and comes last: without it nothing can be loaded."""
-        owned = _owned(self.final)
         emptied = _emptied(self.final, owned)
         for name in sorted(owned, key=lambda name: not name.endswith((".yaml", ".yml"))):
             if name.endswith((".yaml", ".yml")) or name not in staged:
@@ -326,7 +329,7 @@ def _owned(directory: Path) -> set[str]:
         try:
             document = yaml_text.parse(path.read_text(encoding="utf-8"), path.name)
             if isinstance(document, dict) and isinstance(document.get(MODELS), dict) and PIPELINE in document:
-                owned |= {path.name, *_owned_by(document, path.stem)}
+                owned |= {path.name, f"{path.stem}.sig", *_owned_by(document, path.stem)}
         except (BundleError, OSError, UnicodeDecodeError):
             continue
     return {name for name in owned if _link_above(directory, name) is None and os.path.lexists(directory / name)}
@@ -369,12 +372,12 @@ def _abandoned(final: Path) -> Iterator[Path]:
                 yield path
 
 
-def _sweep(stale: Path, final: Path) -> None:
+def _sweep(stale: Path, final: Path, owned: set[str] | None = None) -> None:
     """Remove a directory that is no longer needed, saving whatever is neither leapp's nor in the final directory."""
     if (stale / _MARK).exists():
         _discard(stale)
         return
-    owned = _owned(stale)
+    owned = _owned(stale) if owned is None else owned
     # The YAML says which files are leapp's, so it goes last: a crash here must leave a directory that can be swept.
     for name in sorted(_tree(stale), key=lambda name: name.endswith((".yaml", ".yml"))):
         path, twin = stale / name, final / name

@@ -1,7 +1,8 @@
-"""Which models may run as programs: TorchScript and ``.pt2`` files that this user exported on this machine.
+"""Which models may run as programs: TorchScript and ``.pt2`` files of people the user trusts.
 
-Looking at a bundle never opens a program. Commands that run one ask here first. The record is a list of sha256 in the
-user's state directory, written at export; a file that another user could have written is not believed.
+Looking at a bundle never opens a program. Whatever runs one asks here first, in Python and on the command line alike: it was
+signed by a trusted key, or the caller allows it, or this user exported it on this machine or said ``leapp trust``. The record
+of the last two is a list of sha256 in the user's state directory; a file that another user could have written is not believed.
 """
 
 from __future__ import annotations
@@ -9,16 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable
 from pathlib import Path
 
+from leapp.bundle.files import as_argument
+from leapp.bundle.reading import Bundle
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract
+from leapp.graph.formats import FORMATS, is_program
 
-__all__ = ["PROGRAMS", "remember", "require_trust", "untrusted", "why_untrusted"]
-
-PROGRAMS = {"jit": "TorchScript", "pt2": ".pt2"}
-"""Backends whose models are programs."""
+__all__ = ["record", "remember", "require_trust", "untrusted", "why_untrusted"]
 
 _MOST = 1 << 20
 """Bytes of the record; beyond them the older half is forgotten."""
@@ -26,15 +26,19 @@ _here: set[str] = set()
 """What this process exported, for machines without a place to write it down."""
 
 
-def remember(contract: Contract) -> None:
-    """Note that this user exported the programs of a bundle. Never fails: a lost note costs a question later."""
-    made = {node.model.sha256sum for node in contract.nodes.values() if node.model.backend in PROGRAMS}
+def remember(contract: Contract) -> bool:
+    """Note that this user trusts the programs of a bundle. Never raises: a lost note costs a question later.
+
+    Returns:
+        Whether the note will be found by other processes.
+    """
+    made = {node.model.sha256sum for node in contract.nodes.values() if is_program(node.model.backend)}
     _here.update(sha256 for sha256 in made if sha256 is not None)
     new = {sha256 for sha256 in made if sha256 is not None} - _recorded()
     if not new:
-        return
+        return True
     with contextlib.suppress(OSError):
-        path = _record()
+        path = record()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > _MOST and _is_ours(path):
             lines = path.read_text().splitlines()
@@ -44,49 +48,64 @@ def remember(contract: Contract) -> None:
             os.write(descriptor, "".join(f"{sha256}\n" for sha256 in sorted(new)).encode())
         finally:
             os.close(descriptor)
+    return new <= _recorded()
 
 
-def untrusted(contract: Contract, nodes: Iterable[str] | None = None) -> list[str]:
-    """The nodes whose models are programs that this user did not export on this machine."""
+def untrusted(bundle: Bundle) -> list[str]:
+    """The nodes whose models are programs that nobody the user trusts has made."""
     known: set[str] | None = None
-    found = []
-    for name in contract.nodes if nodes is None else nodes:
-        model = contract.nodes[name].model
-        if model.backend in PROGRAMS and model.sha256sum is not None:
+    found: list[str] = []
+    if bundle.signature is not None:
+        return found
+    for name, node in bundle.contract.nodes.items():
+        model = node.model
+        if is_program(model.backend) and model.sha256sum is not None:
             known = _here | _recorded() if known is None else known
             if model.sha256sum not in known:
                 found.append(name)
     return found
 
 
-def require_trust(contract: Contract, allow_code: bool) -> None:
-    """Refuse to run a bundle with somebody else's programs without consent.
+def require_trust(bundle: Bundle, allow_code: bool | None = None) -> None:
+    """Refuse to run the programs of people who are not trusted.
+
+    Args:
+        bundle: The bundle.
+        allow_code: True trusts whoever made the bundle, False refuses all programs, None asks for a signature or the record.
 
     Raises:
         BundleError: With the node, and what to pass.
     """
-    if not allow_code and (names := untrusted(contract)):
-        raise BundleError(why_untrusted(contract, names[0]))
+    if allow_code is False:
+        for name, node in bundle.contract.nodes.items():
+            if is_program(node.model.backend):
+                raise BundleError(
+                    f"Node {name!r} is a {node.model.backend} model, which is a program; allow_code=False refuses it."
+                )
+    if not allow_code and (names := untrusted(bundle)):
+        raise BundleError(why_untrusted(bundle, names[0]))
 
 
-def why_untrusted(contract: Contract, name: str) -> str:
+def why_untrusted(bundle: Bundle, name: str) -> str:
     """What to tell about a node that is not run."""
-    kind = PROGRAMS[str(contract.nodes[name].model.backend)]
+    kind = FORMATS[str(bundle.contract.nodes[name].model.backend)].title
     return (
-        f"node '{name}': the {kind} model is a program, and you did not export it on this machine. "
-        "Pass --allow-code if you trust whoever made this bundle."
+        f"node '{name}': the {kind} model is a program, and you did not export it on this machine. If you trust whoever made "
+        f"this bundle, run 'leapp trust {as_argument(bundle.directory)}' once, or pass allow_code=True (--allow-code); "
+        "trust=KEY (--trust KEY) accepts what that key signed."
     )
 
 
 def _recorded() -> set[str]:
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        path = _record()
+        path = record()
         if _is_ours(path):
             return set(path.read_text(encoding="ascii").split())
     return set()
 
 
-def _record() -> Path:
+def record() -> Path:
+    """The file with the sha256 of the programs that this user exported or accepted."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return Path(base) / "leapp" / "exported-programs"
 

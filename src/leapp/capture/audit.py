@@ -15,7 +15,7 @@ import torch
 from leapp.capture.calls import tensors
 from leapp.capture.replay import Replay
 from leapp.capture.tape import Call
-from leapp.compat.core import TorchDispatchMode
+from leapp.compat.core import DispatchMode
 
 __all__ = ["hidden_reads"]
 
@@ -23,18 +23,13 @@ __all__ = ["hidden_reads"]
 _CHECKS = frozenset({"gaussian_nll_loss", "cov", "corrcoef", "quantile", "nanquantile"})
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watch(DispatchMode):  # type: ignore[no-untyped-call]
     """Notes every number that an op reads out of a tensor that is no constant."""
 
     def __init__(self, constants: set[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.constants = constants
         self.found: list[Any] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Nothing is being compiled here; to say so to the compiler, torch would import it, which takes a second.
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

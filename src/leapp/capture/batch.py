@@ -21,7 +21,7 @@ from leapp.capture.extents import Followed, Measure, number
 from leapp.capture.replay import fill, results
 from leapp.capture.source import Where, asked_by_leapp, where
 from leapp.capture.tape import Call, Constant, Memory, Ref, Tape
-from leapp.compat.core import OpOverload, TorchDispatchMode
+from leapp.compat.core import DispatchMode, OpOverload
 from leapp.compat.modes import DisableTorchFunction, FakeTensorMode, normal_dispatch
 
 __all__ = ["SIZES", "Baked", "Entry", "Follower", "Forms", "spreads"]
@@ -408,7 +408,7 @@ def _is_number(constant: Constant | None, rows: int) -> bool:
     return constant is not None and constant.value.dim() == 0 and bool(constant.value == rows)
 
 
-class _Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Numbers(DispatchMode):  # type: ignore[no-untyped-call]
     """Notes operators that compute with a number. One that is a size need not be noted: it would fail in other worlds."""
 
     def __init__(self, rows: int) -> None:

@@ -1,7 +1,8 @@
-"""Torch's fused attention kernels, spelled out.
+"""Torch's fused kernels for attention and LSTM layers, spelled out.
 
 In evaluation mode ``nn.MultiheadAttention`` and ``nn.TransformerEncoder`` run fused kernels, over nested tensors when there is
-padding. No exporter knows them, so the tape holds these functions in their place. The user's program runs the kernels.
+padding. Where a node computes gradients, or under autocast, ``nn.LSTM`` runs oneDNN's layers. No exporter knows these kernels,
+so the tape holds the functions below in their place. The user's program runs the kernels.
 
 A nested tensor is replayed as a padded one that carries the mask of its real rows.
 """
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-__all__ = ["COVERED", "LOWERED"]
+__all__ = ["COVERED", "LOWERED", "WORKSPACE_LAST"]
 
 Tensor = torch.Tensor
 _KEEP = "_leapp_keep"
@@ -142,7 +143,55 @@ def _to_padded(t: Tensor, padding: float, output_size: Any = None) -> Tensor:
     return t.masked_fill((~keep & ~between)[..., None], padding)
 
 
+def _lstm_layer(
+    x: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor, b_h: Tensor, h: Tensor, c: Tensor, reverse: bool, batch_sizes: Any,
+    mode: int, hidden: int, layers: int, has_biases: bool, *_: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """``aten.mkldnn_rnn_layer``, time first. Its workspace are the gates and the cells of each step here."""
+    outputs, kept = [], []
+    for now in reversed(x.unbind()) if reverse else x.unbind():
+        gates = F.linear(now, w_x, b_x if has_biases else None) + F.linear(h, w_h, b_h if has_biases else None)
+        i, f, g, o = gates.chunk(4, -1)
+        i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+        kept.append(torch.cat([i, f, g, o, c, h], -1))
+        c = f * c + i * g
+        h = o * c.tanh()
+        outputs.append(h)
+    return torch.stack(outputs[::-1] if reverse else outputs), h, c, torch.stack(kept)
+
+
+def _lstm_layer_backward(
+    x: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor, b_h: Tensor, h: Tensor, c: Tensor, output: Tensor, h_n: Tensor,
+    c_n: Tensor, grad_output: Tensor | None, grad_h: Tensor | None, grad_c: Tensor | None, reverse: bool, *rest: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """``aten.mkldnn_rnn_layer_backward``, by what :func:`_lstm_layer` kept."""
+    steps, workspace = x.unbind(), rest[-1].unbind()
+    steps = steps[::-1] if reverse else steps
+    wanted = torch.zeros_like(output) if grad_output is None else grad_output
+    of_outputs = wanted.unbind()[::-1] if reverse else wanted.unbind()
+    d_h = torch.zeros_like(h) if grad_h is None else grad_h
+    d_c = torch.zeros_like(c) if grad_c is None else grad_c
+    d_x: list[Tensor] = []
+    d_w_x, d_w_h, d_b = torch.zeros_like(w_x), torch.zeros_like(w_h), torch.zeros_like(w_x[:, 0])
+    for now, kept, of_output in reversed(list(zip(steps, workspace, of_outputs, strict=True))):
+        i, f, g, o, before, held = kept.chunk(6, -1)
+        cell = (f * before + i * g).tanh()
+        d_h = d_h + of_output
+        d_c = d_c + d_h * o * (1 - cell * cell)
+        d_i, d_f, d_g, d_o = d_c * g * i * (1 - i), d_c * before * f * (1 - f), d_c * i * (1 - g * g), d_h * cell * o * (1 - o)
+        d_gates = torch.cat([d_i, d_f, d_g, d_o], -1)
+        d_x.append(d_gates @ w_x)
+        d_w_x, d_w_h, d_b = d_w_x + d_gates.T @ now, d_w_h + d_gates.T @ held, d_b + d_gates.sum(0)
+        d_h, d_c = d_gates @ w_h, d_c * f
+    return torch.stack(d_x if reverse else d_x[::-1]), d_w_x, d_w_h, d_b, d_b, d_h, d_c
+
+
+WORKSPACE_LAST: frozenset[Any] = frozenset({_lstm_layer})
+"""Functions whose last result the kernel gives only where gradients are computed."""
+
 LOWERED: dict[str, Callable[..., Any]] = {
+    "mkldnn_rnn_layer": _lstm_layer,
+    "mkldnn_rnn_layer_backward": _lstm_layer_backward,
     "_native_multi_head_attention": _attention,
     "_transformer_encoder_layer_fwd": _encoder_layer,
     "_nested_tensor_from_mask": _from_mask,

@@ -21,7 +21,7 @@ from leapp.compat.python import getframe
 
 __all__ = ["containers_in_sight", "holders"]
 
-_DEPTH = 5
+_DEPTH = 6
 _CONTAINERS = (list, tuple, set, dict, deque)
 _OURS = "leapp."
 

@@ -31,17 +31,21 @@ from leapp.capture.picks import Picks
 from leapp.capture.provenance import Provenance, Published
 from leapp.capture.regions import geometry, lent_memory
 from leapp.capture.rewrites import CONSTRUCTORS, REWRITES
-from leapp.capture.source import Where, where
+from leapp.capture.source import Where, came_through, where
 from leapp.capture.tape import Call, Escape, Ref, Tape, refer
-from leapp.compat.core import HigherOrderOperator, TorchDispatchMode, functorch_level
+from leapp.compat.core import DispatchMode, HigherOrderOperator, functorch_level
 from leapp.compat.modes import DisableTorchFunction, any_autocast, backward_task, is_functorch_wrapped
 from leapp.errors import TraceError
 
-__all__ = ["PLAIN", "Recorder"]
+__all__ = ["PLAIN", "Recorder", "refuse_functions"]
 
 Tensor = torch.Tensor
 PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _TEXT = frozenset({"__repr__", "__str__", "__format__"})
+_DISTRIBUTIONS = (
+    "torch.distributions checks its arguments by value; if that is all, turn it off before the session: "
+    "torch.distributions.Distribution.set_default_validate_args(False)"
+)
 _new = tuple.__new__  # what a named tuple's own does, with less ado
 
 
@@ -58,8 +62,8 @@ class Former(NamedTuple):
     node: str
     where: Where
     """The line that made it."""
-    first: bool = False
-    """Whether the first pass made it."""
+    slot: int | None = None
+    """The slot it had on the tape of the first pass, if that made it."""
 
 
 class Recorder:
@@ -83,7 +87,7 @@ class Recorder:
         """The user's own tensors that were declared as inputs, and of which node."""
         self.former: dict[int, Former] = {}
         """Values of finished nodes that are still alive."""
-        self.random: dict[int, weakref.ref[Tensor]] = {}
+        self.random: dict[int, tuple[weakref.ref[Tensor], Where]] = {}
         self.born: dict[int, tuple[weakref.ref[Tensor], Where]] = {}
         """Plain tensors that calls inside an open node made, and where."""
         self.ages = Ages()
@@ -155,10 +159,14 @@ class Recorder:
 
     # -- tapes ---------------------------------------------------------------------------------------------------------
 
-    def open(self, node: str, batched: bool = False, first: bool = True) -> Tape:
-        """Begin recording a node, in its first pass or another. ``batched`` asks which sizes follow the batch."""
+    def open(self, node: str, batched: bool = False, again: Tape | None = None) -> Tape:
+        """Begin recording a node, or record it ``again`` as that tape was. ``batched`` asks which sizes follow the batch."""
         tape = Tape(node)
-        tape.first = first
+        tape.first = first = again is None
+        if again is not None:
+            # A state may bring a graph of gradients into the second pass; recorded otherwise, no call would be the same.
+            tape.autograd = again.autograd
+            self.autograd = self.autograd or tape.autograd
         tape.picks = Picks(tape)
         if batched:
             tape.batch = Follower(tape, self.rows)
@@ -181,11 +189,11 @@ class Recorder:
         self.former = {i: f for i, f in self.former.items() if f.tensor() is not None}
         for i, ref in alive:
             if ref.slot in made:
-                self.former[i] = Former(ref.tensor, tape.node, made[ref.slot], tape.first)
+                self.former[i] = Former(ref.tensor, tape.node, made[ref.slot], ref.slot if tape.first else None)
         if not self.tapes:
             self.born.clear()
             self.ages.clear()
-            self.arrays.forget()
+            self.arrays.memory.forget()
             self.autograd = self.dynamic = False
         elif not any(t.batch is not None for t in self.tapes):
             self.dynamic = any(t.dynamic for t in self.tapes)
@@ -196,7 +204,7 @@ class Recorder:
         tape.known.clear()
         tape.memories.clear()
         tape.constant_ids.clear()
-        tape.release(tape.constants)
+        tape.release(tape.constants if tape.first else ())
 
     def declare(self, tape: Tape, t: Tensor, axis: int | str | None = "auto") -> Tensor:
         """Make the value of ``t`` an input of the tape; the tensor to go on with is a fresh alias of it.
@@ -204,14 +212,15 @@ class Recorder:
         ``axis`` is the one that holds the batch, for a tape that follows it. To be called in silence.
         """
         with self.silence():  # anew: the dispatch mode of the node may have come meanwhile
-            self.arrays.exposed(t)  # while nobody holds it on our behalf
+            self.arrays.memory.exposed(t)  # while nobody holds it on our behalf
         alias = t.view_as(t) if t.layout == torch.strided else t.detach()
         if type(t) not in PLAIN:
             alias = alias.as_subclass(type(t))
             vars(alias).update(vars(t))
         tape.declare(alias, axis)
         self.given[id(t)] = (weakref.ref(t), tape.node)
-        self.autograd = self.autograd or (alias.requires_grad and torch.is_grad_enabled())
+        if tape.first and alias.requires_grad and torch.is_grad_enabled():
+            tape.autograd = self.autograd = True
         return alias
 
     silence = staticmethod(silence)
@@ -246,9 +255,9 @@ class Recorder:
         followed: list[Number] = []
         if self.batched:
             args, kwargs, followed = _followed(args, kwargs)
-        if self.arrays.seen or kind.may_mask or kind.writes:
+        if self.arrays.memory.seen or kind.may_mask or kind.writes:
             if func is torch.ops.aten.lift_fresh.default:
-                args = (self.arrays.recognised(args[0]),)
+                args = (self.arrays.memory.recognised(args[0]),)
             elif func in CONSTRUCTORS:
                 made = self.arrays.construct(func, args, kwargs)
                 if made is not None:
@@ -308,7 +317,7 @@ class Recorder:
         except _UnknownError:
             return self.called(func, kind, args, kwargs, whole=True)
         others = len(found) + len(unknown) > 1
-        watched = unknown and (kind.hidden_writes or self.arrays.seen)
+        watched = unknown and (kind.hidden_writes or self.arrays.memory.seen)
         if not found or (others and kind.may_mask) or watched or tape.picks.rows:
             return self.called(func, kind, args, kwargs, whole=True)
         for i in unknown:
@@ -339,7 +348,7 @@ class Recorder:
                 self.published.written(t, kind.name)
                 tape.adopt(t, *self.ages.origins_and_lender(t))
                 with self.silence():
-                    self.arrays.exposed(t)
+                    self.arrays.memory.exposed(t)
                 self.ages.written(t)
             else:
                 tape.tear(t)
@@ -453,7 +462,8 @@ class Recorder:
         constant = tape.constants[ref.slot]
         constant.origins, constant.lender = self.ages.origins_and_lender(t)
         born, given = self.random.get(id(t)), self.given.get(id(t))
-        constant.random = born is not None and born() is t and not constant.parameter
+        if born is not None and born[0]() is t and not constant.parameter:
+            constant.drawn = born[1]
         if owner is not None:
             constant.left = former.where if former is not None else constant.where
         elif source is not None:
@@ -467,7 +477,7 @@ class Recorder:
         mine = lent_memory(t)
         if mine is None:
             return
-        for other in [*(ref.tensor() for ref in list(tape.known.values())), *self.arrays.held()]:
+        for other in [*(ref.tensor() for ref in list(tape.known.values())), *self.arrays.memory.held()]:
             theirs = None if other is None else lent_memory(other, lent=False)
             if theirs is None or theirs[0] == mine[0] or theirs[1] >= mine[2] or mine[1] >= theirs[2]:
                 continue
@@ -496,7 +506,7 @@ class Recorder:
         tape.constant_ids.pop(id(t), None)
         tape.known[id(t)] = Ref(ref.slot, t)
         with self.silence():
-            self.arrays.exposed(t)
+            self.arrays.memory.exposed(t)
 
     def _metadata(
         self, tape: Tape, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
@@ -518,7 +528,9 @@ class Recorder:
     ) -> None:
         # Text is for people: that it differs from pass to pass proves nothing.
         source = None if kind.name in _TEXT else (kind.call, refer(args, refs), refer(kwargs, refs))
-        tape.escapes.append(Escape(kind.name, where(), out, source, tuple(r.slot for r in refs.values())))
+        at = where()
+        cure = _DISTRIBUTIONS if came_through("torch.distributions", at.code) else ""
+        tape.escapes.append(Escape(kind.name, at, out, source, tuple(r.slot for r in refs.values()), cure=cure))
 
     # -- calls that concern no open node -------------------------------------------------------------------------------
 
@@ -546,11 +558,12 @@ class Recorder:
         drawn = before is not None and _drawn(before, kwargs, out)
         if self.published:
             self.published.follow(kind, args, leaves, results)
-            if kind.name == "numpy" and self.source(leaves[0]) is not None:
-                return self.arrays.to_array(leaves[0], out)
-        if drawn or (self.random and any(self._is_random(t) for t in leaves)):
+        if kind.name == "numpy" and (self._is_new(leaves[0]) or self.source(leaves[0]) is not None):
+            return self.arrays.memory.wrap(out, leaves[0])
+        draws = where() if drawn else self._drawn_at(leaves) if self.random else None
+        if draws is not None:
             for o in results or leaves[:1]:
-                self.random[id(o)] = weakref.ref(o)
+                self.random[id(o)] = weakref.ref(o), draws
             if self.tapes and not results and out is not None:
                 self.tapes[-1].escapes.append(Escape(f"random number read by {kind.name}", where(), out))
         elif not results and out is not None and kind.looks_at is None and leaves:
@@ -574,6 +587,11 @@ class Recorder:
                 self.former.update((id(o), Former(weakref.ref(o), found.node, found.where)) for o in results if o is not t)
                 return
 
+    def _is_new(self, t: Tensor) -> bool:
+        """Whether a call inside the open node made a plain tensor; traced values may be written to it later."""
+        found = self.born.get(id(t))
+        return found is not None and found[0]() is t
+
     def read_between(self, kind: str, t: Tensor, out: Any) -> None:
         """A published output became something that is no tensor: frozen in the node that is open, or in one after it."""
         source = self.source(t)
@@ -582,9 +600,13 @@ class Recorder:
         elif source is not None and kind not in _TEXT:
             self.published.read(kind, source, out)
 
-    def _is_random(self, t: Tensor) -> bool:
-        found = self.random.get(id(t))
-        return found is not None and found() is t
+    def _drawn_at(self, leaves: list[Tensor]) -> Where | None:
+        """The line that drew the random numbers in one of some tensors."""
+        for t in leaves:
+            found = self.random.get(id(t))
+            if found is not None and found[0]() is t:
+                return found[1]
+        return None
 
     def _before_plain_write(self, targets: list[Tensor]) -> None:
         for t in targets:
@@ -700,7 +722,7 @@ class _FunctionMode(TorchFunctionMode):
         if recorder is not Recorder.current:
             return func(*args, **kwargs)  # another thread ended the session
         if not recorder.tapes:
-            made = recorder.arrays.seen and func in CONSTRUCTORS
+            made = recorder.arrays.memory.seen and func in CONSTRUCTORS
             if kind.metadata or not (made or kind.random or kind.writes or recorder.published.concerns(args, kwargs)):
                 return func(*recorder.arrays.numbers_in(args), **recorder.arrays.numbers_in(kwargs))
         elif kind.metadata and not (recorder.dynamic or kind.tracks_grad):
@@ -746,7 +768,7 @@ class _FunctionMode(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _DispatchMode(DispatchMode):  # type: ignore[no-untyped-call]
     """Sees the ATen ops of what never reached the function mode."""
 
     supports_higher_order_operators = True
@@ -762,17 +784,22 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not recorder.tapes:
                 return func(*args, **kwargs)
             if isinstance(func, HigherOrderOperator):
-                tape = recorder.owner(tensors((args, kwargs)))
-                if tape is not None:
-                    raise TraceError(
-                        f"node '{tape.node}': {func} at {where()} runs functions that cannot be recorded as one call. "
-                        "Use torch.where() or ordinary Python control flow in their place."
-                    )
+                refuse_functions(recorder, str(func), args, kwargs)
                 return func(*args, **kwargs)
             if backward_task() != -1:
                 _refuse_unseen(recorder, func, args, kwargs)
             with recorder.lock:
                 return recorder.called(func, classify(func), args, kwargs, whole=False)
+
+
+def refuse_functions(recorder: Recorder, name: str, args: Any, kwargs: Any) -> None:
+    """Refuse an operator that runs functions of the program, if it gets a value of an open node. To be called in silence."""
+    tape = recorder.owner(tensors((args, kwargs)))
+    if tape is not None:
+        raise TraceError(
+            f"node '{tape.node}': {name} at {where()} runs functions that cannot be recorded as one call. "
+            "Use torch.where() or ordinary Python control flow in their place."
+        )
 
 
 def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from leapp.capture.calls import tensors
 from leapp.capture.extents import Measure
+from leapp.capture.fastpath import WORKSPACE_LAST
 from leapp.capture.tape import Call, Constant, Memory, Ref, Tape
 
 __all__ = ["Program", "Replay", "cut", "fill", "results"]
@@ -179,7 +180,10 @@ class Replay(torch.nn.Module):
 
 def results(call: Call, result: Any) -> list[Any]:
     """What a call gives to its slots: tensors, or one number."""
-    return [result] if type(call.func) is Measure else list(tensors(result))
+    if type(call.func) is Measure:
+        return [result]
+    found = list(tensors(result))
+    return found[: len(call.outs)] if call.func in WORKSPACE_LAST else found
 
 
 def fill(value: Any, env: dict[int, Any]) -> Any:

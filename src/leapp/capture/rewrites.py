@@ -88,7 +88,7 @@ def _data(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwar
 
 
 def _numpy(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return recorder.arrays.to_array(args[0], func(*args, **kwargs))
+    return recorder.arrays.memory.wrap(func(*args, **kwargs), args[0])
 
 
 CONSTRUCTORS = frozenset({torch.tensor, torch.as_tensor, torch.asarray})

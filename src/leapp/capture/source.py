@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from leapp.compat.python import getframe
 
-__all__ = ["Where", "asked_by_capture", "asked_by_leapp", "cell", "is_library", "line_name", "where"]
+__all__ = ["Where", "asked_by_capture", "asked_by_leapp", "came_through", "cell", "is_library", "line_name", "where"]
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _CAPTURE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -114,6 +114,17 @@ def where(depth: int = 1, beyond: str = "") -> Where:
         frame = frame.f_back
     assert first is not None
     return Where(first.f_code, first.f_lasti)
+
+
+def came_through(module: str, user: CodeType) -> bool:
+    """Whether a function of ``module``, or of one below it, runs between here and the user's code."""
+    frame: FrameType | None = getframe(1)
+    while frame is not None and frame.f_code is not user:
+        name = frame.f_globals.get("__name__", "")
+        if name == module or name.startswith(f"{module}."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _caller_of(package: str, frame: FrameType | None) -> FrameType | None:

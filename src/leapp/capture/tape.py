@@ -17,6 +17,7 @@ from leapp.capture.calls import ATOMS
 from leapp.capture.extents import Followed
 from leapp.capture.regions import Geometry, geometry, locate, overlaps, region
 from leapp.capture.source import Where, where
+from leapp.compat.core import storage_expired
 from leapp.compat.modes import DisableTorchFunction, free_weak_storage
 from leapp.errors import TraceError
 
@@ -70,20 +71,24 @@ class Constant:
     """The version counter of ``value`` when that is the user's own tensor, ``None`` for a private copy."""
     origin: weakref.ref[Tensor]
     """The user's tensor, to find its name in a module and to see whether it changed later."""
-    random: bool = False
+    drawn: Where | None = None
+    """The line that drew the random numbers in it, if it has some."""
     origins: frozenset[int] = frozenset()
     """The memories older than the node that went into it."""
     lender: weakref.ref[Any] | None = None
     """The array whose memory it lies over, if that is older than the node."""
     undeclared: str | None = None
     """What other node the value was computed from, if it was."""
+    start: int = 0
+    """Where its memory began when it was read: other rows of one array begin elsewhere."""
     left: Where | None = None
     """The line by which an earlier pass of the node itself made it, if one did."""
     parameter: bool = field(init=False)
     """Whether it is a parameter of a module."""
 
     def __post_init__(self) -> None:
-        self.parameter = isinstance(self.origin(), torch.nn.Parameter)
+        origin = self.origin()  # isinstance() asks torch's metaclass, which takes ten times as long
+        self.parameter = type(origin) is not Tensor and isinstance(origin, torch.nn.Parameter)
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +103,8 @@ class Escape:
     reads: tuple[int, ...] = ()
     suspicion: bool = False
     """Whether nothing shows that the value is used; two recorded passes that agree show that it is not."""
+    cure: str = ""
+    """What to do about it, where that is known at once."""
 
 
 class Memory:
@@ -143,12 +150,15 @@ class Tape:
     def __init__(self, node: str) -> None:
         self.node = node
         self.open = self.first = True
+        self.autograd = False
         self.calls: list[Call] = []
         self.memory_of: list[Memory] = []
         self.known: dict[int, Ref] = {}
         self.memories: dict[int, Memory] = {}
         self._weak: list[int] = []
         """The weak references to storages that are to be given back."""
+        self._living: set[int] | None = None
+        """The constants whose memory the program had when the session ended."""
         self.constants: dict[int, Constant] = {}
         self.constant_ids: dict[int, tuple[Ref, int | None]] = {}
         self.inputs: list[int] = []
@@ -167,7 +177,16 @@ class Tape:
         self.precision = 0.0
         """The rounding step of the coarsest float type that the node computed with, if that is coarser than float32."""
 
-    def __del__(self) -> None:
+    def lives(self, slot: int) -> bool:
+        """Whether the program has the memory of a constant still, or had it when the session ended."""
+        if self._living is not None:
+            return slot in self._living
+        weak = self.memory_of[slot].weak
+        return self.constants[slot].origin() is not None if weak is None else not storage_expired(weak)
+
+    def end(self) -> None:
+        """The session is over, or the tape is dropped. Nothing does this unasked: Python loses a Ctrl-C in finalisers."""
+        self._living = {slot for slot in self.constants if self.lives(slot)}
         self.release(())
 
     def release(self, slots: Iterable[int]) -> None:
@@ -306,8 +325,9 @@ class Tape:
         self.constant_ids[id(t)] = (ref, version)
         small = t.numel() * t.element_size() <= BY_VALUE or t.is_inference()
         self.constants[ref.slot] = Constant(
-            snapshot(t) if small else t, where(), None if small else version, weakref.ref(t)
-        )
+            snapshot(t) if small else t, where(), None if small else version, weakref.ref(t),
+            start=t.data_ptr() if memory.weak is not None else 0,
+        )  # fmt: skip
         return ref
 
     def adopt(self, t: Tensor, origins: frozenset[int] = frozenset(), lender: weakref.ref[Any] | None = None) -> None:

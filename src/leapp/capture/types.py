@@ -17,7 +17,7 @@ class _Virtual(type):
 
     def __instancecheck__(cls, value: Any) -> bool:
         recorder = Recorder.current
-        return recorder is not None and isinstance(value, cls.kinds) and recorder.arrays.traced(value) is not None
+        return recorder is not None and isinstance(value, cls.kinds) and recorder.arrays.memory.traced(value) is not None
 
 
 class TracedData(metaclass=_Virtual):

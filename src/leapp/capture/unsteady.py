@@ -36,11 +36,19 @@ _NOTHING = object()
 def unsteady_names(codes: Iterable[CodeType]) -> Iterator[tuple[str, Where]]:
     """What the code names that gives another number at each call, and where."""
     loaded = [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
-    # Past the module's own lookup, which would run a module that is to be loaded lazily.
-    modules = {object.__getattribute__(m, "__dict__").get("__file__"): m for m in loaded}
+    modules = {_names_of(m).get("__file__"): m for m in loaded}
     for code in codes:
         module = modules.get(code.co_filename) or sys.modules.get("__main__")
         yield from _scan(code, vars(module) if module is not None else {})
+
+
+def _names_of(module: ModuleType) -> dict[str, Any]:
+    """The names of a module, past its own lookup, which would run a module that is to be loaded lazily."""
+    try:
+        found = object.__getattribute__(module, "__dict__")
+    except AttributeError:  # a library that cffi wrapped calls itself a module and is none
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _scan(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Where]]:

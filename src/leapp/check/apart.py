@@ -1,8 +1,9 @@
-"""Engines in a process of their own, for models that are large.
+"""Engines in a process of their own, for models that are large or of strangers.
 
 An engine holds a copy of the weights, and reading the file takes a second one for a while. A process that exports has them
 already, as the user's module, and may have room for no more. So another process opens the file and runs it; what is given
-and compared stays here. It is a new interpreter with the same paths: nothing of this process, the user's ``__main__``
+and compared stays here. A stranger's model may take all memory or never end, which no engine can be told not to: the other
+process has limits. It is a new interpreter with the same paths: nothing of this process, the user's ``__main__``
 included, is run there again.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from select import select
 from types import TracebackType
 from typing import IO, Any
 
@@ -25,7 +27,7 @@ from leapp.bundle import Bundle
 from leapp.check.engines import Array
 from leapp.errors import ValidationError
 
-__all__ = ["LARGE", "Apart", "ApartError", "Remote", "is_large", "serve"]
+__all__ = ["LARGE", "Apart", "ApartError", "Remote", "is_large", "limit_memory", "serve"]
 
 LARGE = 64 << 20
 """Files up to this size are run here: starting another interpreter would cost more than their weights."""
@@ -59,9 +61,15 @@ def is_large(bundle: Bundle) -> bool:
 
 
 class Apart:
-    """A process that opens engines. It starts when it is needed, and ends with the block or with this process."""
+    """A process that opens engines. It starts when it is needed, and ends with the block or with this process.
 
-    def __init__(self) -> None:
+    Args:
+        timeout: The most seconds until an answer; the process is ended then. None waits.
+        memory: The most bytes of data that the process may hold. None sets no limit, nor do systems without such limits.
+    """
+
+    def __init__(self, timeout: float | None = None, memory: int | None = None) -> None:
+        self._timeout, self._memory = timeout, memory
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ready = False
         self._opened = 0
@@ -79,7 +87,7 @@ class Apart:
     def begin(self, *modules: str) -> None:
         """Start the process and let it import some modules, while this one does something else."""
         with suppress(ApartError):
-            self._process = self._process or _launch(*modules)
+            self._process = self._process or _launch(self._memory, *modules)
 
     def open(self, function: Callable[..., Any], *args: Any) -> Remote:
         """Call ``function``, a public one of a module, in the other process and keep what it returns there.
@@ -103,6 +111,9 @@ class Apart:
             raise ApartError(f"another process cannot be told: {error}") from error
         try:
             _tell(process.stdin, message)
+            if self._timeout is not None and os.name == "posix" and not select([process.stdout], [], [], self._timeout)[0]:
+                self.__exit__(None, None, None)
+                raise ValidationError(f"it was ended after {self._timeout:g} s without an answer")
             answer = _hear(process.stdout)
         except OSError:
             answer = None
@@ -117,7 +128,7 @@ class Apart:
         return value
 
     def _started(self) -> subprocess.Popen[bytes]:
-        process = self._process = self._process or _launch()
+        process = self._process = self._process or _launch(self._memory)
         assert process.stdout is not None
         if not self._is_ready and process.stdout.readline() != _READY:
             self.__exit__(None, None, None)
@@ -126,11 +137,11 @@ class Apart:
         return process
 
 
-def _launch(*modules: str) -> subprocess.Popen[bytes]:
+def _launch(memory: int | None, *modules: str) -> subprocess.Popen[bytes]:
     # An application that embeds Python names itself here; started again, it would be the application.
     if "python" not in Path(sys.executable or "").name.lower():
         raise ApartError(f"{sys.executable!r} is no Python interpreter")
-    command = [sys.executable, "-c", _START, json.dumps(sys.path), *modules]
+    command = [sys.executable, "-c", _START, json.dumps(sys.path), str(memory or 0), *modules]
     try:
         # In a session of its own it is not interrupted with this process, which ends it in its own time.
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
@@ -167,12 +178,23 @@ def _ended(code: int) -> str:
     return f"the process that ran it was ended by {name}{why}"
 
 
-def serve(*modules: str) -> None:
+def limit_memory(size: int) -> None:
+    """Let this process hold at most so many bytes of data; what asks for more fails instead of taking the machine along."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        if size:
+            resource.setrlimit(resource.RLIMIT_DATA, (size, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+def serve(memory: str, *modules: str) -> None:
     """The other process: open, run and close what is asked for, until nobody asks.
 
     Args:
+        memory: The most bytes of data that it may hold; 0 sets no limit.
         *modules: What to import beforehand.
     """
+    limit_memory(int(memory))
     given = os.fdopen(os.dup(0), "rb")
     told = os.fdopen(os.dup(1), "wb")
     # What libraries print belongs to the user, not into the answers.

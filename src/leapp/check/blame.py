@@ -13,7 +13,9 @@ from pathlib import Path
 
 import torch
 
-from leapp.bundle import Bundle, RawTensor, describe_model, model_file
+from leapp.bundle import Bundle, RawTensor
+from leapp.bundle.reading import model_file
+from leapp.bundle.writing import describe_model
 from leapp.check.compare import compare
 from leapp.check.engines import engines
 from leapp.export import ExportJob, export_node

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Difference", "Figures", "compare"]
+from leapp.runtime.arrays import Array
+from leapp.runtime.distance import beyond, gaps
 
-Array = np.ndarray[Any, np.dtype[Any]]
+__all__ = ["Difference", "Figures", "compare", "nonfinite"]
+
 _PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p99": 99.0, "p995": 99.5}
 
 
@@ -28,32 +30,33 @@ class Figures:
     """The absolute differences of one output over all samples.
 
     Attributes:
-        largest: The largest difference; NaN where only one side has a value.
-        mean: The mean difference.
+        largest: The largest difference; infinite where a value is NaN or infinite on one side only.
+        mean: The mean of the finite differences.
         count: How many values were compared.
-        exact: How many were equal.
-        bins: How many of the others fell into each power of ten.
+        exact: How many were equal. NaN equals NaN.
+        unlike: How many are infinitely far apart.
+        bins: How many of the finite differences above 0 fell into each power of ten.
     """
 
     largest: float = 0.0
     mean: float = 0.0
     count: int = 0
     exact: int = 0
+    unlike: int = 0
     bins: dict[int, int] = field(default_factory=dict)
 
     def add(self, got: Array, want: Array) -> None:
         """Count the values of one sample. Both arrays have the same shape."""
-        wide = np.complex128 if want.dtype.kind == "c" else np.float64
-        a, b = got.astype(wide).reshape(-1), want.astype(wide).reshape(-1)
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        with np.errstate(invalid="ignore"):
-            gap = np.where(same, 0.0, np.abs(a - b))
-        if gap.size:
-            self.largest = float(np.fmax(self.largest, gap.max())) if not np.isnan(gap).any() else float("nan")
-            self.mean = (self.mean * self.count + float(gap.sum())) / (self.count + gap.size)
+        gap = gaps(got, want)
+        finite = gap[np.isfinite(gap)]
+        numbers = self.count - self.unlike
+        if finite.size:
+            self.mean = (self.mean * numbers + float(finite.sum())) / (numbers + finite.size)
+        self.largest = max(self.largest, float(gap.max(initial=0.0)))
         self.count += gap.size
-        self.exact += int(same.sum())
-        for power in np.floor(np.log10(gap[np.isfinite(gap) & (gap > 0)])).astype(int).tolist():
+        self.unlike += gap.size - finite.size
+        self.exact += int((gap == 0).sum())
+        for power in np.floor(np.log10(finite[finite > 0])).astype(int).tolist():
             self.bins[power] = self.bins.get(power, 0) + 1
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,45 +75,48 @@ def compare(got: Array, want: Array, rtol: float, atol: float) -> Difference | N
         )
     if got.tobytes() == want.tobytes():
         return None
-    if got.dtype.kind in "biu":
-        return _exact(got, want)
-    complex_values = got.dtype.kind == "c"
-    wide = np.complex128 if complex_values else np.float64
-    a, b = got.astype(wide), want.astype(wide)
-    unequal = ~(np.isfinite(a) & np.isfinite(b)) & ~((np.isnan(a) & np.isnan(b)) | (a == b))
-    if unequal.any():
-        index = tuple(int(i) for i in np.unravel_index(int(np.argmax(unequal)), unequal.shape))
-        reason = f"{_share(unequal)} are NaN or infinite on one side only (first at {list(index)})"
-        counts = (*_counts("exported", a), *_counts("traced", b))
-        return Difference(reason, (*_describe(got, want), *counts), index=index)
-    finite = np.isfinite(a) & np.isfinite(b)
-    gap = np.where(finite, np.abs(np.where(finite, a, 0) - np.where(finite, b, 0)), 0.0)
-    limit = atol + rtol * np.abs(np.where(finite, b, 0))
-    if not (gap > limit).any():
-        return None
-    return _numeric(a, b, gap, gap > limit, got, want)
-
-
-def _exact(got: Array, want: Array) -> Difference | None:
-    wrong = got != want
+    gap = gaps(got, want)
+    wrong = beyond(gap, want, rtol, atol)
     if not wrong.any():
         return None
-    gap = np.abs(got.astype(np.float64) - want.astype(np.float64))
-    # Where the gap is largest, and never where there is none: truth values and huge integers may round to the same float.
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(wrong, gap + 1, 0))), wrong.shape))
-    reason = f"{_share(wrong)} differ, and they must be equal (at {list(index)}: exported {got[index]}, traced {want[index]})"
-    return Difference(reason, (*_describe(got, want), *_statistics(gap)), float(gap.max()), index)
+    if got.dtype.kind in "biu":
+        index = _first_largest(gap)
+        place = f"at {list(index)}: exported {got[index]}, traced {want[index]}"
+        reason = f"{_share(wrong)} differ, and they must be equal ({place})"
+        return Difference(reason, (*_describe(got, want), *_statistics(gap)), float(gap.max()), index)
+    unlike = np.isinf(gap)
+    if unlike.any():
+        return _nonfinite(unlike, "on one side only", got, want)
+    return _numeric(gap, wrong, got, want)
 
 
-def _numeric(a: Array, b: Array, gap: Array, wrong: Array, got: Array, want: Array) -> Difference:
-    worst = np.where(wrong, gap, -1.0)
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(worst)), gap.shape))
-    largest = float(worst.max())
+def nonfinite(got: Array, want: Array) -> Difference | None:
+    """What is NaN or infinite in a value that is right otherwise; ``None`` if nothing is. Both have the same shape."""
+    if want.dtype.kind in "biu":
+        return None
+    bad = ~np.isfinite(got.astype(np.complex128 if got.dtype.kind == "c" else np.float64))
+    return _nonfinite(bad, "on both sides", got, want) if bad.any() else None
+
+
+def _nonfinite(bad: Array, sides: str, got: Array, want: Array) -> Difference:
+    index = _first_largest(bad)
+    counts = (_counts("exported", got), _counts("traced", want))
+    reason = f"{_share(bad)} are NaN or infinite {sides} (first at {list(index)}); {'; '.join(counts)}"
+    return Difference(reason, _describe(got, want), index=index)
+
+
+def _numeric(gap: Array, wrong: Array, got: Array, want: Array) -> Difference:
+    index = _first_largest(np.where(wrong, gap, -1.0))
+    largest = float(gap[index])
     reason = (
         f"{_share(wrong)} are out of tolerance, by up to {largest:.6g} "
-        f"(at {list(index)}: exported {a[index]:.6g}, traced {b[index]:.6g})"
+        f"(at {list(index)}: exported {got[index].item():.6g}, traced {want[index].item():.6g})"
     )
     return Difference(reason, (*_describe(got, want), *_statistics(gap)), largest, index)
+
+
+def _first_largest(values: Array) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(values)), values.shape))
 
 
 def _share(wrong: Array) -> str:
@@ -135,7 +141,8 @@ def _statistics(gap: Array) -> tuple[str, ...]:
     return (f"absolute difference: {', '.join(parts)}",)
 
 
-def _counts(label: str, values: Array) -> tuple[str, ...]:
+def _counts(label: str, values: Array) -> str:
     total = max(values.size, 1)
-    nan, inf = int(np.isnan(values).sum()), int(np.isinf(values).sum())
-    return (f"{label}: {nan} NaN ({100 * nan / total:.1f} %), {inf} infinite ({100 * inf / total:.1f} %)",)
+    wide = values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+    nan, inf = int(np.isnan(wide).sum()), int(np.isinf(wide).sum())
+    return f"{label}: {nan} NaN ({100 * nan / total:.1f} %), {inf} infinite ({100 * inf / total:.1f} %)"

@@ -6,14 +6,21 @@ import time
 from collections.abc import Mapping, Sequence
 
 from leapp.bundle import Bundle, Sample
-from leapp.check.engines import Array, Engine, engines
+from leapp.check.engines import Array, Engine, Place, engines, here
 from leapp.check.replay import Outcome, check_node
 
 __all__ = ["measure_node"]
 
 
 def measure_node(
-    bundle: Bundle, name: str, samples: Sequence[Sample], rtol: float, atol: float, *, thorough: bool = False
+    bundle: Bundle,
+    name: str,
+    samples: Sequence[Sample],
+    rtol: float,
+    atol: float,
+    *,
+    thorough: bool = False,
+    place: Place = here,
 ) -> tuple[Outcome, float | None]:
     """What ``check_node`` finds, and the seconds of the shortest run on a sample; None without samples."""
     times: list[float] = []
@@ -27,5 +34,5 @@ def measure_node(
 
         return run
 
-    opened = ((label, timed(engine)) for label, engine in engines(bundle, name, thorough))
+    opened = ((label, timed(engine)) for label, engine in engines(bundle, name, thorough, place))
     return check_node(bundle, name, samples, rtol, atol, opened), min(times, default=None)

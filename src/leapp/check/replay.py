@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from leapp.bundle import Bundle, RawTensor, Sample
-from leapp.check.compare import Difference, Figures, compare
-from leapp.check.engines import Array, Engine
+from leapp.check.compare import Difference, Figures, compare, nonfinite
+from leapp.check.engines import Array, Engine, open_pipeline
 from leapp.graph.contract import Contract, Port, key, split_key
-from leapp.runtime import Pipeline as Running
 from leapp.runtime.values import from_raw
 
 __all__ = ["Outcome", "Verdict", "check_node", "check_pipeline", "element_name"]
@@ -53,12 +52,14 @@ class Outcome:
 
     Attributes:
         verdicts: What differs; empty for a node that passed.
+        nonfinite: Outputs that do not differ and hold NaN or infinity.
         random: Outputs that change from run to run, as they did when traced. Only their form was compared.
         passes: How many samples were run.
         figures: How close each output came to the traced values, outputs that change from run to run left out.
     """
 
     verdicts: list[Verdict] = field(default_factory=list)
+    nonfinite: list[Verdict] = field(default_factory=list)
     random: set[str] = field(default_factory=set)
     passes: int = 0
     figures: dict[str, Figures] = field(default_factory=dict)
@@ -72,6 +73,7 @@ def check_node(
     atol: float,
     opened: Iterable[tuple[str, Engine]],
     random: bool | None = None,
+    form_only: Collection[str] = (),
 ) -> Outcome:
     """Run one node's file on each of its samples.
 
@@ -83,6 +85,7 @@ def check_node(
         atol: Absolute tolerance for floats.
         opened: The engines that run it, see ``engines``.
         random: Whether the node draws random numbers; ``None`` if nobody knows, then it is tried.
+        form_only: Outputs of which only shape and dtype are compared.
     """
     outcome = Outcome(passes=len(samples))
     ports = {port.name: port for port in bundle.contract.nodes[name].outputs}
@@ -95,14 +98,15 @@ def check_node(
             outcome.random |= varying
             for port, raw in sample.outputs.items():
                 got, want = outputs[port], from_raw(raw)
-                if port in varying and (got.shape, got.dtype) == (want.shape, want.dtype):
-                    continue
-                if got.shape == want.shape:
-                    outcome.figures.setdefault(port, Figures()).add(got, want)
-                difference = compare(got, want, rtol, atol)
+                difference = None
+                if port not in varying | set(form_only) or (got.shape, got.dtype) != (want.shape, want.dtype):
+                    if got.shape == want.shape:
+                        outcome.figures.setdefault(port, Figures()).add(got, want)
+                    difference = compare(got, want, rtol, atol)
+                into = outcome.nonfinite if difference is None else outcome.verdicts
+                difference = difference or nonfinite(got, want)
                 if difference is not None:
-                    element = element_name(ports[port], difference.index)
-                    outcome.verdicts.append(Verdict(name, port, number, difference, element, label))
+                    into.append(Verdict(name, port, number, difference, element_name(ports[port], difference.index), label))
     return outcome
 
 
@@ -147,7 +151,7 @@ def check_pipeline(
     rtol: float,
     atol: float,
     random: Collection[str] = (),
-    stepper: Callable[[Bundle], Stepper] = Running,
+    stepper: Callable[[Bundle], Stepper] = open_pipeline,
     engine: str = "",
 ) -> list[Verdict]:
     """Run the whole pipeline over all recorded passes, its own outputs fed back, and compare every graph output.

@@ -26,19 +26,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     from leapp.cli.parser import parse
 
+    if sys.stdout is None:
+        return _unwritable("it is closed")
     try:
-        arguments = parse(argv)
+        return _answer(parse(argv))
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else 2
-    try:
-        return _answer(arguments)
     except KeyboardInterrupt:
         print("leapp: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader left. Python would complain once more when it closes the stream.
+    except OSError as error:
+        # Python would complain once more when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        # A reader that leaves has seen enough.
+        return 0 if isinstance(error, BrokenPipeError) else _unwritable(error.strerror or str(error))
+
+
+def _unwritable(why: str) -> int:
+    print(f"leapp: the answer cannot be written to standard output: {why}.", file=sys.stderr)
+    return 2
 
 
 def _answer(arguments: Namespace) -> int:
@@ -54,5 +60,5 @@ def _answer(arguments: Namespace) -> int:
             raise
         expected = isinstance(error, (LeappError, OSError))
         return report(error, expected=expected, as_json=arguments.json)
-    write(answer, as_json=arguments.json)
+    write(answer, as_json=arguments.json)  # what it raises is about the stream, not about the command
     return answer.code

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from leapp.bundle import Bundle, model_file, open_bundle, read_initial_values, read_samples
+from leapp.bundle import Bundle, read_initial_values, read_samples
+from leapp.bundle.reading import model_file
 from leapp.bundle.trust import untrusted, why_untrusted
+from leapp.cli.consent import open_for
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.graph.contract import Contract, Port, key
 from leapp.view.onnx_model import Weight, read_onnx
+from leapp.view.torch_weights import read_torch_weights
 
 __all__ = ["diff"]
 
@@ -22,7 +26,7 @@ _MOST_WEIGHTS = 40
 
 def diff(arguments: Namespace) -> Answer:
     """What changed from one bundle to another: ports, wiring, meaning, weights, values."""
-    old, new = (open_bundle(path, allow_outside=arguments.allow_outside) for path in (arguments.bundle, arguments.other))
+    old, new = (open_for(arguments, path) for path in (arguments.bundle, arguments.other))
     changes = [
         *_nodes(old.contract, new.contract),
         *_ports(old.contract, new.contract),
@@ -142,7 +146,7 @@ def _start(old: Bundle, new: Bundle) -> Iterator[_Change]:
 
 
 def _models(old: Bundle, new: Bundle) -> tuple[list[_Change], list[dict[str, Any]]]:
-    """The model files that changed, and of ONNX models the weights with how much each changed."""
+    """The model files that changed, and the weights with how much each changed. Files are read as data."""
     changes: list[_Change] = []
     weights: list[dict[str, Any]] = []
     for name, node in old.contract.nodes.items():
@@ -151,8 +155,13 @@ def _models(old: Bundle, new: Bundle) -> tuple[list[_Change], list[dict[str, Any
             continue
         hashes = [f"sha256 {m.sha256sum[:12]}" if m.sha256sum else "-" for m in (node.model, other.model)]
         changes.append(_change("model file", name, *hashes))
-        if node.model.backend == other.model.backend == "onnx":
-            before, after = ({w.name: w for w in read_onnx(model_file(b, name)).weights} for b in (old, new))
+        if node.model.backend == other.model.backend and node.model.backend in _READERS:
+            read = _READERS[node.model.backend]
+            try:
+                before, after = ({w.name: w for w in read(model_file(b, name))} for b in (old, new))
+            except ValueError as error:
+                changes.append(_change("weights", name, "not compared", str(error)))
+                continue
             forms = ({n: f"{w.dtype} {list(w.shape)}" for n, w in ws.items()} for ws in (before, after))
             changes += [fact | {"where": f"{name}: {fact['where']}"} for fact in _mapping("weight", *forms)]
             common = [n for n, w in before.items() if n in after and (w.shape, w.dtype) == (after[n].shape, after[n].dtype)]
@@ -163,6 +172,13 @@ def _models(old: Bundle, new: Bundle) -> tuple[list[_Change], list[dict[str, Any
     return changes, weights
 
 
+_READERS: dict[str, Callable[[Path], Sequence[Weight]]] = {
+    "onnx": lambda path: read_onnx(path).weights,
+    "jit": read_torch_weights,
+    "pt2": read_torch_weights,
+}
+
+
 def _form(weight: Weight) -> str:
     return f"{weight.dtype} {list(weight.shape)}"
 
@@ -171,7 +187,7 @@ def _weight_change(old: Weight, new: Weight) -> dict[str, Any] | None:
     """The largest change of one value, and the change of the whole relative to what it was; None if nothing changed."""
     import numpy as np
 
-    if old.data == new.data:
+    if old.data is not None and old.data == new.data:
         return None
     a, b = old.array(), new.array()
     if a is None or b is None:
@@ -201,9 +217,9 @@ def _values(old: Bundle, new: Bundle, allow_code: bool) -> tuple[list[dict[str, 
     if _graph_inputs(old.contract) != _graph_inputs(new.contract):
         return [], "the graph inputs differ"
     for bundle in () if allow_code else (old, new):
-        if names := untrusted(bundle.contract):
-            return [], why_untrusted(bundle.contract, names[0]).removesuffix(".")
-    before, after = Pipeline(old), Pipeline(new)
+        if names := untrusted(bundle):
+            return [], why_untrusted(bundle, names[0]).removesuffix(".")
+    before, after = (Pipeline(bundle, allow_code=allow_code or None) for bundle in (old, new))
     common = [where for where in before.outputs if where in after.outputs]
     figures = {where: Figures() for where in common}
     size = dict.fromkeys(common, 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import fields
 
-from leapp.bundle import open_bundle
+from leapp.cli.consent import open_for
 from leapp.cli.output import Answer, Table, Text, progress
 from leapp.deploy import CppHeader, Deployment, TritonOptions, deploy_cpp, deploy_triton
 from leapp.errors import InputError
@@ -20,14 +20,14 @@ def deploy(arguments: Namespace) -> Answer:
         for field in fields(TritonOptions)
         if getattr(arguments, field.name, None) is not None
     }
-    bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
+    bundle = open_for(arguments)
     if arguments.target == "cpp":
         if given:
             raise InputError(f"{', '.join(sorted(given))}: options of triton, which cpp does not have.")
         return _header(deploy_cpp(bundle, arguments.output))
     given["dtypes"] = dict(given.get("dtypes", ()))
     with progress("copying"):
-        found = deploy_triton(bundle, arguments.output, TritonOptions(**given))
+        found = deploy_triton(bundle, arguments.output, TritonOptions(**given), allow_code=arguments.allow_code or None)
     return Answer(_data(found), _parts(found))
 
 

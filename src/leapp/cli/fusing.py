@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from leapp.bundle import open_bundle
 from leapp.bundle.fuse import fuse as write_fused
+from leapp.cli.consent import open_for
 from leapp.cli.output import Answer, Text, progress
 
 __all__ = ["fuse"]
@@ -13,7 +13,7 @@ __all__ = ["fuse"]
 
 def fuse(arguments: Namespace) -> Answer:
     """Write the pipeline of a bundle as one ONNX model."""
-    bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
+    bundle = open_for(arguments)
     with progress("fusing"):
         path = write_fused(bundle, arguments.output)
     return Answer({"graph": bundle.graph, "output": str(path)}, [Text(f"wrote {path}")])

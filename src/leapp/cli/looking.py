@@ -10,6 +10,7 @@ from typing import Any
 
 from leapp.bundle import Bundle, load_contract, open_bundle
 from leapp.bundle.trust import require_trust
+from leapp.cli.consent import open_for
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.graph.contract import Contract, Port, key, split_key
 from leapp.semantics import TEMPORAL_AXIS
@@ -88,7 +89,7 @@ def _open_damaged(path: str) -> tuple[Bundle, list[str]]:
 
 def _damaged_models(bundle: Bundle) -> list[str]:
     """What is wrong with the models. Opening a bundle checks every other file."""
-    from leapp.bundle import read_model
+    from leapp.bundle.reading import read_model
     from leapp.errors import BundleError
 
     damage = []
@@ -126,8 +127,8 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "annotations": dict(bundle.annotations),
         "frequency": configs.get("frequency"),
         "configs": configs,
-        "inputs": [_port(n, _find(contract, n, p, "inputs")) for n, ports in pipeline.inputs.items() for p in ports],
-        "outputs": [_port(n, _find(contract, n, p, "outputs")) for n, ports in pipeline.outputs.items() for p in ports],
+        "inputs": [_find(contract, n, p, "inputs").facts(n) for n, ports in pipeline.inputs.items() for p in ports],
+        "outputs": [_find(contract, n, p, "outputs").facts(n) for n, ports in pipeline.outputs.items() for p in ports],
         "state": list(_states(bundle)),
         "nodes": [_node(bundle, name) for name in contract.nodes],
         "wiring": {
@@ -148,13 +149,6 @@ def _find(contract: Contract, node: str, name: str, side: str) -> Port:
     raise BundleError(f"The pipeline names '{key(node, name)}', which is none of the {side} of a node.")
 
 
-def _port(node: str, port: Port) -> dict[str, Any]:
-    facts: dict[str, Any] = {"key": key(node, port.name), "shape": list(port.shape), "dtype": port.dtype, "kind": port.kind}
-    extra = dict(port.extra)
-    facts["units"] = extra.pop("units", extra.pop("unit", None))
-    return facts | {"element_names": port.element_names, "temporal_period_ms": port.temporal_period_ms, "extra": extra}
-
-
 def _states(bundle: Bundle) -> Iterator[dict[str, Any]]:
     from leapp.bundle import read_initial_values
     from leapp.errors import BundleError
@@ -168,10 +162,8 @@ def _states(bundle: Bundle) -> Iterator[dict[str, Any]]:
             value = start.get(target) if start else None
             words = "zeros" if value is None or not any(bytes(value.data)) else "stored values"
             words = "unreadable" if start is None else words
-            yield _port(split_key(target)[0], _find(bundle.contract, *split_key(target), "inputs")) | {
-                "source": source,
-                "initial": words,
-            }
+            node, name = split_key(target)
+            yield _find(bundle.contract, node, name, "inputs").facts(node) | {"source": source, "initial": words}
 
 
 def _node(bundle: Bundle, name: str) -> dict[str, Any]:
@@ -271,7 +263,7 @@ def schema(arguments: Namespace) -> Answer:
     """The JSON Schema of a bundle's description. It is JSON with or without ``--json``."""
     import json
 
-    from leapp.bundle import schema as made
+    from leapp.bundle.schema import schema as made
 
     document = made()
     return Answer(document, [Text(json.dumps(document, indent=2))])
@@ -279,9 +271,9 @@ def schema(arguments: Namespace) -> Answer:
 
 def view(arguments: Namespace) -> Answer:
     """Write the page of a bundle and open it."""
-    bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
+    bundle = open_for(arguments)
     if arguments.verify:
-        require_trust(bundle.contract, arguments.allow_code)
+        require_trust(bundle, arguments.allow_code or None)
     # Always drawn anew: the page that lies in the bundle may be anybody's, and a browser would run it.
     path = write_bundle_page(bundle, arguments.output, arguments.recording, measured=arguments.verify)
     opened = not arguments.no_open and _open(path)
@@ -295,7 +287,7 @@ def write_bundle_page(bundle: Bundle, output: str | None, recording: str | None 
         bundle: The bundle. Its ONNX models are read; no model is run unless ``measured``.
         output: The directory to write to.
         recording: A recorded run to show instead of the samples.
-        measured: Replay the samples, for times and differences of every node.
+        measured: Replay the samples, for times and differences of every node, and the recording, for the values between nodes.
     """
     import tempfile
 
@@ -317,7 +309,7 @@ def write_bundle_page(bundle: Bundle, output: str | None, recording: str | None 
         details |= found | {
             "nodes": {name: told.get(name, {}) | found["nodes"].get(name, {}) for name in bundle.contract.nodes}
         }
-    run = _recorded(bundle, recording) if recording is not None else None
+    run = recorded_values(bundle, recording, replayed=measured) if recording is not None else None
     directory = Path(output) if output is not None else Path(tempfile.mkdtemp(prefix="leapp-"))
     directory.mkdir(parents=True, exist_ok=True)
     return write_page(
@@ -325,8 +317,11 @@ def write_bundle_page(bundle: Bundle, output: str | None, recording: str | None 
     )
 
 
-def _recorded(bundle: Bundle, path: str) -> dict[tuple[str, str], list[Any]]:
-    """The values of a recorded run, port by port. A state is shown at the input that it feeds."""
+def recorded_values(bundle: Bundle, path: str, *, replayed: bool = False) -> dict[tuple[str, str], list[Any]]:
+    """The values of a recorded run by side and port. A state is shown at the input that it feeds.
+
+    A recording has no values between nodes. With ``replayed``, every node is run on the recorded inputs and states for them.
+    """
     from leapp.runtime.recording import read_recording
 
     contract = bundle.contract
@@ -343,7 +338,32 @@ def _recorded(bundle: Bundle, path: str) -> dict[tuple[str, str], list[Any]]:
         for step in steps:
             for where, value in step.items():
                 values.setdefault((side, where), []).append(value)
+    if replayed:
+        steps = [{**given, **state} for given, state in zip(run.inputs, run.state, strict=True)]
+        for place, between in _between(bundle, steps).items():
+            values.setdefault(place, between)
     return values
+
+
+def _between(bundle: Bundle, steps: list[dict[str, Any]]) -> dict[tuple[str, str], list[Any]]:
+    """What every node takes from another and gives, step by step."""
+    from leapp.check.engines import open_engine
+    from leapp.runtime.plan import make_plan
+
+    contract = bundle.contract
+    found: dict[tuple[str, str], list[Any]] = {}
+    order = make_plan(contract).order
+    engines = {name: open_engine(bundle, name) for name in order}
+    for step in steps:
+        known = dict(step)
+        for name in order:
+            outputs = engines[name]({port.name: known[key(name, port.name)] for port in contract.nodes[name].inputs})
+            for port, value in outputs.items():
+                found.setdefault(("out", key(name, port)), []).append(value)
+                for target in contract.pipeline.data_flow.get(key(name, port), ()):
+                    known[target] = value
+                    found.setdefault(("in", target), []).append(value)
+    return found
 
 
 def _open(path: Path) -> bool:

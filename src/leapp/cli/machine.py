@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from leapp.bundle import system_information
+from leapp.bundle.system import system_information
 from leapp.cli.output import Answer, Cell, Table, Text
 from leapp.extras import INSTALL
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
+
+from leapp.graph.words import close
 
 __all__ = ["build", "parse"]
 
@@ -34,15 +37,17 @@ def build() -> argparse.ArgumentParser:
 
     one = _command(commands, "verify", "proving", "check every file and replay the recorded samples on this machine")
     one.add_argument("bundle")
-    _outside(one)
+    _opening(one)
     _code(one)
     one.add_argument("--thorough", action="store_true", help="run ONNX models at every level of graph optimisation")
     one.add_argument("--digest", help="also require this digest")
+    one.add_argument("--timeout", type=_seconds, default=600.0, metavar="S",
+                     help="most seconds that a model may take to open, or to run once (default: %(default)s)")  # fmt: skip
     _tolerances(one)
 
     one = _command(commands, "run", "running", "run a bundle and show its outputs")
     one.add_argument("bundle")
-    _outside(one)
+    _opening(one)
     one.add_argument("--input", metavar="FILE.npz", help="values by node/port; one value, or one for each step")
     one.add_argument("--steps", type=_count, help="how many steps (default: as many as the input has)")
     one.add_argument("--output", metavar="FILE.npz", help="write the outputs of all steps")
@@ -51,7 +56,7 @@ def build() -> argparse.ArgumentParser:
 
     one = _command(commands, "bench", "running", "time the steps of a bundle")
     one.add_argument("bundle")
-    _outside(one)
+    _opening(one)
     one.add_argument("--rate", type=_rate, metavar="HZ", help="start steps at this rate and count those that are late")
     one.add_argument("--steps", type=_count, help="how many steps (default: 1000, or 5 seconds at the rate)")
     one.add_argument("--page", metavar="DIRECTORY", help="also write a page that shows where the time goes")
@@ -59,7 +64,7 @@ def build() -> argparse.ArgumentParser:
 
     one = _command(commands, "replay", "replaying", "give recordings to a bundle and compare what it returns")
     one.add_argument("bundle")
-    _outside(one)
+    _opening(one)
     one.add_argument("recordings", nargs="+", metavar="RECORDING", help="a file, or a pattern such as 'runs/**/*.mcap'")
     one.add_argument("--baseline", metavar="BUNDLE", help="compare with this bundle on the recorded inputs")
     one.add_argument("--output", metavar="FILE.parquet", help="write one row for each port of each recording")
@@ -73,7 +78,7 @@ def build() -> argparse.ArgumentParser:
 
     one = _command(commands, "view", "looking", "write the page of a bundle and open it")
     one.add_argument("bundle")
-    _outside(one)
+    _opening(one)
     one.add_argument("--output", metavar="DIRECTORY", help="where to write it (default: a temporary directory)")
     one.add_argument("--verify", action="store_true", help="replay the samples and show how close the files come")
     one.add_argument("--recording", metavar="FILE", help="play this recorded run over the graph")
@@ -83,27 +88,42 @@ def build() -> argparse.ArgumentParser:
     one = _command(commands, "diff", "comparing", "what changed between two bundles")
     one.add_argument("bundle", metavar="A")
     one.add_argument("other", metavar="B")
-    _outside(one)
+    _opening(one)
     _code(one)
 
     one = _command(commands, "seal", "sealing", "seal a bundle anew after an edit by hand")
     one.add_argument("bundle")
 
+    one = _command(commands, "sign", "sealing", "sign a bundle with a private key")
+    one.add_argument("bundle")
+    one.add_argument("--key", required=True, metavar="FILE", help="the private key, in PEM: NIST P-256, P-384 or P-521")
+    one.add_argument("--password-file", metavar="FILE", help="the password of the key, if it has one")
+
+    one = _command(commands, "sbom", "sealing", "what a bundle is made of, as a CycloneDX bill of materials")
+    one.add_argument("bundle")
+    _opening(one)
+    one.add_argument("-o", "--output", metavar="FILE.json", help="write it to a file")
+    one.add_argument("--licence", "--license", metavar="SPDX", help="the licence of the bundle, such as Apache-2.0")
+
+    one = _command(commands, "trust", "consent", "let the TorchScript and .pt2 models of a bundle run on this machine")
+    one.add_argument("bundle")
+
     one = _command(commands, "fuse", "fusing", "write the whole pipeline as one ONNX model")
     one.add_argument("bundle")
-    _outside(one)
+    _opening(one)
     one.add_argument("-o", "--output", required=True, metavar="FILE.onnx", help="the file to write")
 
     one = _command(commands, "deploy", "deploying", "lay a bundle out for an inference server, or for C++")
     one.add_argument("target", choices=("triton", "cpp"), help="the server, or cpp for a header with types")
     one.add_argument("bundle")
-    _outside(one)
+    _opening(one)
     one.add_argument("-o", "--output", required=True, metavar="DIRECTORY", help="the directory to write")
+    _code(one)
     _triton(one)
 
     one = _command(commands, "serve", "serving", "serve a bundle to many clients, on Ray Serve")
     one.add_argument("bundle")
-    _outside(one)
+    _opening(one)
     _serving(one)
     _engine(one)
 
@@ -130,8 +150,9 @@ def _late(module: str, name: str) -> Callable[[argparse.Namespace], Any]:
     return lambda arguments: getattr(import_module(f"leapp.cli.{module}"), name)(arguments)
 
 
-def _outside(parser: argparse.ArgumentParser) -> None:
+def _opening(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-outside", action="store_true", help="let files of an unsealed bundle lie elsewhere")
+    parser.add_argument("--trust", action="append", metavar="KEY", help="refuse a bundle that this public key did not sign")
 
 
 def _code(parser: argparse.ArgumentParser) -> None:
@@ -196,7 +217,11 @@ def _serving(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-bytes", type=_count, help="most bytes of a request (default: what the ports need)")
     parser.add_argument("--rate", type=_rate, default=1000.0, help="most requests a second of a client (default: %(default)s)")
     parser.add_argument("--sessions", type=_count, default=256, help="most sessions of a replica (default: %(default)s)")
+    parser.add_argument("--sessions-per-client", type=_count, metavar="N",
+                        help="most sessions of one address in a replica (default: half of --sessions)")  # fmt: skip
     parser.add_argument("--idle", type=_seconds, default=600.0, help="seconds until idle sessions end (default: %(default)s)")
+    parser.add_argument("--timeout", type=_seconds, default=600.0,
+                        help="seconds that opening or a step may take; then the replica ends (default: 600)")  # fmt: skip
     parser.add_argument("--drain", type=_seconds, default=20.0, help="seconds that sessions have to end (default: %(default)s)")
 
 
@@ -228,7 +253,10 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong on one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
-        """Leave with the message."""
+        """Leave with the message, and with the nearest choice where a word is none of them."""
+        wrong = re.match(r"argument .*?: invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if wrong is not None:
+            message += close(wrong[1], [choice.strip(" '") for choice in wrong[2].split(",")], 0.6)
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
@@ -236,7 +264,7 @@ class _Version(argparse.Action):
     """Prints the version; only then is it worth importing."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from leapp.bundle import system_information
+        from leapp.bundle.system import system_information
 
         print(f"leapp {system_information()['leapp version']}")
         parser.exit()

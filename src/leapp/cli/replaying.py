@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from leapp.bundle import open_bundle
-from leapp.cli.consent import consent
+from leapp.cli.consent import consent, open_for
 from leapp.cli.output import Answer, Cell, Table, Text, announce, progress
 from leapp.fleet import FleetReport, find_recordings, replay_fleet
 
@@ -15,8 +14,8 @@ __all__ = ["replay"]
 
 def replay(arguments: Namespace) -> Answer:
     """Give recordings to a bundle and compare what it returns."""
-    bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
-    baseline = [] if arguments.baseline is None else [open_bundle(arguments.baseline, allow_outside=arguments.allow_outside)]
+    bundle = open_for(arguments)
+    baseline = [] if arguments.baseline is None else [open_for(arguments, arguments.baseline)]
     allow_code = consent(arguments, bundle, *baseline)
     names = find_recordings(arguments.recordings)
     if arguments.engine == "ray":
@@ -25,7 +24,7 @@ def replay(arguments: Namespace) -> Answer:
         report = replay_fleet(
             bundle,
             names,
-            baseline=arguments.baseline,
+            baseline=baseline[0] if baseline else None,
             engine=arguments.engine,
             address=arguments.address,
             workers=arguments.workers,

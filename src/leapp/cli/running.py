@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from leapp.bundle import Bundle, open_bundle, read_samples
-from leapp.cli.consent import consent
+from leapp.bundle import Bundle, read_samples
+from leapp.cli.consent import consent, open_for
 from leapp.cli.output import Answer, Cell, Table, Text, announce, progress
 from leapp.errors import InputError
 from leapp.graph.contract import Port, split_key
@@ -29,7 +29,7 @@ _MICROSECONDS = ("p50", "p99", "p999", "longest", "jitter", "noise_p50", "noise_
 
 def _load(arguments: Namespace) -> tuple[Bundle, Pipeline, float]:
     began = time.perf_counter()
-    bundle = open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)
+    bundle = open_for(arguments)
     allow_code = consent(arguments, bundle)
     with progress("opening engines"):
         pipeline = Pipeline(bundle, threads=arguments.threads, providers=arguments.provider, allow_code=allow_code)
@@ -50,7 +50,8 @@ def run(arguments: Namespace) -> Answer:
             advance()
     stacked = {where: np.stack(values) for where, values in made.items()}
     if arguments.output:
-        np.savez(arguments.output, allow_pickle=False, **stacked)
+        with open(arguments.output, "wb") as file:  # given a name, NumPy would write to another one
+            np.savez(file, allow_pickle=False, **stacked)
     data = {
         "graph": bundle.graph,
         "steps": steps,

@@ -12,8 +12,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from leapp.bundle import open_bundle
-from leapp.cli.consent import consent
+from leapp.cli.consent import consent, open_for
 from leapp.cli.output import Answer, Text, progress, write
 from leapp.errors import InputError
 from leapp.serve.cluster import Cluster
@@ -34,14 +33,17 @@ def serve(arguments: Namespace) -> Answer:
         token=_token(arguments.token_file),
         threads=arguments.threads,
         providers=tuple(arguments.provider) if arguments.provider else None,
-        allow_code=consent(arguments, open_bundle(arguments.bundle, allow_outside=arguments.allow_outside)),
+        allow_code=consent(arguments, open_for(arguments)),
         allow_outside=arguments.allow_outside,
+        trust=tuple(arguments.trust) if arguments.trust else None,
         nonfinite=arguments.nonfinite,
         batch=arguments.batch,
         max_bytes=arguments.max_bytes,
         rate=arguments.rate,
         sessions=arguments.sessions,
+        sessions_per_client=arguments.sessions_per_client,
         idle=arguments.idle,
+        timeout=arguments.timeout,
     )
     own = sys.stdout
     # Ray writes to standard output what is of no use to whoever reads our answer there.

@@ -325,8 +325,9 @@ class Client(Pipeline):
     def _read(self, where: str) -> Array:
         return np.array(self._known()[where])
 
-    def _write(self, where: str, value: Array) -> None:
-        self._mine, self._begin = {**self._known(), where: np.array(value)}, "given"
+    def _replace(self, values: Mapping[str, Array]) -> None:
+        if values:
+            self._mine, self._begin = {**self._known(), **{k: np.array(v) for k, v in values.items()}}, "given"
 
 
 _LOST = "Session lost: the server that held its state is gone. Call reset(), or load_state() with a state you kept."

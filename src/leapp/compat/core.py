@@ -11,10 +11,11 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
-    "HigherOrderOperator", "OpOverload", "TorchDispatchMode", "clean_script", "copy_all", "find_operator",
+    "DispatchMode", "HigherOrderOperator", "OpOverload", "clean_script", "copy_all", "disabled_torch_function", "find_operator",
     "functorch_level", "fuses_on_cpu", "is_composite", "is_grad_enabled", "keep_stance", "new_script_graph", "operator_names",
+    "plain_dispatch",
     "registered_device", "script_from_graph", "script_from_trace", "set_fusion_strategy", "set_grad_enabled", "storage_expired",
-    "tensor_guards", "tensor_type", "torch_function_modes", "with_state",
+    "tensor_guards", "tensor_type", "torch_function_modes", "with_state", "wrapper_tensor",
 ]  # fmt: skip
 
 OpOverload: Any = torch._ops.OpOverload
@@ -22,6 +23,17 @@ OpOverload: Any = torch._ops.OpOverload
 
 HigherOrderOperator: Any = torch._ops.HigherOrderOperator
 """The class of operators that take functions (``cond``, ``while_loop``), which have no schema to read."""
+
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that sees every operator. Torch's own class loads the compiler at the first of them, to keep it from compiling
+    the mode; that takes more than a second, and while a session is open the compiler runs nothing.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
 
 torch_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 """How many ``TorchFunctionMode`` are active. Torch's layers ask for it before they use a fused kernel."""
@@ -38,6 +50,12 @@ set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
 registered_device: Callable[[], str] = torch._C._get_privateuse1_backend_name
 """The name of the device that somebody added to torch. Tensors get a method of that name."""
+
+disabled_torch_function: Any = torch._C._disabled_torch_function_impl
+"""What a class of tensors sets to be treated by functions like any tensor."""
+
+plain_dispatch: Callable[[], AbstractContextManager[None]] = torch._C._DisablePythonDispatcher
+"""A block in which operators run torch's own kernels, whatever Python has put in their place."""
 
 copy_all: Callable[[Any, Any], Any] = torch._foreach_copy_
 """Copies a list of tensors into another in one call."""
@@ -61,6 +79,13 @@ def with_state(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> Abs
     """Let a module use other parameters and buffers. ``torch.func.functional_call`` runs the module's hooks as well."""
     swapped: AbstractContextManager[Any] = _reparametrize_module(module, tensors)
     return swapped
+
+
+def wrapper_tensor(cls: type[torch.Tensor], like: torch.Tensor) -> Any:
+    """A tensor of a class of its own, in the form of ``like`` and without memory."""
+    return torch.Tensor._make_wrapper_subclass(
+        cls, like.shape, strides=like.stride(), storage_offset=like.storage_offset(), dtype=like.dtype, device=like.device
+    )
 
 
 # TorchScript: torch.jit.trace compares and re-checks what it traced, keeps the paths of source files and cannot join graphs.

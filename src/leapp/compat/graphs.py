@@ -1,7 +1,7 @@
-"""What is private in torch's tracers: tensors without memory, functional traces, composite operators kept whole.
+"""What is private about graphs of operators in torch: composite operators kept whole, modules made of graphs.
 
-``torch.export`` with ``run_decompositions`` is the public way to the same graph; it traces twice and patches every composite
-operator of torch on each call.
+``torch.export`` with ``run_decompositions`` is the public way to a functional graph; it traces twice and patches every
+composite operator of torch on each call. Its tracers, slow to load, are in :mod:`leapp.compat.tracers`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,14 @@ from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
-from torch._export.utils import _collect_all_valid_cia_ops_for_aten_namespace, _special_op_to_preserve_cia
+from torch._export.utils import _is_preservable_cia_op, _special_op_to_preserve_cia
 from torch._subclasses import fake_impls
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, statically_known_true
 
 __all__ = [
-    "DimDynamic", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode", "FunctionalTensorMode", "ShapeEnv",
-    "constant_source", "core_decompositions", "dispatch_functionalize", "enable_python_dispatcher", "fake_rules",
-    "graph_module", "kept_whole", "make_fx", "set_kernels", "statically_known_true", "whole_composites",
+    "core_decompositions", "enable_python_dispatcher", "fake_rules", "graph_module", "is_whole_composite", "kept_whole",
+    "set_kernels",
 ]  # fmt: skip
 
 fake_rules: dict[Any, Any] = fake_impls.op_implementations_dict
@@ -39,9 +34,9 @@ def kept_whole(operators: tuple[Any, ...]) -> AbstractContextManager[None]:
     return kept
 
 
-def whole_composites() -> set[Any]:
-    """The composite operators that a trace can keep whole."""
-    return set(_collect_all_valid_cia_ops_for_aten_namespace())
+def is_whole_composite(operator: Any) -> bool:
+    """Whether an operator is composed of others and a trace can keep it whole."""
+    return bool(_is_preservable_cia_op(operator))
 
 
 def set_kernels(operator: Any, kernels: dict[Any, Any]) -> None:
@@ -55,13 +50,6 @@ def graph_module(graph: torch.fx.Graph) -> torch.fx.GraphModule:
     """A module that compiles the code of its graph when it is first called. ``GraphModule`` does so at once."""
     with _use_lazy_graph_module(True):
         return _make_graph_module(torch.nn.Module(), graph)
-
-
-def constant_source(name: str) -> Any:
-    """The origin that a symbolic size must have. Slow to import, and few need it."""
-    from torch._dynamo.source import ConstantSource
-
-    return ConstantSource(name)
 
 
 def core_decompositions() -> dict[Any, Callable[..., Any]]:

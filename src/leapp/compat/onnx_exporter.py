@@ -9,26 +9,34 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import onnx_ir as ir
 import torch
+from onnxscript import evaluator
 from onnxscript.optimizer._constant_folding import FoldConstantsPass
 from onnxscript.version_converter import _version_converter
-from torch.onnx._internal.exporter import _constants, _core, _decomp, _dispatching, _fx_passes, _ir_passes, _registration
+from torch.onnx._internal.exporter import (
+    _constants,
+    _core,
+    _decomp,
+    _dispatching,
+    _fx_passes,
+    _ir_passes,
+    _registration,
+    _tensors,
+)
 
 from leapp.compat.core import OpOverload
 
 __all__ = [
-    "IR_VERSION", "LIBRARY_OPSET", "FoldConstantsPass", "TorchTensor", "add_opset_imports", "changes_between",
-    "decomposition_table",
-    "find_translation", "insert_type_promotion", "operator_library", "remove_assertions", "translate_graph",
-    "translated_operators",
+    "LIBRARY_OPSET", "FoldConstantsPass", "TorchTensor", "add_node", "add_opset_imports", "add_translation",
+    "changes_between", "decomposition_table", "find_translation", "insert_type_promotion", "operator_library",
+    "real_translation", "remove_assertions", "translate_graph", "translated_operators",
 ]  # fmt: skip
 
-IR_VERSION: int = _constants.ONNX_IR_VERSION
 LIBRARY_OPSET: int = _constants.TORCHLIB_OPSET
 """The ONNX opset that the library's translations are written in."""
 
@@ -59,6 +67,29 @@ def operator_library(opset: int) -> Any:
     # It reports every vision operator it will not translate because torchvision is absent.
     with _quiet(_registration.logger):
         return build(**named)
+
+
+def add_translation(library: Any, target: Any, function: Callable[..., Any]) -> None:
+    """Let the library translate an operator by a function of ours."""
+    library.register_op(target, function)
+    # torch 2.7 and 2.8 read a signature from the function and look for arguments of these names; without one, they take it.
+    if "opset_version" not in inspect.signature(_registration.ONNXRegistry.from_torchlib).parameters:
+        library.get_decomps(target)[0].signature = None
+
+
+def real_translation(library: Any, target: Any) -> Callable[..., Any] | None:
+    """The library's translation of an operator on real numbers."""
+    found = (meta.onnx_function for meta in library.get_decomps(target) if not meta.is_complex)
+    return next(found, None)
+
+
+def add_node(kind: str, inputs: Sequence[Any], attributes: Mapping[str, Any], count: int) -> Sequence[Any]:
+    """Add an ONNX operator to the graph that is being made, from inside a translation; returns its results."""
+    tracer: Any = evaluator.default()
+    outputs = [_tensors.SymbolicTensor(tracer.opset) for _ in range(count)]
+    made = ir.convenience.convert_attributes(attributes)
+    tracer.nodes.append(ir.Node("", kind, inputs, made, outputs=outputs, version=tracer.opset.version))
+    return outputs
 
 
 def translated_operators(library: Any) -> set[Any]:

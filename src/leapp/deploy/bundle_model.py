@@ -26,8 +26,14 @@ class TritonPythonModel:
         found = settings(args)
         bundle = Path(args["model_repository"]) / args["model_version"] / found["bundle"]
         # The server lets only the dtypes of the configuration in; where one is not the port's own, it is converted.
+        # Whoever deployed it was asked whether its programs may run; the digest says that these are the same.
         self._pipeline = Pipeline(
-            bundle, threads=found["threads"], nonfinite=found["nonfinite"], expect_digest=found["digest"], cast=True
+            bundle,
+            threads=found["threads"],
+            nonfinite=found["nonfinite"],
+            expect_digest=found["digest"],
+            cast=True,
+            allow_code=True,
         )
         self._pipeline.warm_up()
         self._shapes = {key: port.shape for key, port in self._pipeline.input_ports.items()}

@@ -166,8 +166,7 @@ def _struct(
     for key, port in ports.items():
         names, kind, count = _elements(key, port), _type(port.dtype), math.prod(port.shape)
         kind = f"leapp::Named<{kind}, {enums[names]}, {count}>" if names else f"std::array<{kind}, {count}>"
-        units = port.extra.get("units")
-        about = [key, str(list(port.shape)), *([str(port.kind)] if port.kind else []), *([str(units)] if units else [])]
+        about = [key, str(list(port.shape)), *(str(fact) for fact in (port.kind, port.units) if fact)]
         lines.append(f"  {kind} {fields[key]}{'' if names else '{}'};  ///< {_comment(', '.join(about))}")
     return [*lines, "};", ""]
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-from leapp.bundle import Bundle, model_file, read_model
+from leapp.bundle import Bundle
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.packages import check_package
+from leapp.bundle.reading import model_file, read_model
 from leapp.deploy.pbtxt import pbtxt
 from leapp.deploy.tensors import free_name, safe_name
 from leapp.graph.contract import Contract
+from leapp.graph.formats import FORMATS
 
 __all__ = ["copy_model", "move_models", "write_config", "write_values"]
-
-_SUFFIXES = {"onnx": "onnx", "jit": "pt", "pt2": "pt2"}
 
 
 def write_config(root: Path, config: Mapping[str, Any]) -> dict[str, str]:
@@ -49,10 +49,10 @@ def copy_model(bundle: Bundle, node: str, folder: Path) -> Path:
     assert backend is not None
     data = read_model(bundle, node)
     folder.mkdir(parents=True)
-    path = folder / f"model.{_SUFFIXES[backend]}"
+    path = folder / f"model{FORMATS[backend].suffixes[0]}"
     path.write_bytes(data)
     if backend != "onnx":
-        check_package(data, backend, f"The {backend} model of node {node!r}", allow_native=False)
+        check_package(data, backend, f"The {backend} model of node {node!r}")
         return path
     for location in external_files(data, f"model of node {node!r}"):
         target = folder / location

@@ -14,7 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from leapp.bundle import Bundle, RawTensor, Staging, load_contract, open_bundle, read_initial_values
+from leapp.bundle import Bundle, RawTensor, load_contract, open_bundle, read_initial_values
+from leapp.bundle.reading import require_signed
+from leapp.bundle.signing import Keys
+from leapp.bundle.staging import Staging
+from leapp.bundle.trust import require_trust
 from leapp.deploy.division import divide
 from leapp.deploy.hosted import write_hosted
 from leapp.deploy.native import write_native
@@ -64,6 +68,8 @@ def deploy_triton(
     options: TritonOptions | None = None,
     *,
     allow_outside: bool = False,
+    allow_code: bool | None = None,
+    trust: Keys | None = None,
 ) -> Deployment:
     """Write a bundle as a Triton model repository.
 
@@ -72,6 +78,8 @@ def deploy_triton(
         repository: The directory to write. What an earlier deployment of the same graph wrote there is replaced.
         options: How to write it.
         allow_outside: Let files of an unsealed bundle lie outside its directory.
+        allow_code: As for ``leapp.runtime.Pipeline``: the server runs the programs in its repository unasked.
+        trust: As for ``leapp.runtime.Pipeline``.
 
     Returns:
         What clients need to know.
@@ -85,7 +93,9 @@ def deploy_triton(
     """
     options = options or TritonOptions()
     if not isinstance(bundle, Bundle):
-        bundle = open_bundle(bundle, allow_outside=allow_outside)
+        bundle = open_bundle(bundle, allow_outside=allow_outside, trust=trust)
+    require_signed(bundle, trust)
+    require_trust(bundle, allow_code)
     plan = make_plan(bundle.contract)
     _check_runnable(plan)
     model, target = safe_name(bundle.graph), Path(os.path.realpath(repository))

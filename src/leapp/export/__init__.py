@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .backends import BACKENDS, check_params, is_onnx, resolve_backend
 from .job import ExportJob, ExportResult
-from .names import check_params, resolve_backend
 from .series import end_sharing, series
 
-__all__ = ["ExportJob", "ExportResult", "check_params", "export_node", "resolve_backend", "series"]
+__all__ = ["ExportJob", "ExportResult", "check_params", "export_node", "is_onnx", "resolve_backend", "series"]
 
 
 def export_node(job: ExportJob, directory: Path) -> ExportResult:
@@ -36,16 +36,7 @@ def export_node(job: ExportJob, directory: Path) -> ExportResult:
 
 def _write(job: ExportJob, directory: Path) -> ExportResult:
     backend = resolve_backend(job.backend)
-    if backend is None or not backend.startswith("onnx"):
+    assert backend is not None
+    if not is_onnx(backend):
         end_sharing()
-    if backend in ("jit", "jit-trace"):
-        from .torchscript import export_torchscript
-
-        return export_torchscript(job, directory)
-    if backend == "pt2":
-        from .program import export_program
-
-        return export_program(job, directory)
-    from .onnxmodel import export_onnx
-
-    return export_onnx(job, directory)
+    return BACKENDS[backend].load()(job, directory)

@@ -9,6 +9,7 @@ from typing import Any
 
 from leapp.errors import ExportError
 
+from .backends import is_onnx
 from .job import ExportJob, ExportResult
 
 __all__ = ["MissingOperatorsError", "explained"]
@@ -65,9 +66,10 @@ def _line(
 
 _READ = "the value of a tensor decides what is computed, as an index, a size or a condition. Keep it a tensor"
 
-_NAN = (
-    "this version of torch cannot write NaN as a number into a .pt2 file. Give the call a tensor, as in "
-    "torch.tensor(float('nan')), export the node with 'jit' or 'onnx', or use a newer torch"
+# torch 2.7 writes them as JSON, which has neither.
+_NUMBER = (
+    "this version of torch cannot write {what} as a number into a .pt2 file. Give the call a tensor, as in "
+    "torch.tensor({example}), export the node with 'jit' or 'onnx', or use a newer torch."
 )
 
 
@@ -78,7 +80,9 @@ def _first_cause(error: BaseException) -> str:
     if "DataDependent" in type(error).__name__ or "_local_scalar_dense" in str(error):
         return f"{_READ}."
     if "not JSON compliant" in str(error):
-        return f"{_NAN}."
+        return _NUMBER.format(what="NaN", example="float('nan')")
+    if "Unsupported argument type: <class 'complex'>" in str(error):
+        return _NUMBER.format(what="complex numbers", example="1j")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:6])}" if lines else type(error).__name__
 
@@ -87,7 +91,7 @@ def _advice(error: BaseException, backend: str | None) -> str:
     text = str(error)
     if "nference tensor" in text or "inference_mode" in text:
         return " Trace under torch.no_grad() instead of torch.inference_mode()."
-    if backend in ("onnx", "onnx-torchscript"):
+    if is_onnx(backend):
         return f" Other backends may write it: {_OTHERS}."
     return ""
 

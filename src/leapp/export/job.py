@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ExportJob", "ExportResult"]
+__all__ = ["ExportJob", "ExportResult", "tell_loading"]
+
+_SHOWN = logging.WARNING + 1
+"""The level of news that are no warnings and that the console shows."""
+
+
+def tell_loading(node: str, why: str, module: str) -> None:
+    """Say that an exporter is about to be loaded, unless ``module``, which is slow to import, is there already."""
+    if module not in sys.modules:
+        logging.getLogger("leapp").log(_SHOWN, "%s: loading the exporter (once) %s", node, why)
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from leapp.capture.extents import Measure
 from leapp.capture.replay import Replay, fill, results
 from leapp.capture.tape import Call
 
-from .aten import RUNNING
 from .job import ExportJob, ExportResult
+from .listing import RUNNING
 
 __all__ = ["Prefix", "first_failing", "spelled_call"]
 

@@ -14,9 +14,9 @@ import torch
 
 from leapp.compat.core import OpOverload
 
-from .aten import AtenGraph
+from .listing import AtenGraph
 
-__all__ = ["keep_precision"]
+__all__ = ["factor_shape", "keep_precision", "loses", "loses_divided_by"]
 
 Made = dict[tuple[float, tuple[int, ...]], torch.fx.Node]
 """The constants made so far, by value and shape."""
@@ -50,10 +50,10 @@ def _take_tensors(aten: AtenGraph, made: Made, node: torch.fx.Node, registry: An
     takes = {name for name, argument in zip(names, target._schema.arguments, strict=True) if str(argument.type) in _TENSORS}
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     divides = target is _aten.div.Tensor
-    losing = [n for n, value in given.items() if _loses(value) or (divides and n == "other" and _loses_divided_by(value))]
+    losing = [n for n, value in given.items() if loses(value) or (divides and n == "other" and loses_divided_by(value))]
     if not losing or not takes.issuperset(losing) or not registry.is_registered(target):
         return
-    shape = _factor_shape(node.meta["val"].shape) if target in _FACTORS else ()
+    shape = factor_shape(node.meta["val"].shape) if target in _FACTORS else ()
     for name in losing:
         given[name] = _constant(aten, made, given[name], shape)
     count = len(node.args)
@@ -65,7 +65,7 @@ def _take_tensors(aten: AtenGraph, made: Made, node: torch.fx.Node, registry: An
 def _expand(aten: AtenGraph, made: Made, node: torch.fx.Node) -> None:
     """A tensor filled with a number: the number as a constant, spread over the shape."""
     value, shape = node.args[_FILLED[node.target]], list(node.meta["val"].shape)
-    if _loses(value) and all(isinstance(size, int) for size in shape):
+    if loses(value) and all(isinstance(size, int) for size in shape):
         node.args = (_constant(aten, made, value), shape)
         node.kwargs = {}
         node.target = torch.ops.aten.expand.default
@@ -73,7 +73,7 @@ def _expand(aten: AtenGraph, made: Made, node: torch.fx.Node) -> None:
 
 def _evaluate(aten: AtenGraph, node: torch.fx.Node) -> None:
     """A series of numbers is computed here and kept."""
-    if not any(map(_loses, (*node.args, *node.kwargs.values()))) or node.all_input_nodes:
+    if not any(map(loses, (*node.args, *node.kwargs.values()))) or node.all_input_nodes:
         return
     options = {name: value for name, value in node.kwargs.items() if name != "device"}
     tensor = node.target(*node.args, **options)  # type: ignore[operator]
@@ -99,14 +99,14 @@ def _is_double(node: torch.fx.Node) -> bool:
     return any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in values)
 
 
-def _loses(value: Any) -> bool:
+def loses(value: Any) -> bool:
     """Whether float32 cannot hold a number."""
     return isinstance(value, float) and value == value and float(torch.tensor(value, dtype=torch.float32)) != value
 
 
-def _loses_divided_by(value: Any) -> bool:
+def loses_divided_by(value: Any) -> bool:
     """Whether float32 cannot hold the inverse of a number: a matrix product of ONNX Runtime takes that in."""
-    return isinstance(value, (int, float)) and bool(value) and _loses(1.0 / value)
+    return isinstance(value, (int, float)) and bool(value) and loses(1.0 / value)
 
 
 @functools.cache
@@ -125,7 +125,7 @@ def _taking_tensors(op: Any) -> Any:
     return best
 
 
-def _factor_shape(shape: Sequence[int]) -> tuple[int, ...]:
+def factor_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """One axis of a product. ONNX Runtime moves single numbers into its matrix products, which keep them in float32."""
     for axis in reversed(range(len(shape))):
         if isinstance(shape[axis], int) and shape[axis] > 1:

@@ -1,4 +1,4 @@
-"""Names, checks and writes an ONNX model.
+"""Checks and writes an ONNX model.
 
 The values of weights go from their tensors straight into the file: a protobuf message is a sequence of tagged fields,
 so the initialisers can be appended to a serialised graph without building it in memory.
@@ -6,15 +6,19 @@ so the initialisers can be appended to a serialised graph without building it in
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import onnx
-import onnx_ir as ir
+import torch
 
-__all__ = ["SINGLE_FILE_LIMIT", "name_sizes", "name_values", "strip_metadata", "write_model"]
+from .onnxgraph import ONNX_TYPES, Sheet, Value
+
+__all__ = ["IR_VERSION", "SINGLE_FILE_LIMIT", "Draft", "Weight", "draft_of", "write_model"]
+
+IR_VERSION = 10
 
 SINGLE_FILE_LIMIT = 1_800_000_000
 """Above this many bytes of weights they go into ``<model>.data``; protobuf itself ends at 2 GB."""
@@ -25,167 +29,165 @@ _RAW_DATA_FIELD = 9
 _ALIGNMENT = 4096
 
 
-def name_values(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Give the graph's inputs and outputs the port names, each output a value of its own, and move clashing names."""
-    graph = model.graph
-    _separate_outputs(graph)
-    ports = set(inputs) | set(outputs)
-    bound = {id(value) for value in (*graph.inputs, *graph.outputs)}
-    taken = ports | {value.name for value in _values(graph) if value.name and id(value) not in bound}
-    # First out of the way, then into place: a port may carry the present name of another one.
-    for position, value in enumerate((*graph.inputs, *graph.outputs)):
-        value.name = _fresh(f"port_{position}", taken)
-    for value in _values(graph):
-        if value.name in ports and id(value) not in bound:
-            _rename(graph, value, _fresh(value.name, taken))
-    for value, name in zip((*graph.inputs, *graph.outputs), (*inputs, *outputs), strict=True):
-        value.name = name
+@dataclass(slots=True)
+class Weight:
+    """The value of an ONNX weight. Its elements are in a tensor, or in anything else that can write them to a file."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    nbytes: int
+    elements: Any
+
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor) -> Weight:
+        """A tensor, without a copy."""
+        size = tensor.numel() * tensor.element_size()
+        return cls(name, tuple(tensor.shape), ONNX_TYPES[tensor.dtype], size, tensor.detach())
+
+    def write(self, file: IO[bytes]) -> None:
+        """Write the elements in order."""
+        if isinstance(self.elements, torch.Tensor):
+            file.write(self.elements.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        elif hasattr(self.elements, "tofile"):
+            self.elements.tofile(file)
+        else:
+            file.write(self.elements.tobytes())
 
 
-def name_sizes(model: ir.Model, names: dict[str, str]) -> None:
-    """Give the symbolic sizes of values their public names."""
-    for value in (*_values(model.graph), *model.graph.outputs):
-        if value.shape is not None:
-            value.shape = ir.Shape([_size_name(size, names) for size in value.shape])
+@dataclass(slots=True)
+class Draft:
+    """A model without its weights, and the weights."""
+
+    proto: onnx.ModelProto
+    weights: list[Weight]
 
 
-def _size_name(size: Any, names: dict[str, str]) -> Any:
-    if not isinstance(size, ir.SymbolicDim) or size.value is None:
-        return size
-    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), size.value)
+def draft_of(
+    sheet: Sheet, inputs: Sequence[tuple[str, Value]], outputs: Sequence[tuple[str, Value]], opset: int
+) -> Draft:
+    """The model that a sheet makes of ``inputs``; each output gets a value of its own."""
+    own = {id(value) for value, _ in sheet.constants.values()} | {id(value) for _, value in inputs}
+    results = []
+    for name, value in outputs:
+        if id(value) in own:
+            value = sheet.copied(value)
+        own.add(id(value))
+        results.append((name, value))
+    records = sheet.used(value for _, value in results)
+    names = _Names({id(value): name for name, value in (*inputs, *results)})
+    proto = onnx.ModelProto(ir_version=IR_VERSION, producer_name="pytorch", producer_version=str(torch.__version__))
+    proto.opset_import.add(domain="", version=opset)
+    graph = proto.graph
+    graph.name = "main_graph"
+    for name, value in inputs:
+        _describe(graph.input.add(), name, value)
+    for name, value in results:
+        _describe(graph.output.add(), name, value)
+    ports = {id(value) for _, value in (*inputs, *results)}
+    read = {id(value) for record in records for value in record.inputs}
+    weights = [Weight.of(names.of(value, str(value.ref)), t) for value, t in sheet.constants.values() if id(value) in read]
+    for record in records:
+        node = graph.node.add(op_type=record.kind)
+        node.input.extend("" if value is None else names.of(value, record.kind) for value in record.inputs)
+        for value in record.outputs:
+            node.output.append(names.of(value, record.kind.lower()))
+            if value.shape is not None and id(value) not in ports:
+                _describe(graph.value_info.add(), names.of(value, ""), value)
+        node.name = f"node_{node.output[0]}"
+        for key in sorted(record.attributes):
+            node.attribute.append(onnx.helper.make_attribute(key, record.attributes[key]))
+    return Draft(proto, weights)
 
 
-def strip_metadata(model: ir.Model) -> None:
-    """Remove what the exporter noted about itself: stack traces, module paths, node names of its own."""
-    model.metadata_props.clear()
-    model.doc_string = None
-    graphs: list[Any] = [model.graph, *model.functions.values()]
-    for graph in graphs:
-        graph.metadata_props.clear()
-        graph.doc_string = None
-        for value in _values(graph):
-            value.metadata_props.clear()
-            value.doc_string = None
-        for node in ir.traversal.RecursiveGraphIterator(graph):
-            node.metadata_props.clear()
-            node.doc_string = None
+class _Names:
+    """Names of values, each given once."""
+
+    def __init__(self, given: dict[int, str]) -> None:
+        self._given = given
+        self._taken = set(given.values())
+        self._next: dict[str, int] = {}
+
+    def of(self, value: Value, wish: str) -> str:
+        """The name of a value: ``wish``, with a number if others have it."""
+        found = self._given.get(id(value))
+        if found is None:
+            found, number = wish, self._next.get(wish, 0)
+            while found in self._taken:
+                number += 1
+                found = f"{wish}_{number}"
+            self._next[wish] = number
+            self._taken.add(found)
+            self._given[id(value)] = found
+        return found
 
 
-def write_model(model: ir.Model, path: Path, *, check: bool, limit: int = SINGLE_FILE_LIMIT) -> None:
-    """Write ``model`` to ``path``, and to ``<path>.data`` when its weights exceed ``limit`` bytes.
+def _describe(info: Any, name: str, value: Value) -> None:
+    info.name = name
+    kind = info.type.tensor_type
+    kind.elem_type = ONNX_TYPES[value.dtype]
+    kind.shape.SetInParent()
+    for size in value.sizes:
+        kind.shape.dim.add(dim_value=size)
+
+
+def write_model(draft: Draft, path: Path, *, check: bool, limit: int = SINGLE_FILE_LIMIT) -> None:
+    """Write a model to ``path``, and to ``<path>.data`` when its weights exceed ``limit`` bytes.
 
     Raises:
         onnx.checker.ValidationError: ``check`` is set and the model is not valid ONNX.
     """
-    weights = [value for value in model.graph.initializers.values() if value.const_value is not None]
-    tensors: list[tuple[str, Any]] = [(str(value.name), value.const_value) for value in weights]
-    model.graph.initializers.clear()
-    try:
-        proto = ir.serde.serialize_model(model)
-    finally:
-        for value in weights:
-            model.graph.initializers[str(value.name)] = value
     if check:
-        _check(proto, tensors)
+        _check(draft)
     external = path.with_name(path.name + ".data")
     external.unlink(missing_ok=True)
-    if sum(tensor.nbytes for _, tensor in tensors) > limit:
-        _write_external(proto, tensors, path, external)
+    if sum(weight.nbytes for weight in draft.weights) > limit:
+        _write_external(draft, path, external)
     else:
-        _write_single(proto, tensors, path)
+        _write_single(draft, path)
 
 
-def _separate_outputs(graph: ir.Graph) -> None:
-    """An output that is also an input, a weight or another output gets an ``Identity`` of its own."""
-    seen = {id(value) for value in graph.inputs}
-    for position, value in enumerate(graph.outputs):
-        if id(value) in seen or value.is_initializer() or value.producer() is None:
-            node = ir.node("Identity", [value], name=f"node_output_{position}")
-            copy = node.outputs[0]
-            copy.type, copy.shape, copy.name = value.type, value.shape, f"output_{position}"
-            graph.append(node)
-            graph.outputs[position] = copy
-        seen.add(id(graph.outputs[position]))
-
-
-def _values(graph: Any) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from list(getattr(graph, "initializers", {}).values())
-    for node in ir.traversal.RecursiveGraphIterator(graph):
-        yield from node.outputs
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from attribute.value.inputs
-                yield from list(attribute.value.initializers.values())
-
-
-def _rename(graph: ir.Graph, value: ir.Value, name: str) -> None:
-    if value.is_initializer() and graph.initializers.get(str(value.name)) is value:
-        graph.initializers.pop(str(value.name))
-        value.name = name
-        graph.initializers[name] = value
-    else:
-        value.name = name
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    candidate, number = name, 0
-    while candidate in taken:
-        number += 1
-        candidate = f"{name}_{number}"
-    taken.add(candidate)
-    return candidate
-
-
-def _check(proto: onnx.ModelProto, tensors: Iterable[tuple[str, Any]]) -> None:
+def _check(draft: Draft) -> None:
     """Check the graph with weights declared as inputs, so that their values are not copied into the message."""
     checked = onnx.ModelProto()
-    checked.CopyFrom(proto)
-    for name, tensor in tensors:
-        checked.graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.dtype.value, list(tensor.shape)))
+    checked.CopyFrom(draft.proto)
+    for weight in draft.weights:
+        checked.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.kind, list(weight.shape)))
     onnx.checker.check_model(checked)
 
 
-def _write_single(proto: onnx.ModelProto, tensors: Sequence[tuple[str, Any]], path: Path) -> None:
-    graph = proto.graph.SerializeToString(deterministic=True)
-    proto.ClearField("graph")
-    heads = [_tensor_head(name, tensor) for name, tensor in tensors]
-    size = len(graph) + sum(
-        len(_tag(_INITIALIZER_FIELD, len(head) + tensor.nbytes)) + len(head) + tensor.nbytes
-        for head, (_, tensor) in zip(heads, tensors, strict=True)
-    )
+def _write_single(draft: Draft, path: Path) -> None:
+    graph = draft.proto.graph.SerializeToString(deterministic=True)
+    rest = onnx.ModelProto()
+    rest.CopyFrom(draft.proto)
+    rest.ClearField("graph")
+    heads = [_tensor_head(weight) for weight in draft.weights]
+    sizes = [len(head) + weight.nbytes for head, weight in zip(heads, draft.weights, strict=True)]
     with path.open("wb") as file:
-        file.write(proto.SerializeToString(deterministic=True))
-        file.write(_tag(_GRAPH_FIELD, size))
+        file.write(rest.SerializeToString(deterministic=True))
+        file.write(_tag(_GRAPH_FIELD, len(graph) + sum(len(_tag(_INITIALIZER_FIELD, size)) + size for size in sizes)))
         file.write(graph)
-        for head, (_, tensor) in zip(heads, tensors, strict=True):
-            file.write(_tag(_INITIALIZER_FIELD, len(head) + tensor.nbytes))
+        for head, size, weight in zip(heads, sizes, draft.weights, strict=True):
+            file.write(_tag(_INITIALIZER_FIELD, size))
             file.write(head)
-            _write_data(tensor, file)
+            weight.write(file)
 
 
-def _write_external(proto: onnx.ModelProto, tensors: Sequence[tuple[str, Any]], path: Path, data: Path) -> None:
+def _write_external(draft: Draft, path: Path, data: Path) -> None:
     with data.open("wb") as file:
-        for name, tensor in tensors:
+        for weight in draft.weights:
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
-            entry = proto.graph.initializer.add(name=name, dims=list(tensor.shape), data_type=tensor.dtype.value)
+            entry = draft.proto.graph.initializer.add(name=weight.name, dims=list(weight.shape), data_type=weight.kind)
             entry.data_location = onnx.TensorProto.EXTERNAL
-            for key, value in (("location", data.name), ("offset", file.tell()), ("length", tensor.nbytes)):
+            for key, value in (("location", data.name), ("offset", file.tell()), ("length", weight.nbytes)):
                 entry.external_data.add(key=key, value=str(value))
-            _write_data(tensor, file)
-    path.write_bytes(proto.SerializeToString(deterministic=True))
+            weight.write(file)
+    path.write_bytes(draft.proto.SerializeToString(deterministic=True))
 
 
-def _write_data(tensor: Any, file: IO[bytes]) -> None:
-    if hasattr(tensor, "tofile"):
-        tensor.tofile(file)
-    else:
-        file.write(tensor.tobytes())
-
-
-def _tensor_head(name: str, tensor: Any) -> bytes:
-    message = onnx.TensorProto(name=name, dims=list(tensor.shape), data_type=tensor.dtype.value)
-    return bytes(message.SerializeToString(deterministic=True)) + _tag(_RAW_DATA_FIELD, tensor.nbytes)
+def _tensor_head(weight: Weight) -> bytes:
+    message = onnx.TensorProto(name=weight.name, dims=list(weight.shape), data_type=weight.kind)
+    return bytes(message.SerializeToString(deterministic=True)) + _tag(_RAW_DATA_FIELD, weight.nbytes)
 
 
 def _tag(field: int, length: int) -> bytes:

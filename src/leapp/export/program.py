@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .job import ExportJob, ExportResult
+from .job import ExportJob, ExportResult, tell_loading
 from .saving import save_archive
 from .spelling import Spelled
 
@@ -20,6 +20,7 @@ _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "fro
 def export_program(job: ExportJob, directory: Path) -> ExportResult:
     """Write ``<node>.pt2``: positional inputs in port order, one output per port."""
     path = directory / f"{job.node}.pt2"
+    tell_loading(job.node, "for .pt2 files", "torch._dynamo")
     with torch.no_grad(), Spelled():
         program = torch.export.export(
             job.module, job.example, strict=bool(job.params.get("strict", False)), dynamic_shapes=_dynamic_shapes(job)

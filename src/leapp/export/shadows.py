@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from leapp.compat.graphs import FakeTensor, FakeTensorMode
+from leapp.compat.tracers import FakeTensor, FakeTensorMode
 
 __all__ = ["Shadows"]
 
@@ -35,6 +35,8 @@ class _UnknownError(Exception):
 
 class Shadows:
     """The tensors without memory of one trace."""
+
+    hides = FakeTensor
 
     def __init__(self) -> None:
         self._mode = _mode()

@@ -26,7 +26,7 @@ from .saving import save_archive
 from .spelling import Spelled
 
 if TYPE_CHECKING:
-    from .aten import AtenGraph
+    from .listing import AtenGraph
 
 __all__ = ["PARAMETER_NAMES", "argument_names", "export_torchscript", "trace_function"]
 

@@ -13,6 +13,9 @@ from contextlib import closing
 from typing import Any, Literal
 
 from leapp.bundle import Bundle, open_bundle
+from leapp.bundle.reading import require_signed
+from leapp.bundle.signing import Keys
+from leapp.bundle.trust import require_trust
 from leapp.errors import InputError
 from leapp.fleet.journal import Journal
 from leapp.fleet.local import replay_here
@@ -59,6 +62,7 @@ def replay_fleet(
     output: str | os.PathLike[str] | None = None,
     worst: int = 5,
     allow_outside: bool = False,
+    trust: Keys | None = None,
     progress: Callable[[], None] | None = None,
     **options: Any,
 ) -> FleetReport:
@@ -83,6 +87,7 @@ def replay_fleet(
             this name with ``.journal``.
         worst: How many of the worst recordings to list for each port.
         allow_outside: Let files of unsealed bundles lie outside their directories.
+        trust: Files with public keys. Refuse bundles that none of them signed.
         progress: Called after each recording.
         options: Further arguments of ``leapp.runtime.Pipeline``, the same for both bundles.
 
@@ -101,10 +106,15 @@ def replay_fleet(
         journal = journal or f"{os.fspath(output)}.journal"
     names = find_recordings(recordings)
     new, *others = (
-        one if isinstance(one, Bundle) else open_bundle(one, allow_outside=allow_outside)
+        one if isinstance(one, Bundle) else open_bundle(one, allow_outside=allow_outside, trust=trust)
         for one in (bundle, baseline)
         if one is not None
     )
+    for one in (new, *others):
+        require_signed(one, trust)
+        require_trust(one, options.get("allow_code"))
+    # Workers, on whatever machine, get the very bundles that were judged here.
+    options["allow_code"] = True
     job, outputs, states = make_job(new, others[0] if others else None, rtol, atol, options)
     with Journal(journal) as kept:
         places: dict[int, bytes] = {}

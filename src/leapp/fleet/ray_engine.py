@@ -17,6 +17,7 @@ import msgspec
 from leapp.errors import InputError, MissingDependencyError
 from leapp.fleet.outcome import Outcome
 from leapp.fleet.worker import Job, Worker, reason
+from leapp.ray_nodes import only_here
 
 try:
     import ray
@@ -136,7 +137,8 @@ def _cluster(address: str | None, workers: int | None) -> Iterator[None]:
             # A cluster that starts here tells nobody, and what it says about its own workings is of no use to a user.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-            ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
+            with only_here():
+                ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
         else:
             ray.init(address=address, **quiet)
     except ConnectionError as error:

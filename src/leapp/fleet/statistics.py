@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from leapp.runtime.arrays import Array
-from leapp.runtime.recording import beyond, gaps
+from leapp.runtime.distance import beyond, gaps
 
 __all__ = ["Statistics"]
 

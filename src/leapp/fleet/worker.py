@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from leapp.bundle import Bundle, hash_file, open_bundle, system_information
-from leapp.bundle.files import locate
-from leapp.bundle.onnx_files import external_files
-from leapp.bundle.reading import model_file, read_model
+from leapp.bundle import Bundle, open_bundle
+from leapp.bundle.files import hash_file
+from leapp.bundle.reading import fingerprint
+from leapp.bundle.system import system_information
 from leapp.errors import BundleError, InputError, LeappError
 from leapp.fleet.outcome import Outcome, Result
 from leapp.fleet.statistics import Statistics
@@ -114,24 +114,6 @@ def _require_form(where: str, mine: Port, theirs: Port, bundle: Bundle, baseline
     if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
         forms = f"{form(mine.dtype, mine.shape)} in {bundle.path} and {form(theirs.dtype, theirs.shape)} in {baseline.path}"
         raise BundleError(f"{where!r} is {forms}, so the two bundles cannot be compared.")
-
-
-def fingerprint(bundle: Bundle) -> str:
-    """A digest over every file that decides what a bundle computes, sealed or not."""
-    files = [bundle.path]
-    if bundle.contract.pipeline.initial_values is not None:
-        files.append(locate(bundle.directory, bundle.contract.pipeline.initial_values, "initial values"))
-    for name, node in bundle.contract.nodes.items():
-        if node.model.model_path is None:
-            continue
-        path = model_file(bundle, name)
-        files.append(path)
-        if node.model.backend == "onnx":
-            files += [path.parent / location for location in external_files(read_model(bundle, name), name)]
-    whole = hashlib.sha256()
-    for path in files:
-        whole.update(hash_file(path)[1].encode())
-    return whole.hexdigest()
 
 
 def _version(package: str) -> str | None:

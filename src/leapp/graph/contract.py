@@ -35,6 +35,18 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     """The axis of ``shape`` that may have any size, the same in all such ports; ``None`` if the shape is fixed."""
     extra: dict[str, Any] = {}
 
+    @property
+    def units(self) -> Any:
+        """The units that the annotation gave, under either spelling; None if it gave none."""
+        return self.extra.get("units", self.extra.get("unit"))
+
+    def facts(self, node: str) -> dict[str, Any]:
+        """The port as plain data, with its public key. What an annotation said beyond the known facts is ``extra``."""
+        extra = {name: value for name, value in self.extra.items() if name not in ("units", "unit")}
+        known = {"shape": list(self.shape), "dtype": self.dtype, "kind": self.kind, "units": self.units}
+        names = {"element_names": self.element_names, "temporal_period_ms": self.temporal_period_ms}
+        return {"key": key(node, self.name), **known, **names, "extra": extra}
+
     def at(self, rows: int) -> Port:
         """The same port for that many rows."""
         if self.batch_axis is None:

@@ -1,13 +1,14 @@
-"""Small tables of HTML for notebooks. Everything from outside is escaped; no script, no network, no dependency."""
+"""Small tables of HTML for notebooks, and the picture. Everything from outside is escaped; no script, no network."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from leapp.graph.contract import Contract, Port, key
 
-__all__ = ["card", "describe_contract", "table"]
+__all__ = ["card", "describe_contract", "picture", "table"]
 
 _CELL = "text-align:left;vertical-align:top;padding:2px 10px 2px 0;white-space:normal"
 _SHOWN = 6
@@ -35,7 +36,20 @@ def table(caption: str, headers: Sequence[str], rows: Sequence[Sequence[object]]
     )
 
 
-def describe_contract(title: str, contract: Contract, digest: str | None) -> str:
+def picture(name: str, contract: Contract) -> str:
+    """The drawn graph, as an image in which nothing can run; nothing where it cannot be drawn."""
+    from leapp.view.picture import draw  # stands above this package, and is loaded in notebooks only
+
+    try:
+        svg = draw(contract, name).svg()
+    except Exception:  # a table is worth more than a picture
+        return ""
+    data = base64.b64encode(svg.encode()).decode()
+    style = "display:block;max-width:100%;height:auto;margin:4px 0"
+    return f'<img alt="the graph {escape(name)}" style="{style}" src="data:image/svg+xml;base64,{data}">'
+
+
+def describe_contract(title: str, graph: str, contract: Contract, digest: str | None) -> str:
     """What a deployer asks first: what goes in, what is kept, what comes out, at which rate, from which files."""
     pipeline = contract.pipeline
     entering = {key(n, p.name): p for n, node in contract.nodes.items() for p in node.inputs}
@@ -58,6 +72,7 @@ def describe_contract(title: str, contract: Contract, digest: str | None) -> str
         title,
         facts,
         [
+            picture(graph, contract),
             table("inputs", headers, [_port(k, entering[k]) for k in inputs if k in entering]),
             table("state", headers, [_port(k, entering[k]) for k in state if k in entering]),
             table("outputs", headers, [_port(k, leaving[k]) for k in outputs if k in leaving]),
@@ -68,11 +83,11 @@ def describe_contract(title: str, contract: Contract, digest: str | None) -> str
 
 def _port(name: str, port: Port) -> tuple[object, ...]:
     shape = f"{port.dtype} {list(port.shape)}"
-    return name, shape.replace(" ", "\N{NO-BREAK SPACE}"), port.kind or "", _elements(port), port.extra.get("units", "")
+    return name, shape.replace(" ", "\N{NO-BREAK SPACE}"), port.kind or "", _elements(port), port.units or ""
 
 
 def _elements(port: Port) -> str:
-    axes = [[str(name) for name in axis] for axis in port.element_names or () if isinstance(axis, list)]
+    axes = [[str(name) for name in axis] for axis in port.element_names or () if isinstance(axis, list) and axis]
     return " × ".join(
         ", ".join(names[:_SHOWN]) + (f" … {len(names) - _SHOWN} more" if len(names) > _SHOWN else "") for names in axes
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from leapp.errors import AnnotationError
 from leapp.graph.contract import Node, Pipeline, key, split_key
+from leapp.graph.validate import misfit, ports
 
 __all__ = ["Link", "wire"]
 
@@ -93,17 +94,9 @@ def _by_node(keys: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _check(nodes: Mapping[str, Node], links: Iterable[Link]) -> None:
-    outputs = {key(n, p.name): p for n, node in nodes.items() for p in node.outputs}
-    inputs = {key(n, p.name): p for n, node in nodes.items() for p in node.inputs}
+    outputs, inputs = ports(nodes, "outputs"), ports(nodes, "inputs")
     for link in links:
-        source, target = outputs[link.source], inputs[link.target]
-        if source.batch_axis != target.batch_axis:
-            raise AnnotationError(
-                f"'{link.source}' has its batch at axis {source.batch_axis}, but '{link.target}', which it feeds, has it at "
-                f"{target.batch_axis}. Both ends must agree: give batch_axis= for the input."
-            )
-        if (source.shape, source.dtype) != (target.shape, target.dtype):
-            raise AnnotationError(
-                f"'{link.source}' is {source.dtype} {list(source.shape)} but '{link.target}', which it feeds, is "
-                f"{target.dtype} {list(target.shape)}. Both ends must agree."
-            )
+        given, taken = outputs[link.source], inputs[link.target]
+        if difference := misfit(link.source, given, link.target, taken):
+            remedy = ": give batch_axis= for the input" if given.shape == taken.shape and given.dtype == taken.dtype else ""
+            raise AnnotationError(f"{difference}. Both ends of a link must agree{remedy}.")

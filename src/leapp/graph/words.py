@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from leapp.errors import AnnotationTypeError
 
-__all__ = ["knows_its_keywords", "nearest", "refuse_unknown"]
+__all__ = ["close", "knows_its_keywords", "nearest", "refuse_unknown"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,6 +20,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     lowered = {candidate.lower(): candidate for candidate in known}
     match = difflib.get_close_matches(str(name).lower(), lowered, n=1, cutoff=0.5)
     return f" Did you mean '{lowered[match[0]]}'?" if match else f" Known: {', '.join(lowered.values()) or 'none'}."
+
+
+def close(name: str, known: Iterable[str], cutoff: float = 0.7) -> str:
+    """A hint such as `` Did you mean 'onnx'?`` if a known name is almost the given one, else nothing."""
+    lowered = {candidate.lower(): candidate for candidate in known}
+    match = difflib.get_close_matches(str(name).lower(), lowered, n=1, cutoff=cutoff)
+    return f" Did you mean '{lowered[match[0]]}'?" if match else ""
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:

@@ -98,7 +98,8 @@ class Catalogue(Face):
         return f"<{type(self).__name__} {self._bundle.graph!r}: {what}>"
 
     def _repr_html_(self) -> str:
-        return describe_contract(f"{type(self).__name__} {self._bundle.graph}", self._plan.contract, self.digest)
+        graph = self._bundle.graph
+        return describe_contract(f"{type(self).__name__} {graph}", graph, self._plan.contract, self.digest)
 
     def inputs_by_kind(self, kind: object) -> list[PortInfo]:
         """All inputs of a kind, given as a string or as an enum member.

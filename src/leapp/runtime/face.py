@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leapp.bundle.reading import Bundle
-from leapp.errors import BundleError
+from leapp.errors import BundleError, InputTypeError
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, allocate
 from leapp.runtime.engines import Unit
@@ -41,6 +41,13 @@ class Face:
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run one step."""
         raise NotImplementedError
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies: engines and locks have none."""
+        raise InputTypeError(
+            f"{type(self).__name__} cannot be copied or pickled: it holds open engines. Open the bundle once more where it is "
+            "needed, in each process for itself, and carry the state over with state() and load_state()."
+        )
 
     def get_mock_input(self) -> dict[str, Any]:
         """A random value for each input."""

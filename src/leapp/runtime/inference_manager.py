@@ -13,6 +13,7 @@ from torch import Tensor
 from leapp.compat.core import copy_all
 from leapp.errors import BundleError, InputError
 from leapp.graph.contract import Port, split_key
+from leapp.graph.formats import is_program
 from leapp.runtime.arrays import Array
 from leapp.runtime.engines import OnnxUnit, TorchUnit
 from leapp.runtime.guards import Guard
@@ -20,7 +21,7 @@ from leapp.runtime.program import Frame, Slot, run_session
 from leapp.runtime.runner import Runner
 from leapp.runtime.step import Name, write_steps
 from leapp.runtime.torch_engines import TORCH_DTYPES, array_over, tensor_over, torch_device
-from leapp.runtime.values import misfit, to_array
+from leapp.runtime.values import misfit, require_plain, to_array
 
 __all__ = ["InferenceManager", "NodeRunner"]
 
@@ -51,7 +52,7 @@ class NodeRunner:
 
 
 class InferenceManager(Runner):
-    """A bundle that takes and returns torch tensors. See ``Runner`` for the arguments.
+    """A bundle that takes and returns torch tensors.
 
     Example:
         >>> manager = InferenceManager("policy/policy.yaml")
@@ -87,6 +88,8 @@ class InferenceManager(Runner):
         for value, (shape, dtype, device, loose) in zip(values, self._forms, strict=True):
             if (
                 value.__class__ is not Tensor
+                or value.layout is not torch.strided
+                or value.is_nested
                 or value.dtype is not dtype
                 or value.shape != shape
                 or value.requires_grad
@@ -212,7 +215,7 @@ class InferenceManager(Runner):
 
     def _device(self, node: str) -> torch.device:
         # ONNX sessions are bound to host memory whatever provider they compute on.
-        if self._plan.contract.nodes[node].model.backend in ("jit", "pt2"):
+        if is_program(self._plan.contract.nodes[node].model.backend):
             return torch_device(self._options)
         return torch.device("cpu")
 
@@ -239,6 +242,7 @@ class InferenceManager(Runner):
     def _fit(self, where: str, port: Port, value: Any) -> Tensor:
         device = self._device(split_key(where)[0])
         if isinstance(value, Tensor):
+            require_plain(where, port, value)
             if value.device.type != device.type:
                 raise misfit(where, port, f"a tensor on {value.device}", f"Move it to {device}.")
             if tuple(value.shape) == port.shape and value.dtype is TORCH_DTYPES[port.dtype]:

@@ -1,4 +1,4 @@
-"""The engines of a bundle's nodes: models read, judged and loaded. Knows no state and nothing of what callers give."""
+"""The engines of a bundle's nodes: models read and loaded. Knows no state and nothing of what callers give."""
 
 from __future__ import annotations
 
@@ -7,29 +7,14 @@ from pathlib import Path
 
 from leapp.bundle.packages import check_package
 from leapp.bundle.reading import Bundle, read_external, read_model
-from leapp.errors import BundleError
-from leapp.graph.contract import Contract
 from leapp.runtime.engines import EngineOptions, External, Unit, load_units
 from leapp.runtime.memory import Unnamed
 from leapp.runtime.plan import Plan
 
-__all__ = ["open_units", "refuse_code"]
+__all__ = ["open_units"]
 
 
-def refuse_code(contract: Contract) -> None:
-    """Refuse a bundle with models that are programs.
-
-    Raises:
-        BundleError: There is a TorchScript or ``.pt2`` model.
-    """
-    for name, node in contract.nodes.items():
-        if node.model.backend in ("jit", "pt2"):
-            raise BundleError(
-                f"Node {name!r} is a {node.model.backend} model, which is a program; allow_code=False refuses it."
-            )
-
-
-def open_units(bundle: Bundle, plan: Plan, nodes: Sequence[str], options: EngineOptions, allow_native: bool) -> list[Unit]:
+def open_units(bundle: Bundle, plan: Plan, nodes: Sequence[str], options: EngineOptions) -> list[Unit]:
     """The engines of some nodes.
 
     Args:
@@ -37,23 +22,22 @@ def open_units(bundle: Bundle, plan: Plan, nodes: Sequence[str], options: Engine
         plan: The wiring.
         nodes: Which nodes, in execution order.
         options: How engines run.
-        allow_native: Whether models may bring native code or pickled objects along.
     """
 
     def model(node: str) -> bytes | Path | External:
-        found = _model(bundle, node, allow_native)
+        found = _model(bundle, node)
         return unnamed.hold(found) if isinstance(found, bytes) else found
 
     with Unnamed() as unnamed:
         return load_units(plan, nodes, model, options)
 
 
-def _model(bundle: Bundle, node: str, allow_native: bool) -> bytes | External:
+def _model(bundle: Bundle, node: str) -> bytes | External:
     data = read_model(bundle, node)
     backend = bundle.contract.nodes[node].model.backend
     if backend == "onnx":
         beside = read_external(bundle, node, data)
         return External(data, beside) if beside else data
     assert backend is not None
-    check_package(data, backend, f"The {backend} model of node {node!r}", allow_native=allow_native)
+    check_package(data, backend, f"The {backend} model of node {node!r}")
     return data

@@ -6,15 +6,16 @@ is refused here by name, so the parts that run never have to ask again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from leapp.errors import BundleError, InputError, InputTypeError, UnknownPortError
-from leapp.graph.contract import DTYPES, Contract, Node, Port, key, split_key
+from leapp.graph.contract import Contract, Node, Port, key, split_key
+from leapp.graph.formats import RUNNABLE
+from leapp.graph.validate import check, execution_order, links, ports
+from leapp.graph.words import close
 
-__all__ = ["BACKENDS", "Plan", "make_plan"]
-
-BACKENDS = ("onnx", "jit", "pt2")
+__all__ = ["Plan", "make_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,20 @@ class Plan:
             return f"{where}_in"
         node, port = split_key(where)
         if not node or not port:
-            raise InputError(f"Inputs are named 'node/port', got {where!r}.")
+            raise InputError(f"Inputs are named 'node/port', got {where!r}.{self._meant(where)}")
         known = self.contract.nodes.get(node)
         if known is None:
-            raise UnknownPortError(f"Input {where!r}: there is no node {node!r}; there are {list(self.order)}.")
+            raise UnknownPortError(
+                f"Input {where!r}: there is no node {node!r}; there are {list(self.order)}.{self._meant(where)}"
+            )
         there = [self._callers_name(node, p.name) for p in known.inputs]
-        raise UnknownPortError(f"Input {where!r}: node {node!r} has no input {port!r}; it has {there}.")
+        raise UnknownPortError(f"Input {where!r}: node {node!r} has no input {port!r}; it has {there}.{self._meant(where)}")
+
+    def _meant(self, where: str) -> str:
+        """A hint at the input that was most likely meant: by its port alone, or by a name that is almost its own."""
+        named = [key(node, self._callers_name(node, p.name)) for node, n in self.contract.nodes.items() for p in n.inputs]
+        by_port = [name for name in named if split_key(name)[1] == where]
+        return f" Did you mean '{by_port[0]}'?" if len(by_port) == 1 else close(where, named)
 
     def _callers_name(self, node: str, port: str) -> str:
         """The name by which a caller knows an input: the one that it was declared with."""
@@ -93,165 +102,29 @@ def make_plan(contract: Contract) -> Plan:
     Raises:
         BundleError: The contract cannot be run as written. The message names the node or the port.
     """
-    input_ports = _ports(contract, "input")
-    output_ports = _ports(contract, "output")
-    edges = _targets(contract.pipeline.data_flow, "data_flow", input_ports, output_ports)
-    feedback = _targets(contract.pipeline.feedback_flow, "feedback_flow", input_ports, output_ports)
-    inputs = _listed(contract.pipeline.inputs, "inputs", input_ports)
-    outputs = _listed(contract.pipeline.outputs, "outputs", output_ports)
-    _check_fed_once(input_ports, inputs, edges, feedback)
-    _check_used(output_ports, outputs, edges, feedback)
+    check(contract)
+    pipeline = contract.pipeline
+    input_ports, output_ports = ports(contract.nodes, "inputs"), ports(contract.nodes, "outputs")
+    every = (*input_ports.values(), *output_ports.values())
+    batches = {port.shape[port.batch_axis] for port in every if port.batch_axis is not None}
     return Plan(
         contract=contract,
-        order=_order(contract.nodes, edges),
-        inputs=inputs,
-        outputs=outputs,
+        order=execution_order(contract),
+        inputs=tuple(key(node, name) for node, names in pipeline.inputs.items() for name in names),
+        outputs=tuple(key(node, name) for node, names in pipeline.outputs.items() for name in names),
         input_ports=input_ports,
         output_ports=output_ports,
-        edges=edges,
-        feedback=feedback,
+        edges={target: source for source, _, target in links(pipeline.data_flow)},
+        feedback={target: source for source, _, target in links(pipeline.feedback_flow)},
         missing=tuple(name for name, node in contract.nodes.items() if not _has_model(name, node)),
-        batch=_batch({**input_ports, **output_ports}),
+        batch=next(iter(batches), None),
     )
-
-
-def _batch(ports: Mapping[str, Port]) -> int | None:
-    """The traced number of rows, if the pipeline takes any."""
-    found: dict[int, str] = {}
-    for where, port in ports.items():
-        if port.batch_axis is not None:
-            if not 0 <= port.batch_axis < len(port.shape):
-                raise BundleError(f"{where!r} has the batch_axis {port.batch_axis}, but its shape is {list(port.shape)}.")
-            found.setdefault(port.shape[port.batch_axis], where)
-    if len(found) > 1:
-        (rows, one), (others, other), *_ = found.items()
-        raise BundleError(f"{one!r} has a batch of {rows} rows and {other!r} of {others}: a pipeline has one batch.")
-    return next(iter(found), None)
-
-
-def _ports(contract: Contract, side: str) -> dict[str, Port]:
-    found: dict[str, Port] = {}
-    for name, node in contract.nodes.items():
-        for port in node.inputs if side == "input" else node.outputs:
-            where = key(name, port.name)
-            if where in found:
-                raise BundleError(f"Node {name!r} has two {side}s named {port.name!r}.")
-            if port.dtype not in DTYPES:
-                raise BundleError(f"{side} {where!r} has the unknown dtype {port.dtype!r}.")
-            if any(size < 0 for size in port.shape):
-                raise BundleError(f"{side} {where!r} has a negative size in its shape {list(port.shape)}.")
-            found[where] = port
-    return found
 
 
 def _has_model(name: str, node: Node) -> bool:
     backend = node.model.backend
     if node.model.model_path is None:
         return False
-    if backend not in BACKENDS:
-        raise BundleError(f"Node {name!r} has the backend {backend!r}; this runtime runs {', '.join(BACKENDS)}.")
+    if backend not in RUNNABLE:
+        raise BundleError(f"Node {name!r} has the backend {backend!r}; this runtime runs {', '.join(RUNNABLE)}.")
     return True
-
-
-def _links(flow: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
-    for source, targets in flow.items():
-        for target in targets:
-            yield source, target
-
-
-def _targets(
-    flow: Mapping[str, tuple[str, ...]],
-    name: str,
-    input_ports: Mapping[str, Port],
-    output_ports: Mapping[str, Port],
-) -> dict[str, str]:
-    fed: dict[str, str] = {}
-    for source, target in _links(flow):
-        if source not in output_ports:
-            raise BundleError(f"{name} starts at {source!r}, which is no output of any node.")
-        if target not in input_ports:
-            raise BundleError(f"{name} leads from {source!r} to {target!r}, which is no input of any node.")
-        if target in fed:
-            raise BundleError(f"Input {target!r} is fed twice in {name}: by {fed[target]!r} and by {source!r}.")
-        given, taken = output_ports[source], input_ports[target]
-        if (given.dtype, given.shape, given.batch_axis) != (taken.dtype, taken.shape, taken.batch_axis):
-            raise BundleError(
-                f"{name} leads from {source!r} ({_form(given)}) to {target!r} ({_form(taken)}): both ends must agree."
-            )
-        fed[target] = source
-    return fed
-
-
-def _form(port: Port) -> str:
-    batch = "" if port.batch_axis is None else f", batch_axis {port.batch_axis}"
-    return f"{port.dtype} {list(port.shape)}{batch}"
-
-
-def _listed(names: Mapping[str, tuple[str, ...]], side: str, ports: Mapping[str, Port]) -> tuple[str, ...]:
-    keys: list[str] = []
-    for node, port_names in names.items():
-        for port_name in port_names:
-            where = key(node, port_name)
-            if where not in ports:
-                raise BundleError(f"pipeline.{side} lists {where!r}, which is no {side[:-1]} of any node.")
-            if where in keys:
-                raise BundleError(f"pipeline.{side} lists {where!r} twice.")
-            keys.append(where)
-    return tuple(keys)
-
-
-def _check_fed_once(
-    ports: Mapping[str, Port], inputs: tuple[str, ...], edges: Mapping[str, str], feedback: Mapping[str, str]
-) -> None:
-    for where in ports:
-        feeders = []
-        if where in inputs:
-            feeders.append("the caller (pipeline.inputs)")
-        if where in edges:
-            feeders.append(f"{edges[where]!r} (data_flow)")
-        if where in feedback:
-            feeders.append(f"{feedback[where]!r} (feedback_flow)")
-        if not feeders:
-            raise BundleError(f"Input {where!r} is fed by nothing: list it in pipeline.inputs or in a flow.")
-        if len(feeders) > 1:
-            raise BundleError(f"Input {where!r} is fed twice: by {' and by '.join(feeders)}.")
-
-
-def _check_used(
-    ports: Mapping[str, Port], outputs: tuple[str, ...], edges: Mapping[str, str], feedback: Mapping[str, str]
-) -> None:
-    used = {*outputs, *edges.values(), *feedback.values()}
-    for where in ports:
-        if where not in used:
-            raise BundleError(f"Output {where!r} goes nowhere: list it in pipeline.outputs or in a flow.")
-
-
-def _order(nodes: Mapping[str, Node], edges: Mapping[str, str]) -> tuple[str, ...]:
-    """Order the nodes by their edges, keeping nodes of one backend together so that they can share an engine."""
-    waits = {name: {split_key(source)[0] for target, source in edges.items() if split_key(target)[0] == name}
-             for name in nodes}  # fmt: skip
-    order: list[str] = []
-    backend: str | None = None
-    while waits:
-        ready = sorted(name for name, sources in waits.items() if not sources)
-        if not ready:
-            raise BundleError(f"data_flow has a cycle through {', '.join(repr(n) for n in _cycle(waits))}.")
-        chosen = next((name for name in ready if nodes[name].model.backend == backend), ready[0])
-        backend = nodes[chosen].model.backend
-        order.append(chosen)
-        del waits[chosen]
-        for sources in waits.values():
-            sources.discard(chosen)
-    return tuple(order)
-
-
-def _cycle(waits: Mapping[str, set[str]]) -> list[str]:
-    """One cycle among nodes that all wait for another, along its edges."""
-    path = [min(waits)]
-    while True:
-        source = min(waits[path[-1]])
-        if source in path:
-            cycle = path[path.index(source) :][::-1]
-            first = cycle.index(min(cycle))
-            return cycle[first:] + cycle[:first]
-        path.append(source)

@@ -25,7 +25,7 @@ class PortInfo:
         role: ``input``, ``output`` or ``feedback``.
         kind: What the value is, such as ``state/joint/position``.
         element_names: The names of the elements, without temporal and unnamed axes.
-        units: ``units`` of the annotation, if given.
+        units: ``units`` (or ``unit``) of the annotation, if given.
         limits: ``limits`` of the annotation, if given.
         shape: The shape.
         batch_axis: The axis of it that takes any number of rows, if there is one.
@@ -64,7 +64,7 @@ def describe(key: str, port: Port, role: str) -> PortInfo:
         role=role,
         kind=port.kind,
         element_names=tuple(str(name) for axis in names for name in axis),
-        units=port.extra.get("units"),
+        units=port.units,
         limits=port.extra.get("limits"),
         shape=port.shape,
         dtype=port.dtype,

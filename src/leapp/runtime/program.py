@@ -4,8 +4,8 @@ Everything is decided when the program is built. ONNX sessions are bound once to
 between two of them stays where it is. Values of torch units travel in registers, a plain list. A call reads one
 contiguous stretch of registers and writes another; the registers of a bound session hold its binding.
 
-State that goes from ONNX to ONNX is double-buffered: two frames take turns, one reads what the other wrote. All other
-feedback is handed over after the last call of a step. So a step that fails has changed no state.
+State is double-buffered: two frames take turns, one reads what the other wrote. The last thing that a step does is to name
+the other frame as the next one, in one store. So a step that fails, or is interrupted anywhere, has changed no state.
 
 Knows nothing of what callers give or get; the two faces do that.
 """
@@ -55,8 +55,8 @@ class Frame:
         registers: Values of torch units, bindings of ONNX units.
         calls: What to run, in order.
         handed: Registers whose value becomes state: (from, to) in the next frame.
-        filed: Registers whose value becomes state in host memory: (copy function, from).
-        copied: Arrays whose value becomes state in other host memory: (to, from).
+        filed: Registers whose value becomes state in host memory of the next frame: (copy function, from).
+        copied: Arrays whose value becomes state in other host memory of the next frame: (to, from).
         next: The frame of the next step.
         step: Runs one step and hands the state on. Takes what the caller gave and returns the results, or None, having
             changed nothing, if that is not as expected; or takes None and values that fit.
@@ -135,8 +135,7 @@ class _Layout:
         self.outputs: dict[str, Slot] = {}
         self._place_arrays([k for u in onnx for k in u.inputs], [k for u in onnx for k in u.outputs])
         ranges = {unit.label: self._place_torch(unit) for unit in torch}
-        double = any(s.arrays and s.arrays[0] is not s.arrays[1] for s in self.inputs.values())
-        self.frames = [Frame(index) for index in range(2 if double else 1)]
+        self.frames = [Frame(index) for index in range(2 if plan.feedback else 1)]
         calls: list[list[_Call]] = [[] for _ in self.frames]
         for unit in units:
             for frame in self.frames:
@@ -167,7 +166,7 @@ class _Layout:
             if source in self.outputs:
                 self.inputs[key] = self.outputs[source]
             elif key not in self.inputs:
-                self.inputs[key] = _fixed(ports[key])
+                self.inputs[key] = self._memory(key)
 
     def _place_torch(self, unit: TorchUnit) -> tuple[range, range]:
         """Give consecutive registers to the inputs of a torch unit, then to its outputs."""
@@ -179,7 +178,7 @@ class _Layout:
             if key in self._plan.edges and source in self.outputs and self.outputs[source].arrays:
                 slot = Slot(port, self.outputs[source].arrays, slot.register)
             elif (source in self.outputs and self.outputs[source].arrays) or self._enters_by_array(key):
-                slot = Slot(port, _fixed(port).arrays, slot.register)
+                slot = Slot(port, self._memory(key).arrays, slot.register)
             self.inputs[key] = slot
             self._templates.append(self._pair(slot.arrays, port))
         stop = len(self._templates)
@@ -187,6 +186,11 @@ class _Layout:
             self.outputs[key] = Slot(self._plan.output_ports[key], None, len(self._templates))
             self._templates.append((None, None))
         return range(start, stop), range(stop, len(self._templates))
+
+    def _memory(self, key: str) -> Slot:
+        """Host memory for an input: one array, or two for a state."""
+        port = self._plan.input_ports[key]
+        return Slot(port, (allocate(port), allocate(port))) if key in self._plan.feedback else _fixed(port)
 
     def _enters_by_array(self, key: str) -> bool:
         return key in self._plan.inputs and not self._register_inputs
@@ -241,9 +245,9 @@ class _Layout:
             if to.arrays is None:
                 handed.append((made.register, to.register))
             elif made.arrays is None:
-                filed.append((self.view(to.arrays[0], to.port).copy_, made.register))
-            elif to.arrays[1 - frame.index] is not made.arrays[frame.index]:
-                copied.append((to.arrays[0], made.arrays[frame.index]))
+                filed.append((self.view(to.arrays[frame.next.index], to.port).copy_, made.register))
+            elif to.arrays[frame.next.index] is not made.arrays[frame.index]:
+                copied.append((to.arrays[frame.next.index], made.arrays[frame.index]))
         frame.handed, frame.filed, frame.copied = tuple(handed), tuple(filed), tuple(copied)
 
 

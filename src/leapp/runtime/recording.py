@@ -18,9 +18,10 @@ import numpy as np
 from leapp.errors import InputError
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array
+from leapp.runtime.distance import beyond, gaps
 from leapp.runtime.recording_files import Column, Columns, read, writer
 
-__all__ = ["Difference", "Recorder", "Recording", "Replay", "RunStep", "beyond", "compare", "gaps", "read_recording"]
+__all__ = ["Difference", "Recorder", "Recording", "Replay", "RunStep", "compare", "read_recording"]
 
 
 @dataclass(slots=True)  # made for every step, and freezing costs as much as the rest of it
@@ -178,30 +179,3 @@ def compare(step: int, made: Mapping[str, Array], want: Mapping[str, Array], rto
         if beyond(gap, value, rtol, atol).any():
             return Difference(step, key, float(gap.max()))
     return None
-
-
-def gaps(got: Array, want: Array) -> Array:
-    """How far each value is from the wanted one.
-
-    NaN equals NaN. Where only one side is a finite number the distance is infinite, and integers that differ are never 0
-    apart, however large they are.
-    """
-    equal = got == want
-    if want.dtype.kind in "biu":
-        apart = np.abs(got.astype(np.float64) - want.astype(np.float64))
-        return np.where(equal, 0.0, np.maximum(apart, 1.0))
-    wide = np.complex128 if want.dtype.kind == "c" else np.float64
-    a, b = got.astype(wide), want.astype(wide)
-    with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.where(equal | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    return np.where(np.isnan(apart), np.inf, apart)
-
-
-def beyond(gap: Array, want: Array, rtol: float, atol: float) -> Array:
-    """Which values are further from the wanted ones than tolerated. Integers and truth values must be equal."""
-    if want.dtype.kind in "biu":
-        return gap > 0
-    size = np.abs(want.astype(np.complex128 if want.dtype.kind == "c" else np.float64))
-    # Nothing is near infinity: its own size would tolerate everything.
-    limit = atol + rtol * np.where(np.isfinite(size), size, 0.0)
-    return ~(gap <= limit)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import math
 import os
+import struct
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,11 @@ Sides = Mapping[str, Mapping[str, Port] | None]
 
 _FREE, _RATIO = 256 << 20, 20
 """An ``.npz`` file may unpack to so many bytes, or to so many times its size."""
+_RATIO_MCAP = 200
+"""The same for an ``.mcap`` file, which is packed text: a robot that stands still packs well."""
+_CHUNK = 0x06
+"""The record of an ``.mcap`` file that holds packed messages."""
+_HEADS = struct.Struct("<QQQI")
 _TIMES = ("start_ns", "duration_ns", "placed")
 
 
@@ -182,12 +188,69 @@ def _write_mcap(path: Path, columns: Columns, times: Array) -> None:
         file.finish()
 
 
+def _check_mcap(path: Path) -> None:
+    """Unpack every chunk piece by piece, and refuse a file that unpacks to many times its size whatever it says about it.
+
+    Raises:
+        ValueError: It does, or it is damaged.
+    """
+    size = os.path.getsize(path)
+    most, unpacked = max(_FREE, _RATIO_MCAP * size), 0
+    with path.open("rb") as file:
+        file.seek(8)
+        while len(head := file.read(9)) == 9:
+            length = int.from_bytes(head[1:], "little")
+            if length > size - file.tell():
+                raise ValueError("a record is longer than the file")
+            if head[0] != _CHUNK:
+                file.seek(length, os.SEEK_CUR)
+                continue
+            content = memoryview(file.read(length))
+            _, _, said, _ = _HEADS.unpack_from(content)
+            at = _HEADS.size
+            name = bytes(content[at + 4 : at + 4 + int.from_bytes(content[at : at + 4], "little")])
+            unpacked += max(said, _unpacked(name, content[at + 4 + len(name) + 8 :], most - unpacked))
+            if unpacked > most:
+                raise ValueError(f"it has {size} bytes but unpacks to more than {most}")
+
+
+def _unpacked(name: bytes, data: memoryview, most: int) -> int:
+    """How many bytes a chunk unpacks to, if that is not more than ``most``; else a number that is."""
+    pieces: Iterator[bytes]
+    if name == b"zstd":
+        import zstandard
+
+        pieces = iter(zstandard.ZstdDecompressor().read_to_iter(bytes(data)))
+    elif name == b"lz4":
+        pieces = _lz4_pieces(bytes(data))
+    else:
+        return len(data)
+    count = 0
+    for piece in pieces:
+        count += len(piece)
+        if count > most:
+            break
+    return count
+
+
+def _lz4_pieces(data: bytes) -> Iterator[bytes]:
+    import lz4.frame
+
+    unpacker = lz4.frame.LZ4FrameDecompressor()
+    piece = unpacker.decompress(data, 1 << 20)
+    while piece:
+        yield piece
+        piece = b"" if unpacker.eof or unpacker.needs_input else unpacker.decompress(b"", 1 << 20)
+
+
 def _read_mcap(path: Path, sides: Sides) -> tuple[Columns, Array]:
     columns: Columns = {}
     times: list[tuple[int, int, int]] = []
     package = _mcap()
+    _check_mcap(path)
     with path.open("rb") as stream:
-        messages = package.reader.make_reader(stream, validate_crcs=True).iter_messages(log_time_order=False)
+        # Record by record, as it was checked: an index could lead to chunks that lie inside of other records.
+        messages = package.reader.NonSeekingReader(stream, validate_crcs=True).iter_messages(log_time_order=False)
         for _, channel, message in messages:
             if channel.topic == _STEP:
                 content = msgspec.json.decode(message.data)

@@ -12,13 +12,15 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from leapp.bundle.reading import Bundle, open_bundle, read_initial_values
+from leapp.bundle.reading import Bundle, open_bundle, read_initial_values, require_digest, require_signed
+from leapp.bundle.signing import Keys
+from leapp.bundle.trust import require_trust
 from leapp.errors import InputError, InputTypeError
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, allocate, check_sum, is_float
 from leapp.runtime.catalogue import Catalogue
 from leapp.runtime.engines import EngineOptions, Unit
-from leapp.runtime.opening import open_units, refuse_code
+from leapp.runtime.opening import open_units
 from leapp.runtime.plan import make_plan
 from leapp.runtime.program import Program
 from leapp.runtime.runs import Runs
@@ -30,22 +32,7 @@ NonFinite = Literal["ignore", "warn", "raise"]
 
 
 class Runner(Catalogue, Runs):
-    """A loaded bundle. Use ``leapp.runtime.Pipeline`` or ``leapp.InferenceManager``.
-
-    Args:
-        model_path: The bundle's YAML file or its directory, or a bundle that is already open.
-        threads: Threads of one ONNX session.
-        providers: ONNX Runtime execution providers. None takes CUDA when present, then the CPU.
-        device: Where TorchScript and ``.pt2`` nodes run. None takes CUDA when present, else the CPU.
-        cast: Convert inputs of another dtype when the kind fits, such as float64 to float32.
-        sticky: Reuse the last value of an input that is not given (zeros before the first).
-        nonfinite: What to do about NaN and infinity in inputs.
-        copy: Return outputs on memory of their own. False returns views that the next step overwrites.
-        allow_code: TorchScript and ``.pt2`` models are programs. None accepts them unless they bring native code or
-            pickled objects along, True accepts these too, False refuses all programs.
-        allow_outside: Let files of an unsealed bundle lie outside its directory.
-        expect_digest: Refuse any bundle but the one with this digest.
-    """
+    """A loaded bundle. Use ``leapp.runtime.Pipeline`` or ``leapp.InferenceManager``."""
 
     def __init__(
         self,
@@ -61,19 +48,40 @@ class Runner(Catalogue, Runs):
         allow_code: bool | None = None,
         allow_outside: bool = False,
         expect_digest: str | None = None,
+        trust: Keys | None = None,
     ) -> None:
+        """Open a bundle.
+
+        Args:
+            model_path: The bundle's YAML file or its directory, or a bundle that is already open.
+            threads: Threads of one ONNX session.
+            providers: ONNX Runtime execution providers. None takes CUDA when present, then the CPU.
+            device: Where TorchScript and ``.pt2`` nodes run. None takes CUDA when present, else the CPU.
+            cast: Convert inputs of another dtype when the kind fits, such as float64 to float32.
+            sticky: Reuse the last value of an input that is not given (zeros before the first).
+            nonfinite: What to do about NaN and infinity in inputs.
+            copy: Return outputs on memory of their own. False returns views that the next step overwrites.
+            allow_code: TorchScript and ``.pt2`` models are programs. True runs them, whoever made them, False refuses them.
+                None runs those that you exported on this machine, that a key in ``trust`` signed, or that you accepted with
+                ``leapp trust``.
+            allow_outside: Let files of an unsealed bundle lie outside its directory.
+            expect_digest: Refuse any bundle but the one with this digest.
+            trust: Files with public keys. Refuse a bundle that none of them signed, before anything of it is parsed.
+        """
         if nonfinite not in ("ignore", "warn", "raise"):
             raise InputError(f"nonfinite is 'ignore', 'warn' or 'raise', not {nonfinite!r}.")
         self.model_path = model_path
         if isinstance(model_path, Bundle):
             self._bundle = model_path
+            require_signed(model_path, trust)
+            require_digest(model_path, expect_digest)
         else:
-            self._bundle = open_bundle(model_path, allow_outside=allow_outside, expect_digest=expect_digest)
+            self._bundle = open_bundle(
+                model_path, allow_outside=allow_outside, expect_digest=expect_digest, trust=trust
+            )
         self._plan = make_plan(self._bundle.contract)
         check_sum([*self._plan.input_ports.values(), *self._plan.output_ports.values()])
         self._allow_code = allow_code
-        if allow_code is False:
-            refuse_code(self._plan.contract)
         self._options = EngineOptions(threads, tuple(providers) if providers is not None else None, device)
         self._cast, self._sticky, self._nonfinite, self._copy = cast, sticky, nonfinite, copy
         self._lock = threading.RLock()
@@ -87,7 +95,8 @@ class Runner(Catalogue, Runs):
             self.reset()
 
     def _units(self, nodes: Sequence[str]) -> list[Unit]:
-        return open_units(self._bundle, self._plan, nodes, self._options, self._allow_code is True)
+        require_trust(self._bundle, self._allow_code)
+        return open_units(self._bundle, self._plan, nodes, self._options)
 
     def _load(self) -> Program:
         self._engines = self._units(self._plan.order)
@@ -143,13 +152,16 @@ class Runner(Catalogue, Runs):
         with self._lock:
             values, overrides, held = self._gather(given)
             before = {k: self._read(k) for k in overrides}
+            began = None
             try:
-                for k, value in overrides.items():
-                    self._write(k, self._host(k, value))
-                results: dict[str, Any] = self._program.frame.step(None, self._in_order(values))
+                self._replace({k: self._host(k, value) for k, value in overrides.items()})
+                began = self._program.frame
+                results: dict[str, Any] = began.step(None, self._in_order(values))
+                self._held = held
             except BaseException:
-                for k, value in before.items():
-                    self._write(k, value)
+                if began is None or self._program.frame is began:
+                    self._replace(before)
+                else:  # an interrupt after the step was done: only its results are lost
+                    self._held = held
                 raise
-            self._held = held
             return results

@@ -31,11 +31,12 @@ class Runs(Stateful):
         self._check_runnable()
         with self._lock:
             before, held = self._state(), dict(self._held)
-            for _ in range(steps):
-                self(self._zeros())
-            for k, value in before.items():
-                self._write(k, value)
-            self._held = held
+            try:
+                for _ in range(steps):
+                    self(self._zeros())
+            finally:
+                self._replace(before)
+                self._held = held
 
     def bench(self, steps: int = 1000, rate: float | None = None) -> Latency:
         """Time steps on random inputs and put the state back.

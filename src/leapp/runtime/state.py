@@ -12,8 +12,8 @@ from leapp.errors import InputError, InputTypeError, UnknownPortError
 from leapp.graph.contract import Port, key, split_key
 from leapp.runtime.arrays import Array
 from leapp.runtime.face import Face
-from leapp.runtime.program import Program, Slot
-from leapp.runtime.values import is_tensor, rows_of, spread, to_array
+from leapp.runtime.program import Frame, Program, Slot
+from leapp.runtime.values import is_tensor, require_plain, rows_of, spread, to_array
 
 __all__ = ["Stateful"]
 
@@ -49,14 +49,14 @@ class Stateful(Face):
             if batch is not None and batch != self._plan.batch:
                 self._resize(batch)
             axes = {k: self._row_axis(k, rows) for k in keys} if rows is not None else {}
+            values = {}
             for k in keys:
-                if rows is None:
-                    self._write(k, self._initial[k])
-                else:
-                    value = self._read(k)
+                values[k] = self._initial[k]
+                if rows is not None:
+                    values[k] = self._read(k)
                     chosen: Any = (*(slice(None),) * axes[k], rows)
-                    value[chosen] = self._initial[k][chosen]
-                    self._write(k, value)
+                    values[k][chosen] = self._initial[k][chosen]
+            self._replace(values)
             if node is None and rows is None:
                 self._held.clear()
 
@@ -90,8 +90,7 @@ class Stateful(Face):
             values = {k: self._fit(k, ports[k], v) for k, v in state.items()}
             if rows is not None and rows != self._plan.batch:
                 self._resize(rows)
-            for k, value in values.items():
-                self._write(k, self._host(k, value))
+            self._replace({k: self._host(k, value) for k, value in values.items()})
 
     def _state(self) -> dict[str, Array]:
         self._check_runnable()
@@ -118,7 +117,7 @@ class Stateful(Face):
         array = self._broadcast(where, port, value)
         with self._lock:
             if where in self._plan.feedback:
-                self._write(where, array)
+                self._replace({where: array})
             else:
                 self._held[where] = self._own(where, array)
 
@@ -144,16 +143,13 @@ class Stateful(Face):
             value = array_over(value)
         return np.array(value)
 
-    def _write(self, where: str, value: Array) -> None:
-        slot = self._program.inputs[where]
-        if slot.arrays is not None:
-            slot.arrays[self._program.frame.index][...] = value
-        else:
-            from leapp.runtime.torch_engines import tensor_over
-
-            # A fresh tensor: the one in the register may be an inference tensor, which cannot be written.
-            fresh = tensor_over(np.array(value, order="C"), slot.port.dtype)
-            self._program.frame.registers[slot.register] = fresh
+    def _replace(self, values: Mapping[str, Array]) -> None:
+        """Put values in place of states: all of them, or none if it is interrupted."""
+        if values:
+            there = self._program.frame.next
+            for k in self._plan.feedback:
+                _place(self._program.inputs[k], there, values[k] if k in values else self._read(k))
+            self._program.frame = there
 
     def _refuse_internal(self, where: str) -> None:
         if where in self._plan.edges:
@@ -175,13 +171,19 @@ class Stateful(Face):
             raise InputError(f"A batch has one row or more, not {rows}.")
         plan = self._plan.at(rows)
         initial = {k: spread(k, v, plan.input_ports[k]) for k, v in self._initial.items()}
-        program, former = Program(plan, self._engines, self._register_inputs), self._program
-        self._plan, self._initial, self._program = plan, initial, program
-        self._prepare()
-        # A thread that is about to run a step of the former program is led to this one.
-        former.frame = program.frame
+        program = Program(plan, self._engines, self._register_inputs)
         for k, value in initial.items():
-            self._write(k, value)
+            _place(program.inputs[k], program.frame, value)
+        before = self._plan, self._initial, self._program
+        try:
+            self._plan, self._initial, self._program = plan, initial, program
+            self._prepare()
+            # A thread that is about to run a step of the former program is led to this one.
+            before[2].frame = program.frame
+        except BaseException:
+            self._plan, self._initial, self._program = before
+            self._prepare()
+            raise
 
     def _rows_of(self, values: Mapping[str, Any]) -> int | None:
         """The number of rows that values for inputs have; ``None`` if they do not tell.
@@ -216,6 +218,17 @@ class Stateful(Face):
         self._resize(rows)
 
 
+def _place(slot: Slot, frame: Frame, value: Array) -> None:
+    """Put a value where a frame reads it."""
+    if slot.arrays is not None:
+        slot.arrays[frame.index][...] = value
+    else:
+        from leapp.runtime.torch_engines import tensor_over
+
+        # A fresh tensor: the one in the register may be an inference tensor, which cannot be written.
+        frame.registers[slot.register] = tensor_over(np.array(value, order="C"), slot.port.dtype)
+
+
 def _rows(mask: Any) -> Array:
     rows = np.asarray(mask.detach().cpu() if is_tensor(mask) else mask)
     if rows.dtype != np.bool_:
@@ -226,5 +239,7 @@ def _rows(mask: Any) -> Array:
 
 def _like(port: Port, value: Any) -> Port:
     """The port with the shape of the value, so that only the dtype is judged."""
+    if is_tensor(value):
+        require_plain(port.name, port, value)
     shape = tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
     return msgspec.structs.replace(port, shape=shape)

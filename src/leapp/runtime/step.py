@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from types import CodeType
 from typing import Any, Protocol
 
@@ -21,16 +22,6 @@ __all__ = ["Door", "Name", "write_steps"]
 
 Name = Callable[[Any], str]
 """Makes an object known to the text and returns its name there."""
-
-
-class Lock(Protocol):
-    """A lock that its holder may take again."""
-
-    def acquire(self) -> bool:
-        """Take it."""
-
-    def release(self) -> None:
-        """Give it back."""
 
 
 class Door(Protocol):
@@ -46,12 +37,19 @@ class Door(Protocol):
         """The value of an output for the caller. ``made`` is the tensor, if the output lives in a register."""
 
 
-def write_steps(program: Program, lock: Lock, door: Door, inputs: Sequence[str], outputs: Sequence[str], plain: bool) -> None:
+def write_steps(
+    program: Program,
+    lock: AbstractContextManager[Any],
+    door: Door,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    plain: bool,
+) -> None:
     """Give every frame its ``step``.
 
     Args:
         program: The memory and the calls.
-        lock: Held during a step.
+        lock: Held during a step; its holder may take it again.
         door: The face.
         inputs: The keys of the inputs, in the order of values.
         outputs: The keys of the outputs.
@@ -64,7 +62,7 @@ def write_steps(program: Program, lock: Lock, door: Door, inputs: Sequence[str],
 def _written(
     program: Program,
     frame: Frame,
-    lock: Lock,
+    lock: AbstractContextManager[Any],
     door: Door,
     inputs: Sequence[str],
     outputs: Sequence[str],
@@ -72,7 +70,7 @@ def _written(
 ) -> Callable[..., Any]:
     names: dict[str, Any] = {"R": frame.registers, "N": frame.next.registers, "program": program, "frame": frame}
     names |= {"failed": _failed, "wrong": _wrong, "Refused": BundleError}
-    names |= {"acquire": lock.acquire, "release": lock.release}
+    names["lock"] = lock
 
     def name(value: Any) -> str:
         names[f"c{len(names)}"] = value
@@ -87,12 +85,14 @@ def _written(
     lines += [f"N[{target}] = v{source}" for source, target in frame.handed]
     lines += [f"{name(file)}(v{register})" for file, register in frame.filed]
     lines += [f"{name(to)}[...] = {name(array)}" for to, array in frame.copied]
-    if frame.next is not frame:
-        lines += [f"program.frame = {name(frame.next)}", "program.ran = frame"]
     slots = [(key, program.outputs[key]) for key in outputs]
     results = (f"{name(k)}: {door._hand_out(name, k, slot, frame, f'v{slot.register}')}" for k, slot in slots)
-    lines.append(f"return {{{', '.join(results)}}}")
-    text = ["def step(inputs, values=None):", " acquire()", " try:", *(f"  {line}" for line in lines), " finally: release()"]
+    lines.append(f"made = {{{', '.join(results)}}}")
+    if frame.next is not frame:
+        # All that a step changes is changed by the last store.
+        lines += ["program.ran = frame", f"program.frame = {name(frame.next)}"]
+    lines.append("return made")
+    text = ["def step(inputs, values=None):", " with lock:", *(f"  {line}" for line in lines)]
     exec(_compiled("\n".join(text)), names)
     step: Callable[..., Any] = names["step"]
     return step
@@ -116,7 +116,7 @@ def _grad_off(program: Program, names: dict[str, Any]) -> list[str]:
     from leapp.compat.core import is_grad_enabled, set_grad_enabled
 
     names |= {"grad": is_grad_enabled, "set_grad": set_grad_enabled}
-    return ["if grad():", " set_grad(False)", " try: return step(inputs, values)", " finally: set_grad(True)"]
+    return ["if grad():", " try:", "  set_grad(False)", "  return step(inputs, values)", " finally: set_grad(True)"]
 
 
 def _entry(door: Door, name: Name, inputs: Sequence[str], values: Sequence[str], plain: bool) -> list[str]:

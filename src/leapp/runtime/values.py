@@ -15,7 +15,7 @@ from leapp.errors import InputError, InputTypeError
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, form, numpy_dtype
 
-__all__ = ["castable", "from_raw", "is_tensor", "misfit", "rows_of", "spread", "to_array"]
+__all__ = ["castable", "from_raw", "is_tensor", "misfit", "require_plain", "rows_of", "spread", "to_array"]
 
 
 def from_raw(raw: RawTensor) -> Array:
@@ -25,7 +25,7 @@ def from_raw(raw: RawTensor) -> Array:
 
 def rows_of(value: Any, port: Port) -> int | None:
     """How many rows a value for a port has; ``None`` if it has no such axis."""
-    if port.batch_axis is None:
+    if port.batch_axis is None or (is_tensor(value) and value.is_nested):
         return None
     try:
         shape = value.shape if hasattr(value, "shape") else np.shape(value)
@@ -110,7 +110,22 @@ def _literal(key: str, port: Port, value: Any) -> Array:
     return array
 
 
+def require_plain(key: str, port: Port, tensor: Any) -> None:
+    """Refuse tensors whose elements do not lie one after the other.
+
+    Raises:
+        InputError: The tensor is sparse, nested or otherwise not dense.
+    """
+    import torch
+
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else "sparse"
+        cure = {"nested": "to_padded_tensor()", "quantized": "dequantize()", "sparse": "to_dense()"}[kind]
+        raise InputError(f"Input {key!r}: expected {form(port.dtype, port.shape)}, got a {kind} tensor. Call {cure} on it.")
+
+
 def _tensor_to_array(key: str, port: Port, tensor: Any) -> Array:
+    require_plain(key, port, tensor)
     if tensor.device.type != "cpu":
         raise misfit(key, port, f"a tensor on {tensor.device}", "Move it to the CPU.")
     from leapp.runtime.torch_engines import array_over

@@ -7,6 +7,7 @@ connections to them; what a request means is the service's concern.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import re
@@ -14,14 +15,18 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from leapp.bundle.files import memory_of_machine
 from leapp.bundle.reading import open_bundle
+from leapp.bundle.trust import require_trust
+from leapp.check.apart import limit_memory
 from leapp.errors import InputError, MissingDependencyError, ServerError
+from leapp.ray_nodes import keep_replica_here, only_here
 from leapp.serve.metrics import Snapshot
 from leapp.serve.options import Options
 from leapp.serve.service import Service
@@ -66,20 +71,29 @@ class Cluster:
             raise InputError("Give the number of replicas or let Ray decide by autoscaling, not both.")
         if address is None:
             _check_free(options.host, options.port)
-        bundle = open_bundle(options.bundle, allow_outside=options.allow_outside, expect_digest=options.expect_digest)
+        bundle = open_bundle(
+            options.bundle,
+            allow_outside=options.allow_outside,
+            expect_digest=options.expect_digest,
+            trust=options.trust,
+        )
+        require_trust(bundle, options.allow_code)
         # What was opened here is what every replica must find, whenever it starts.
         options = replace(options, bundle=str(Path(bundle.path).resolve()), expect_digest=bundle.digest)
+        if bundle.digest is not None and options.allow_code is None:
+            # Replicas, on whatever machine, open the very bundle that was judged here.
+            options = replace(options, allow_code=True, trust=None)
         self.digest, self._drain, self._closed = bundle.digest, drain, False
         host = f"[{options.host}]" if ":" in options.host else options.host
         self.url = f"http://{host}:{options.port}"
-        deployment = _deployment(options, replicas, autoscaling, resources, drain)
+        deployment = _deployment(options, replicas, autoscaling, resources, drain, local=address is None)
         ray, serve = _ray()
         self._started = not ray.is_initialized()
         if self._started:
             # "local" by name: without one Ray would join whatever cluster runs on this machine.
-            local = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-            where = local if address is None else {"address": address}
-            ray.init(namespace=_NAMESPACE, logging_level="WARNING", log_to_driver=False, **where)
+            where = {"address": "local", "include_dashboard": False} if address is None else {"address": address}
+            with only_here() if address is None else nullcontext():
+                ray.init(namespace=_NAMESPACE, logging_level="WARNING", log_to_driver=False, **where)
         try:
             if _serve_runs(ray):
                 # Its proxies listen where they were told before, which may be open to others.
@@ -206,6 +220,8 @@ def _deployment(
     autoscaling: Mapping[str, Any] | None,
     resources: Mapping[str, Any] | None,
     drain: float,
+    *,
+    local: bool,
 ) -> Any:
     """The replicas as Ray Serve takes them.
 
@@ -219,7 +235,7 @@ def _deployment(
         raise InputError(f"Autoscaling has no {', '.join(unknown)}. Ray Serve takes: {known}.")
     try:
         return serve.deployment(
-            _replica(options),
+            _replica(options, local),
             name="replica",
             num_replicas=None if autoscaling is not None else replicas or 1,
             autoscaling_config=dict(autoscaling) if autoscaling is not None else None,
@@ -259,11 +275,13 @@ def _why(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def _replica(options: Options) -> Any:
+def _replica(options: Options, local: bool) -> Any:
     """The class of a replica, as Ray Serve takes it."""
     _, serve = _ray()
 
     def build() -> Service:
+        if local:
+            keep_replica_here()
         return _open(options)
 
     @serve.ingress(build)
@@ -284,7 +302,12 @@ def _open(options: Options) -> Service:
         found: Mapping[str, Snapshot] = await board.latest.remote()
         return found
 
+    # A model may take all memory or never end, which no engine can be told not to: this process has limits instead. The
+    # watch is not Python's, so that an engine which never gives control back is ended too.
+    limit_memory(memory_of_machine())
+    faulthandler.dump_traceback_later(options.timeout, exit=True, file=2)
     service = Service(options, serve.get_replica_context().replica_id.unique_id, gather)
+    faulthandler.cancel_dump_traceback_later()
     loop = asyncio.get_running_loop()
 
     def post(timeout: float | None) -> bool:
@@ -294,6 +317,9 @@ def _open(options: Options) -> Service:
     def keep_posting() -> None:
         while True:
             time.sleep(_POST_EVERY)
+            if service.engine.is_stuck(options.timeout):
+                logging.getLogger("leapp").error("a step took longer than %g s; this replica ends", options.timeout)
+                os._exit(70)
             # A board that does not answer must not end a replica that works.
             with suppress(Exception):
                 if post(10):

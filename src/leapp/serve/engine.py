@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from leapp.bundle.layout import dump_contract
-from leapp.bundle.reading import open_bundle
+from leapp.bundle.reading import fingerprint, open_bundle
 from leapp.errors import InputError
 from leapp.runtime import Pipeline
 from leapp.runtime.arrays import Array, numpy_dtype
@@ -50,7 +50,12 @@ class Engine:
     """
 
     def __init__(self, options: Options, metrics: Metrics) -> None:
-        bundle = open_bundle(options.bundle, allow_outside=options.allow_outside, expect_digest=options.expect_digest)
+        bundle = open_bundle(
+            options.bundle,
+            allow_outside=options.allow_outside,
+            expect_digest=options.expect_digest,
+            trust=options.trust,
+        )
         self.bundle = bundle
         served = _Served(
             bundle,
@@ -65,11 +70,14 @@ class Engine:
             served.reset(batch=options.batch)
         served.sized = True
         served.warm_up()
-        self.digest, self.graph = bundle.digest, bundle.graph
+        # A state belongs to one bundle, also where no seal names it.
+        self.digest, self.graph = bundle.digest or fingerprint(bundle), bundle.graph
         self.description = dump_contract(bundle.contract)
         self.initial: State = self.pipeline.state()
         self._metrics = metrics
         self._inside: State | None = None
+        self.busy_since: float | None = None
+        """When the step that runs now began."""
         self._thread = ThreadPoolExecutor(1, "leapp-engine")
 
     def sizes(self) -> dict[str, int]:
@@ -86,19 +94,25 @@ class Engine:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._step, time.perf_counter(), state, inputs)
 
     def _step(self, asked: float, state: State, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], State]:
-        began = time.perf_counter()
+        began = self.busy_since = time.perf_counter()
         self._metrics.time("leapp_wait_seconds", began - asked)
-        if state is not self._inside:
-            self._inside = None
-            self.pipeline.load_state(state)
-        self._inside, after = None, None
+        after = None
         try:
+            if state is not self._inside:
+                self._inside = None
+                self.pipeline.load_state(state)
+            self._inside = None
             outputs = self.pipeline(inputs)
             after = self.pipeline.state()
         finally:
-            self._inside = after
+            self._inside, self.busy_since = after, None
         self._metrics.time("leapp_step_seconds", time.perf_counter() - began)
         return outputs, after
+
+    def is_stuck(self, seconds: float) -> bool:
+        """Whether the present step has taken longer than that."""
+        since = self.busy_since
+        return since is not None and time.perf_counter() - since > seconds
 
     def close(self) -> None:
         """Let the last step end and stop the thread."""

@@ -28,11 +28,16 @@ class Options:
         device: Where TorchScript and ``.pt2`` nodes run.
         allow_code: As for ``leapp.runtime.Pipeline``.
         allow_outside: As for ``leapp.runtime.Pipeline``.
+        trust: As for ``leapp.runtime.Pipeline``.
         nonfinite: What to do about NaN and infinity in inputs.
-        batch: Run up to so many sessions at once, as rows of a bundle whose every port has that many rows.
+        batch: Run up to so many sessions at once, as rows of a bundle whose every port has that many rows. Whether rows
+            touch each other is tried on a few values; see ``docs/serving.md`` for what that cannot show. None runs each alone.
         max_bytes: The most bytes of one request. None takes what the ports of the bundle need.
         rate: The most requests a second of one session, or of one address over HTTP.
         sessions: The most sessions in one replica.
+        sessions_per_client: The most sessions of one address in one replica. None takes half of ``sessions``.
+        timeout: The most seconds that opening the bundle or one step may take. A replica that takes longer is ended, and Ray
+            starts another one.
         idle: After how many seconds without a request a session is ended.
 
     Raises:
@@ -54,11 +59,14 @@ class Options:
     device: str | None = None
     allow_code: bool | None = None
     allow_outside: bool = False
+    trust: tuple[str, ...] | None = None
     nonfinite: NonFinite = "ignore"
     batch: int | None = None
     max_bytes: int | None = None
     rate: float = 1000.0
     sessions: int = 256
+    sessions_per_client: int | None = None
+    timeout: float = 600.0
     idle: float = 600.0
 
     def __post_init__(self) -> None:
@@ -68,7 +76,7 @@ class Options:
             raise InputError(f"A token has at least {_SHORTEST_TOKEN} ASCII characters and no blanks.")
         if not 0 < self.port < 1 << 16:
             raise InputError(f"A port is a number from 1 to 65535, not {self.port}.")
-        for name in ("rate", "sessions", "idle", "max_bytes", "batch"):
+        for name in ("rate", "sessions", "sessions_per_client", "timeout", "idle", "max_bytes", "batch"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"{name} must be positive, not {value}.")

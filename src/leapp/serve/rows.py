@@ -27,6 +27,8 @@ from leapp.serve.options import Options
 
 __all__ = ["RowEngine"]
 
+_SCALES = (1e-6, 1e2, 1e4, 1e8, 1e30)
+"""Other rows are also made much smaller and much larger: some touch their neighbours only then."""
 _CLOSE = {"rtol": 1e-3, "atol": 1e-5}
 """How far a row may be from itself at another place of the batch: other kernels round differently."""
 
@@ -96,7 +98,7 @@ class RowEngine(Engine):
         self._running = None
 
     def _run(self, jobs: Sequence[_Job]) -> list[tuple[dict[str, Array], State] | Exception]:
-        began = time.perf_counter()
+        began = self.busy_since = time.perf_counter()
         for job in jobs:
             self._metrics.time("leapp_wait_seconds", began - job.asked)
         try:
@@ -106,6 +108,8 @@ class RowEngine(Engine):
                 return [error]
             # One of them made the engines fail; the others are none of its business.
             return [result for job in jobs for result in self._run([job])]
+        finally:
+            self.busy_since = None
 
     def _together(self, jobs: Sequence[_Job]) -> list[tuple[dict[str, Array], State] | Exception]:
         began = time.perf_counter()
@@ -139,8 +143,8 @@ class _Checks(Pipeline):
     def _read(self, where: str) -> Array:
         return np.array(self._values[where])
 
-    def _write(self, where: str, value: Array) -> None:
-        self._values[where] = np.array(value)
+    def _replace(self, values: Mapping[str, Array]) -> None:
+        self._values = {**self._values, **{k: np.array(v) for k, v in values.items()}}
 
     def checked(self, state: State, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], State]:
         """What a step is given and the state it starts from, both known to fit. Changes nothing."""
@@ -205,7 +209,15 @@ def _fillings(given: Mapping[str, Array], axes: Mapping[str, int]) -> list[dict[
         {k: np.full_like(v, np.nan) if v.dtype.kind == "f" else np.array(v) for k, v in given.items()},
         {k: np.zeros_like(v) for k, v in given.items()},
         {k: np.flip(v, axes[k]).copy() for k, v in given.items()},
+        *({k: _scaled(v, scale) for k, v in given.items()} for scale in _SCALES),
     ]
+
+
+def _scaled(value: Array, scale: float) -> Array:
+    if value.dtype.kind != "f":
+        return np.array(value)
+    with np.errstate(over="ignore"):
+        return (value.astype(np.float64) * scale).astype(value.dtype)
 
 
 def _made(pipeline: Pipeline, given: Mapping[str, Array]) -> dict[str, Array]:

@@ -11,15 +11,17 @@ import asyncio
 import hmac
 import json
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from leapp.errors import InputError, InputTypeError, LeappError, UnknownPortError
 from leapp.runtime.ports import PortInfo
 from leapp.serve.engine import Engine
 from leapp.serve.limits import Allowances
 from leapp.serve.metrics import Metrics, Snapshot, render
-from leapp.serve.options import Options
+from leapp.serve.options import Options, is_loopback
 from leapp.serve.plain import from_plain, longest_text, seal_state, to_plain, unseal_state
 from leapp.serve.rows import RowEngine
 from leapp.serve.session import Session
@@ -72,6 +74,7 @@ class Service:
         self.draining = asyncio.Event()
         self.open = 0
         self._askers = Allowances(options.rate)
+        self._holders: Counter[str] = Counter()
 
     def drain(self) -> None:
         """Take no more requests: sessions end after the step they are at, new ones are refused.
@@ -118,8 +121,19 @@ class Service:
         elif b"origin" in headers:
             # A browser on this machine lets any page talk to loopback; without a token nothing tells them apart.
             raise Refusal(403, "Web pages are not served without a token.")
+        elif (host := headers.get(b"host")) is not None and not self._is_own(host.decode("latin-1")):
+            # A page whose name is made to mean this machine would say its own name here.
+            raise Refusal(403, "This server is asked by its address only: Host names another one.")
         if self.draining.is_set():
             raise Refusal(503, f"Replica {self.replica} is draining. Try again.", 1.0)
+
+    def _is_own(self, host: str) -> bool:
+        """Whether a request's ``Host`` is this server's address."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return is_loopback(name) or name == self.options.host.lower()
 
     def _limit(self, scope: Scope) -> None:
         client = scope.get("client") or ("",)
@@ -143,12 +157,23 @@ class Service:
             return
         # Counted before anything is awaited: a replica that drains says how many are left.
         self.open += 1
+        client = str((scope.get("client") or ("",))[0])
+        self._holders[client] += 1
         self.metrics.add("leapp_sessions")
         try:
             await send({"type": "websocket.accept"})
-            await Session(self, receive, send).run(full=self.open > self.options.sessions)
+            most = self.options.sessions_per_client or max(1, self.options.sessions // 2)
+            full = ""
+            if self.open > self.options.sessions:
+                full = f"Replica {self.replica} holds as many sessions as it may."
+            elif self._holders[client] > most:
+                full = f"{client or 'This client'} holds {most} sessions of replica {self.replica}, as many as one address may."
+            await Session(self, receive, send).run(full)
         finally:
             self.open -= 1
+            self._holders[client] -= 1
+            if not self._holders[client]:
+                del self._holders[client]
             self.metrics.add("leapp_sessions", -1)
 
     # HTTP.

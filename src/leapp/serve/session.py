@@ -48,8 +48,8 @@ class Session:
         self._step = 0
         self._ticket = b""
 
-    async def run(self, full: bool) -> None:
-        """Answer requests until one side ends the session."""
+    async def run(self, full: str = "") -> None:
+        """Answer requests until one side ends the session, or say why there is no room."""
         draining = asyncio.ensure_future(self._service.draining.wait())
         try:
             await self._talk(full, draining)
@@ -58,10 +58,10 @@ class Session:
         finally:
             draining.cancel()
 
-    async def _talk(self, full: bool, draining: asyncio.Future[Any]) -> None:
+    async def _talk(self, full: str, draining: asyncio.Future[Any]) -> None:
         try:
             if full:
-                raise _End(_LATER, "Full", f"Replica {self._service.replica} holds as many sessions as it may.")
+                raise _End(_LATER, "Full", full)
             welcome = {**self._service.welcome(), "protocol": PROTOCOL}
             await self._reply(pack("welcome", welcome, state=self._service.engine.initial))
             self._service.metrics.add("leapp_sessions_total")

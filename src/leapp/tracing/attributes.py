@@ -1,33 +1,74 @@
-"""Attributes of the user's objects that a pass leaves changed: a counter, a history, a tensor assigned anew.
+"""What the user's objects and variables hold before and after a pass: a counter, a history, an array that was written to.
 
-What an object keeps from one call to the next is state. Torch sees how tensors change, not that ``self.h`` names another one
-or that ``self.count`` is a larger number now, so the objects that run inside an open node are looked at before and after.
+What an object keeps from one call to the next is state. Torch sees how tensors change, not that ``self.h`` names another one,
+that ``self.count`` is a larger number now, or that NumPy wrote into an array that is older than the node. So the objects that
+run inside an open node, and those that the code which opens it can name, are looked at before and after.
 """
 
 from __future__ import annotations
 
+import dis
+import itertools
+import os
+import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from inspect import CO_OPTIMIZED
+from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from leapp.capture.source import Where, where
+from leapp.capture.source import Where, is_library, where
+from leapp.compat.python import getframe
 
-__all__ = ["Attributes", "Changed"]
+__all__ = ["Attributes", "Changed", "line_that_reads", "line_that_writes"]
 
 Tensor = torch.Tensor
-_HELD = (Tensor, int, float)
+_NUMBERS = (int, float, str)
+_HELD = (Tensor, np.ndarray, *_NUMBERS)
+_CONTAINED = 64
+"""So many items of a container are looked at."""
 _OWN = frozenset({"training", "dump_patches", "call_super_init"})
+_SITE = f"{os.sep}site-packages{os.sep}"
+_LARGEST = 1 << 16
+"""Arrays with more bytes are not copied to see whether they change."""
+_HEAP = 1 << 9
+"""The flag of classes that Python code makes. Most values in variables are of types in C."""
+_MOST = 64
+"""So many objects of one frame are looked at."""
 
 
 class Changed(NamedTuple):
-    """A number that a pass changed, or a place that it filled."""
+    """A number that a pass changed, an array that it wrote to, or a place that it filled."""
 
-    owner: str
+    owner: Any
     name: str
     before: Any
     after: Any
+    where: Where
+
+    def __str__(self) -> str:
+        return self.name if isinstance(self.owner, _Variables) else f"{type(self.owner).__name__}.{self.name}"
+
+    @property
+    def spelled(self) -> str:
+        """As the code of the owner would name it."""
+        return self.name if isinstance(self.owner, _Variables) else f"self.{self.name}"
+
+
+class _Variables:
+    """The arrays that the variables of a running function, or of its module, name."""
+
+    def __init__(self, arrays: dict[str, Any]) -> None:
+        self.__dict__.update(arrays)
+
+
+class _Seen(NamedTuple):
+    owner: Any
+    parts: dict[str, Any]
+    contents: dict[str, bytes]
     where: Where
 
 
@@ -35,17 +76,40 @@ class Attributes:
     """What the objects seen since a node was opened held at first."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[Any, dict[str, Any], Where]] = {}
+        self._seen: dict[int, _Seen] = {}
+        self._modules: set[int] = set()
+        """The global variables that were looked at."""
 
     def look(self, owner: Any) -> None:
         """Remember what an object holds, unless it was seen before."""
         if id(owner) not in self._seen and not _keeps_nothing(owner):
-            self._seen[id(owner)] = (owner, _parts(owner), where())
+            parts = _parts(owner)
+            contents = {n: v.tobytes() for n, v in parts.items() if type(v) is np.ndarray and _is_compared(v)}
+            self._seen[id(owner)] = _Seen(owner, parts, contents, where())
+
+    def look_around(self) -> None:
+        """Look at what the code that opens a node can name: its ``self``, and the objects and arrays in its variables."""
+        frame: FrameType | None = getframe(1)
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if not is_library(file) and _SITE not in file:
+                for names in (_variables(frame), frame.f_globals):
+                    if names is not frame.f_globals or id(names) not in self._modules:
+                        self._look_at(dict(names))
+                self._modules.add(id(frame.f_globals))
+            frame = frame.f_back
+
+    def _look_at(self, names: dict[str, Any]) -> None:
+        for owner in [v for v in names.values() if _is_the_users(v)][:_MOST]:
+            self.look(owner)
+        arrays = {n: v for n, v in names.items() if type(v) is np.ndarray}
+        if arrays:
+            self.look(_Variables(arrays))
 
     def changes(
         self, tracked: set[tuple[int, str]], traced: Callable[[Tensor], bool]
     ) -> tuple[list[Tensor], list[Changed]]:
-        """The tensors that are not where they were, and the numbers that are not what they were.
+        """The tensors that are not where they were, and the numbers and arrays that are not what they were.
 
         With the numbers come the places that held nothing and hold a value of the node now: its next call may begin with it.
 
@@ -54,27 +118,102 @@ class Attributes:
             traced: Whether a tensor holds a value of the node.
         """
         tensors: list[Tensor] = []
-        numbers: list[Changed] = []
-        for owner, before, at in self._seen.values():
+        changed: list[Changed] = []
+        for owner, before, contents, at in self._seen.values():
             now = _parts(owner)
             for name, value in before.items():
                 found = now.get(name)
                 if found is value:
-                    continue
-                if isinstance(value, Tensor):
+                    if isinstance(value, np.ndarray) and name in contents and contents[name] != value.tobytes():
+                        changed.append(Changed(owner, name, value, value, at))
+                elif isinstance(value, Tensor):
                     if (id(owner), name) not in tracked:
                         tensors.append(value)
-                elif isinstance(found, (int, float)) and found != value:
-                    numbers.append(Changed(type(owner).__name__, name, value, found, at))
+                elif _is_number(value) and _is_number(found) and found != value:
+                    changed.append(Changed(owner, name, value, found, at))
             for name, found in now.items():
                 new = name not in before and (id(owner), name) not in tracked
                 if new and isinstance(found, Tensor) and traced(found):
-                    numbers.append(Changed(type(owner).__name__, name, None, "a tensor", at))
-        return tensors, numbers
+                    changed.append(Changed(owner, name, None, "a tensor", at))
+        return tensors, changed
 
     def forget(self) -> None:
         """No node is open any more."""
         self._seen.clear()
+        self._modules.clear()
+
+
+def line_that_reads(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
+    """Where the code of the node, or of the owner's class, reads a place on a line that does not also write to it."""
+    for code in _concerned(changed, codes):
+        loads, stores = _uses(code, changed.name.partition("[")[0])
+        lines = {w.line for w in stores}
+        for at in loads:
+            if at.line not in lines:
+                return at
+    return None
+
+
+def line_that_writes(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
+    """Where it writes to the place."""
+    uses = (_uses(code, changed.name.partition("[")[0])[1] for code in _concerned(changed, codes))
+    return next((stores[0] for stores in uses if stores), None)
+
+
+def _concerned(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType]:
+    yield from codes
+    functions = [f for kind in type(changed.owner).__mro__ for f in vars(kind).values() if isinstance(f, FunctionType)]
+    yield from (f.__code__ for f in functions if f.__name__ != "__init__" and not is_library(f.__code__.co_filename))
+
+
+def _uses(code: CodeType, name: str) -> tuple[list[Where], list[Where]]:
+    """Where code reads a variable or an attribute of this name, and where it sets it or an element of it."""
+    loads: list[Where] = []
+    stores: list[Where] = []
+    written: set[int] = set()
+    for step in dis.get_instructions(code):
+        at = Where(code, step.offset)
+        if step.opname in ("STORE_SUBSCR", "STORE_SLICE"):
+            written.add(at.line)
+        elif step.argval == name:
+            (stores if step.opname.startswith("STORE_") else loads).append(at)
+    stores += [at for at in loads if at.line in written]
+    return loads, stores
+
+
+def _is_the_users(value: Any) -> bool:
+    """Whether a value is an object of a class that the user's program defines, and no module of torch's."""
+    kind = type(value)
+    if not kind.__flags__ & _HEAP or not kind.__dictoffset__ or issubclass(kind, type):
+        return False
+    if kind.__module__.partition(".")[0] in ("leapp", "torch"):
+        return False
+    step = next((f for f in vars(kind).values() if isinstance(f, FunctionType)), None)
+    return step is not None and not is_library(step.__code__.co_filename) and _SITE not in step.__code__.co_filename
+
+
+def _variables(frame: FrameType) -> dict[str, Any]:
+    """The variables of a running function.
+
+    Before Python 3.13 a frame keeps what ``f_locals`` gives. That is emptied, so that nothing lives longer than the function
+    wants, unless the program itself has it from ``locals()``.
+    """
+    if not frame.f_code.co_flags & CO_OPTIMIZED:
+        return {}  # of a module or a class
+    names: Any = frame.f_locals
+    found = dict(names)
+    if type(names) is dict and sys.getrefcount(names) <= 3:
+        names.clear()
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number or text of Python's, by its own type: a traced number passes for one."""
+    return issubclass(type(value), _NUMBERS)
+
+
+def _is_compared(array: Any) -> bool:
+    return array.nbytes <= _LARGEST and not array.dtype.hasobject
 
 
 def _keeps_nothing(owner: Any) -> bool:
@@ -83,7 +222,7 @@ def _keeps_nothing(owner: Any) -> bool:
 
 
 def _parts(owner: Any) -> dict[str, Any]:
-    """The tensors and numbers an object holds, by name; those in containers by name and place."""
+    """The tensors, arrays and numbers an object holds, by name; those in containers by name and place."""
     held = getattr(owner, "__dict__", None)
     if not held:
         return {}
@@ -97,7 +236,9 @@ def _parts(owner: Any) -> dict[str, Any]:
                 parts[name] = value
             elif isinstance(value, (list, tuple, deque)):
                 # Counted from the end: a history grows there, and what is read is the newest.
-                parts.update((f"{name}[-{i + 1}]", v) for i, v in enumerate(reversed(value)) if isinstance(v, _HELD))
-            elif isinstance(value, Mapping):
-                parts.update((f"{name}[{k!r}]", v) for k, v in value.items() if isinstance(v, _HELD))
+                last = enumerate(itertools.islice(reversed(value), _CONTAINED))
+                parts.update((f"{name}[-{i + 1}]", v) for i, v in last if isinstance(v, _HELD))
+            elif isinstance(value, dict):
+                items = list(itertools.islice(value.items(), _CONTAINED))
+                parts.update((f"{name}[{k!r}]", v) for k, v in items if isinstance(v, _HELD))
     return parts

@@ -7,57 +7,54 @@ is on disk.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from leapp.bundle import (
-    Bundle,
-    RawTensor,
-    Staging,
-    describe_model,
-    system_information,
-    write_initial_values,
-    write_samples,
-)
+from leapp.bundle import Bundle, RawTensor
 from leapp.bundle.fuse import fuse as write_fused
 from leapp.bundle.fuse import fused_name
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.profiles import PROFILES, Profile, check_profile, spelled
-from leapp.bundle.staging import MODEL_SUFFIXES
+from leapp.bundle.sbom import write_bom
+from leapp.bundle.staging import MODEL_SUFFIXES, Staging
+from leapp.bundle.system import system_information
 from leapp.bundle.trust import remember
+from leapp.bundle.writing import describe_model, write_initial_values, write_samples
 from leapp.check.apart import LARGE, Apart
-from leapp.errors import AnnotationError, BundleFileError, ExportError, SessionError, TraceError
+from leapp.check.engines import open_engine
+from leapp.errors import AnnotationError, BundleError, BundleFileError, ExportError, SessionError, TraceError
 from leapp.export import export_node, series
+from leapp.export.backends import BACKENDS
 from leapp.graph.contract import Contract, ModelFile, Node, Port, key
+from leapp.graph.formats import FORMATS, RUNNABLE, format_of
 from leapp.graph.ports import port as describe_port
 from leapp.graph.wiring import Link, wire
 from leapp.runtime.torch_engines import kept_open
 from leapp.semantics import GraphConfigs, OutputKindEnum
 from leapp.tracing.batching import follow_batch
+from leapp.tracing.brought import placeholders
 from leapp.tracing.deployment import missing_for_deployment
 from leapp.tracing.details import page_details
+from leapp.tracing.failed import clear, kept_beside
 from leapp.tracing.jobs import FileNames, export_job, file_names, in_step, raw_samples
 from leapp.tracing.log import SECTION, SYSTEM, logger
 from leapp.tracing.node import InputPort, NodeTrace, OutputPort
 from leapp.tracing.progress import Progress
 from leapp.tracing.proving import Proof, prove
-from leapp.tracing.report import Report, enforce
+from leapp.tracing.report import ProofInfo, Report, enforce
 from leapp.tracing.session import Session
 from leapp.tracing.settings import Settings
 from leapp.tracing.sources import same_bits
 
-__all__ = ["compile_session"]
+__all__ = ["compile_session", "sketch"]
 
-_SUFFIXES = {
-    ".pt": "jit", ".pt2": "pt2", ".onnx": "onnx", ".cpp": "cpp", ".cc": "cpp", ".py": "py", ".engine": "trt", ".plan": "trt"
-}  # fmt: skip
-_ENGINES = {"jit": "torch", "pt2": "torch", "onnx": "onnxruntime", "onnx-torchscript": "onnxruntime"}
-"""For each backend the module that runs its files."""
 _COMMANDS = frozenset(str(k.value) for k in OutputKindEnum)
 
 
@@ -75,6 +72,9 @@ def compile_session(
     dry_run: bool,
     fuse: bool = False,
     target: str | None = None,
+    allow_nonfinite: bool = False,
+    allow_random: bool = False,
+    sbom: bool | str = False,
 ) -> dict[str, Any] | bool:
     """Write the bundle of a session. See :func:`leapp.compile_graph`."""
     profile = _profile(target)
@@ -84,18 +84,36 @@ def compile_session(
             "nothing was traced: no annotate.input_tensors() call was made between start() and stop(), so nothing was written. "
             "Run the annotated code while the session is open."
         )
+    clear(settings.directory)
+    models: dict[str, ModelFile] = {}
+    figures: dict[str, Any] = {}
+
+    def draw_failed(directory: Path) -> None:
+        if visualize:
+            names = {node.name: file_names(node) for node in nodes}
+            described = {node.name: models.get(node.name, ModelFile()) for node in nodes}
+            contract = _contract(session, nodes, names, described, configs)
+            _draw(contract, settings.graph, nodes, names, report, figures, directory)
+
     _log_programs(nodes)
-    enforce(report, session.escapes, strict)
-    _require_passes(nodes, session.min_passes)
-    follow_batch(nodes)
+    for line in (*report.training, *report.notes):
+        logger.warning("%s", line)
+    with kept_beside(settings.directory, None, draw_failed):
+        enforce(report, session.escapes, strict)
+        _require_passes(nodes, session.min_passes)
+        follow_batch(nodes)
+        names = {node.name: file_names(node) for node in nodes}
     logger.info("Discovered %d nodes", len(nodes))
-    names = {node.name: file_names(node) for node in nodes}
     results: dict[str, Any] | bool = True
     progress = Progress([] if dry_run else [n.name for n in nodes])
-    with Staging(settings.directory) as staging, progress, Apart() as apart:
+    with (
+        Staging(settings.directory) as staging,
+        kept_beside(settings.directory, staging.path, draw_failed, staging.is_full),
+        progress,
+        Apart() as apart,
+    ):
         if validate and not dry_run and _weights(nodes) > LARGE:
-            apart.begin(*sorted({_ENGINES[n.backend] for n in nodes if n.backend in _ENGINES}))
-        models = {}
+            apart.begin(*sorted({BACKENDS[n.backend].format.engine or "" for n in nodes if n.backend is not None}))
         taken = {f"{n.name}{suffix}".casefold() for n in nodes if _is_exported(n) for suffix in MODEL_SUFFIXES}
         with series():
             for node in nodes:
@@ -112,7 +130,10 @@ def compile_session(
         _log_wiring(contract)
         if not dry_run:
             contract = _sidecars(staging.path, settings.graph, nodes, names, contract)
+        report._wired = settings.graph, contract
         bundle = Bundle(staging.path / f"{settings.graph}.yaml", contract, None, {}, allow_outside=True)
+        if not dry_run:
+            _open_brought(bundle, nodes, ports_too=not validate)
         if target is not None and not dry_run:
             _check_target(bundle, target)
         fused = write_fused(bundle, staging.path / fused_name(contract, settings.graph)) if fuse and not dry_run else None
@@ -120,28 +141,41 @@ def compile_session(
         report.missing = missing_for_deployment(contract)
         if report.missing:
             logger.log(SECTION, "Missing for deployment:\n%s", "\n".join(f"  {text}" for text in report.missing))
-        figures: dict[str, Any] = {}
         if validate and not dry_run:
-            proof = Proof(rtol, atol, validate == "thorough", settings.log.path, apart)
+            proof = Proof(rtol, atol, validate == "thorough", settings.log.path, apart, allow_nonfinite, allow_random, strict)
             with kept_open():
                 prove(proof, bundle, nodes, names, report, fused, progress)
             results = {name: proof.results[name] for name in session.nodes}
-            report.validation, figures = dict(results), proof.figures
+            report.validation = dict(results)
+            figures |= proof.figures
             if strict:
                 proof.require()
+            report.proven = list(_proven(proof, models))
         if visualize:
             _draw(contract, settings.graph, nodes, names, report, figures, staging.path)
+        if sbom:
+            write_bom(bundle, sbom if isinstance(sbom, str) else None)
         yaml = staging.commit(settings.graph, contract)
         remember(contract)
         for old, new in staging.kept.items():
             logger.warning("%s was not written by leapp; it is kept as %s.", old, new)
     without = [n for n, m in models.items() if m.model_path is None]
     logger.log(
-        SYSTEM, "Wrote %s: %s%s%s", yaml, ", ".join(m.model_path for m in models.values() if m.model_path) or "no models",
+        SYSTEM, "Wrote %s: %s%s%s. To see it: leapp view %s", yaml,
+        ", ".join(m.model_path for m in models.values() if m.model_path) or "no models",
         f", all in one: {fused.name}" if fused is not None else "",
-        f"; without a model: {', '.join(without)}" if without else "",
+        f"; without a model: {', '.join(without)}" if without else "", shlex.quote(str(settings.directory)),
     )  # fmt: skip
     return results
+
+
+def _proven(proof: Proof, models: dict[str, ModelFile]) -> Iterator[ProofInfo]:
+    """The files that were run on samples and passed."""
+    for node, samples in proof.samples.items():
+        file = models[node].model_path
+        if proof.results[node] is True and file is not None:
+            gaps = [found["largest"] for where, found in proof.figures.items() if where.startswith(f"{node}/")]
+            yield ProofInfo(node, file, samples, max(gaps, default=None))
 
 
 def _require_passes(nodes: list[NodeTrace], least: int) -> None:
@@ -247,16 +281,15 @@ def _own_model(node: NodeTrace, directory: Path, settings: Settings, taken: set[
         logger.warning("node '%s' has no export_with= and no model_path: it is described without a model.", node.name)
         return ModelFile()
     path = Path(given).expanduser()
-    backend = _SUFFIXES.get(path.suffix)
-    if backend is None:
-        raise AnnotationError(
-            f"node '{node.name}': '{path.name}' is no known kind of model. Known: {', '.join(_SUFFIXES)}."
-        )
+    format = format_of(path)
+    if format is None:
+        known = ", ".join(suffix for each in FORMATS.values() for suffix in each.suffixes)
+        raise AnnotationError(f"node '{node.name}': '{path.name}' is no known kind of model. Known: {known}.")
     if not path.is_file():
         raise BundleFileError(f"node '{node.name}': the model file {path} does not exist.")
     if not node.backend_params.get("copy_original_model"):
-        return describe_model(path, settings.directory, backend)
-    data = external_files(path.read_bytes(), f"node '{node.name}': {path.name}") if backend == "onnx" else []
+        return describe_model(path, settings.directory, format.name)
+    data = external_files(path.read_bytes(), f"node '{node.name}': {path.name}") if format is FORMATS["onnx"] else []
     files = [path.name, *data]
     folder = ""
     while any(os.path.join(folder, name).casefold() in taken for name in files):
@@ -267,10 +300,29 @@ def _own_model(node: NodeTrace, directory: Path, settings: Settings, taken: set[
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path.parent / name, target)
         taken.add(os.path.join(folder, name).casefold())
-    return describe_model(directory / folder / path.name, directory, backend)
+    return describe_model(directory / folder / path.name, directory, format.name)
+
+
+def _open_brought(bundle: Bundle, nodes: list[NodeTrace], ports_too: bool) -> None:
+    """Refuse files that no engine can open. Whether their ports fit is for the proof to tell, unless ``ports_too``."""
+    for node in nodes:
+        if node.backend is None and bundle.contract.nodes[node.name].model.backend in RUNNABLE:
+            try:
+                open_engine(bundle, node.name)
+            except BundleError as error:
+                path = node.backend_params["model_path"]
+                if error.__cause__ is not None or ports_too:
+                    raise ExportError(f"node '{node.name}': the model {path} cannot be used: {error}") from error
 
 
 # -- the contract ------------------------------------------------------------------------------------------------------
+
+
+def sketch(session: Session) -> Contract:
+    """The graph of what was traced so far, without models."""
+    nodes = sorted((n for n in session.nodes.values() if n.finished), key=lambda n: n.order)
+    names = {node.name: file_names(node) for node in nodes}
+    return _contract(session, nodes, names, {n.name: ModelFile(backend=n.backend) for n in nodes}, None)
 
 
 def _contract(
@@ -329,8 +381,8 @@ def _sidecars(
     """Write initial values and samples beside the models."""
     from msgspec.structs import replace
 
-    samples = raw_samples(nodes, names)
-    write_samples(directory, graph, samples)
+    told = [n for n in nodes if contract.nodes[n.name].model.model_path is None or n.backend is not None or not placeholders(n)]
+    write_samples(directory, graph, raw_samples(told, names))
     targets = {t for ts in contract.pipeline.feedback_flow.values() for t in ts}
     if not targets:
         return contract

@@ -12,6 +12,7 @@ from typing import Any
 
 from leapp.capture.source import cell
 from leapp.compat.core import OpOverload
+from leapp.export import is_onnx
 from leapp.graph.contract import key
 from leapp.tracing.node import NodeTrace
 from leapp.tracing.report import Report
@@ -58,7 +59,7 @@ def _node(node: NodeTrace, report: Report) -> dict[str, Any]:
     }
     if node.replay is not None:
         facts["parameters"] = sum(p.numel() for p in node.replay.parameters())
-        if not (node.backend or "").startswith("onnx"):
+        if not is_onnx(node.backend):
             # The page reads those of ONNX models from their files.
             facts["weights"] = _weights(node.replay)
     if node.program is not None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from types import CodeType
 from typing import Any
 
+import numpy as np
 import torch
 
+from leapp.capture.numpy.plain import owner_of
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import cut
 from leapp.capture.source import Where
 from leapp.errors import AnnotationError, TraceError
 from leapp.semantics import TensorSemantics
 from leapp.tracing import buffers
-from leapp.tracing.attributes import Attributes
+from leapp.tracing.attributes import Attributes, Changed, line_that_reads, line_that_writes
 from leapp.tracing.constants import constant_names
 from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, OutputPort, dtype_name
@@ -145,6 +148,8 @@ class Finisher:
                 "changed in place afterwards, unseen. Clone it before it is read, or declare it as an input."
             )
         self._cut(node)
+        codes = list({id(c.where.code): c.where.code for c in tape.calls}.values()) if node.changed else []
+        node.changed = [found for c in node.changed if (found := _located(node, c, codes)) is not None]
         node.suspects = received | carried | dict.fromkeys(rewritten_constants(node) | replaced, True)
 
     def _replaced(self, node: NodeTrace) -> set[int]:
@@ -188,6 +193,17 @@ class Finisher:
                 "node '%s': no output depends on %s; left out of the model.",
                 node.name, ", ".join(f"'{n}'" for n in dropped),
             )  # fmt: skip
+
+
+def _located(node: NodeTrace, changed: Changed, codes: list[CodeType]) -> Changed | None:
+    """A change with the line that made it. An array counts where the node reads it: what was written to it is frozen there."""
+    if not isinstance(changed.after, np.ndarray):
+        return changed._replace(where=line_that_writes(changed, codes) or changed.where)
+    assert node.program is not None
+    array = owner_of(changed.after)
+    lent = (c.where for c in node.program.constants.values() if c.lender is not None and c.lender() is array)
+    at = next(lent, None) or line_that_reads(changed, codes)
+    return None if at is None else changed._replace(where=at)
 
 
 def _leads_to(tape: Any, slot: int, escaped: set[int]) -> Any:

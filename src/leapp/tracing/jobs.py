@@ -9,7 +9,7 @@ from leapp.bundle import Sample as RawSample
 from leapp.bundle.profiles import Profile
 from leapp.capture.devices import on_cpu
 from leapp.errors import AnnotationError
-from leapp.export import ExportJob
+from leapp.export import ExportJob, is_onnx
 from leapp.tracing.node import NodeTrace, Sample
 
 __all__ = ["FileNames", "export_job", "file_names", "in_step", "raw_sample", "raw_samples"]
@@ -26,7 +26,7 @@ class FileNames:
 def file_names(node: NodeTrace) -> FileNames:
     """The names of a node's ports in its file."""
     inputs, outputs = {n: n for n in node.inputs}, {n: n for n in node.outputs}
-    if node.backend in ("onnx", "onnx-torchscript"):
+    if is_onnx(node.backend):
         for name in [n for n in inputs if n in outputs]:
             renamed = (f"{name}_in", f"{name}_out")
             for new in renamed:
@@ -44,7 +44,7 @@ def export_job(node: NodeTrace, names: FileNames, profile: Profile | None = None
     assert node.replay is not None
     assert node.backend is not None
     params = dict(node.backend_params)
-    if profile is not None and node.backend in ("onnx", "onnx-torchscript"):
+    if profile is not None and is_onnx(node.backend):
         params.setdefault("opset_version", profile.opset)
     example = tuple(node.samples[0].inputs[n] for n in node.inputs)
     return ExportJob(

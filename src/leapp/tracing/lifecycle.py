@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from leapp.annotations import annotate
 from leapp.capture.recorder import Recorder
-from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, SessionError
+from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, SessionError, StorageError
 from leapp.extras import require
+from leapp.graph.html import card
 from leapp.graph.words import knows_its_keywords
 from leapp.semantics import GraphConfigs
-from leapp.tracing.log import FATAL, Log, logger
+from leapp.tracing.failed import keep_log
+from leapp.tracing.log import FATAL, RAISED, Log, logger
 from leapp.tracing.log import close as close_log
 from leapp.tracing.patches import FunctionPatch, Patches, check_patches, follow_copies, forget_copies
 from leapp.tracing.report import Report, examine
@@ -23,11 +26,34 @@ from leapp.tracing.settings import Settings
 
 __all__ = ["ExportManager", "compile_graph", "report", "session", "start", "stop"]
 
+F = TypeVar("F", bound=Callable[..., Any])
 _ESCAPES = ("warn", "error", "ignore")
+Escapes = Literal["warn", "error", "ignore"]
+Target = Literal["onnxruntime", "tensorrt", "openvino", "isaac-ros"]
+
+
+class CompileOptions(TypedDict, total=False):
+    """The arguments of :func:`compile_graph`, for ``session(compile=...)``."""
+
+    visualize: bool
+    verbose: bool | None
+    validate: bool | Literal["thorough"]
+    rtol: float
+    atol: float
+    strict: bool
+    graph_configs: GraphConfigs | None
+    dry_run: bool
+    fuse: bool
+    target: Target | None
+    allow_nonfinite: bool
+    allow_random: bool
+    sbom: bool | str
 
 
 class ExportManager:
     """The process-wide manager behind ``leapp.start``, ``stop`` and ``compile_graph``. There is one instance.
+
+    Notebooks show what it has traced, and after ``compile_graph()`` what was found.
 
     Example:
         >>> ExportManager().interpreting  # whether a session is open
@@ -66,7 +92,7 @@ class ExportManager:
         global_patching: bool = True,
         patching: Iterable[FunctionPatch] | None = None,
         *,
-        escapes: str = "warn",
+        escapes: Escapes = "warn",
         dynamic_batch: bool = False,
         min_passes: int = 1,
     ) -> None:
@@ -108,6 +134,14 @@ class ExportManager:
             self._leave()
             raise
 
+    def _repr_html_(self) -> str:
+        if self.session is None or self.settings is None:
+            return card("ExportManager", {"session": "none"}, [])
+        if self.report is None:
+            return card("ExportManager", {"graph": self.settings.graph}, [self.session._repr_html_()])
+        facts, parts = self.session.described()
+        return card("ExportManager", {"graph": self.settings.graph, **facts}, [*parts, self.report._repr_html_()])
+
     def stop(self) -> None:
         """See :func:`leapp.stop`."""
         Recorder.sweep()
@@ -118,16 +152,19 @@ class ExportManager:
             logger.warning("node '%s' has inputs but no outputs: output_tensors('%s', ...) was never called.", name, name)
 
     def _leave(self) -> None:
-        """Undo everything the session did to the process."""
+        """Undo everything the session did to the process. An interrupt comes through when that is done."""
         try:
-            annotate._session = None
-            ExportManager.interpreting = False
+            self._undo()
+        except BaseException:
+            self._undo()
+            raise
+
+    def _undo(self) -> None:
+        """One attempt at that. It may be called again, and the session counts as open until it has come to its end."""
+        annotate._session = None
+        try:
             if self.session is not None:
                 self.session.end()
-        except BaseException:
-            if self.session is not None:
-                self.session.end()  # once more: it may have been interrupted
-            raise
         finally:
             try:
                 if self.patches is not None:
@@ -135,12 +172,13 @@ class ExportManager:
             finally:
                 forget_copies()
                 Recorder.sweep()
+                ExportManager.interpreting = False
 
     def compile_graph(
         self,
         visualize: bool = True,
         verbose: bool | None = None,
-        validate: bool | str = True,
+        validate: bool | Literal["thorough"] = True,
         rtol: float = 1e-3,
         atol: float = 1e-5,
         strict: bool = True,
@@ -148,7 +186,10 @@ class ExportManager:
         *,
         dry_run: bool = False,
         fuse: bool = False,
-        target: str | None = None,
+        target: Target | None = None,
+        allow_nonfinite: bool = False,
+        allow_random: bool = False,
+        sbom: bool | str = False,
     ) -> dict[str, Any] | bool:
         """See :func:`leapp.compile_graph`."""
         from leapp.tracing.compiling import compile_session  # with exporters and engines, which tracing does without
@@ -176,9 +217,12 @@ class ExportManager:
                 self.session, self.settings, self.report,
                 visualize=visualize, validate=validate, rtol=rtol, atol=atol, strict=strict, configs=graph_configs,
                 dry_run=dry_run or self.settings.dry_run, fuse=fuse, target=target,
+                allow_nonfinite=allow_nonfinite, allow_random=allow_random, sbom=sbom,
             )  # fmt: skip
         except LeappError as error:
-            logger.log(FATAL, "%s", error)
+            logger.log(FATAL, "%s", error, extra=RAISED)
+            if self.session.nodes and not isinstance(error, StorageError):
+                keep_log(self.settings.directory, self.settings.log.path)
             raise
 
 
@@ -206,6 +250,24 @@ def _place(name: Any, save_path: Any) -> tuple[str, Path]:
     return graph, Path(os.path.expanduser(os.fspath(save_path)), parent, graph)
 
 
+def _opens_or_not(function: F) -> F:
+    """A function that opens a session. If it is interrupted anywhere, also on its way out, there is none."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> None:
+        manager = ExportManager()
+        before = manager.session
+        try:
+            function(*args, **kwargs)
+        except BaseException:
+            if manager.session is not before and manager.interpreting:
+                manager._leave()
+            raise
+
+    return cast(F, call)
+
+
+@_opens_or_not
 @knows_its_keywords
 def start(
     name: str | os.PathLike[str],
@@ -217,7 +279,7 @@ def start(
     global_patching: bool = True,
     patching: Iterable[FunctionPatch] | None = None,
     *,
-    escapes: str = "warn",
+    escapes: Escapes = "warn",
     dynamic_batch: bool = False,
     min_passes: int = 1,
 ) -> None:
@@ -264,7 +326,7 @@ def stop() -> None:
 def compile_graph(
     visualize: bool = True,
     verbose: bool | None = None,
-    validate: bool | str = True,
+    validate: bool | Literal["thorough"] = True,
     rtol: float = 1e-3,
     atol: float = 1e-5,
     strict: bool = True,
@@ -272,7 +334,10 @@ def compile_graph(
     *,
     dry_run: bool = False,
     fuse: bool = False,
-    target: str | None = None,
+    target: Target | None = None,
+    allow_nonfinite: bool = False,
+    allow_random: bool = False,
+    sbom: bool | str = False,
 ) -> dict[str, Any] | bool:
     """Write the bundle: a model for each node, the YAML, initial values, samples and the picture.
 
@@ -289,6 +354,11 @@ def compile_graph(
         fuse: Also write the whole pipeline as one ONNX model, ``<graph>.onnx``. All nodes must be ONNX.
         target: What the bundle is for: ``"onnxruntime"``, ``"tensorrt"``, ``"openvino"`` or ``"isaac-ros"``. It chooses the
             ONNX opset and the spelling of the YAML, and what the target cannot take is refused before anything is written.
+        allow_nonfinite: Accept NaN and infinity in outputs where the traced code and the model both have them. Without it
+            they fail the node. They are reported either way.
+        allow_random: Accept nodes that draw random numbers when they run. Without it their result is not ``True``.
+        sbom: Also write ``<graph>.cdx.json``, a CycloneDX bill of materials: models with their hashes, versions, the git commit
+            of the program. A text is the licence that it names, as an SPDX identifier or expression.
 
     Returns:
         A dict from node to ``True``, ``False`` or the error it raised (anything but ``True`` is false), or ``True`` if
@@ -299,8 +369,9 @@ def compile_graph(
         {'policy': True}
     """
     return ExportManager().compile_graph(
-        visualize, verbose, validate, rtol, atol, strict, graph_configs, dry_run=dry_run, fuse=fuse, target=target
-    )
+        visualize, verbose, validate, rtol, atol, strict, graph_configs, dry_run=dry_run, fuse=fuse, target=target,
+        allow_nonfinite=allow_nonfinite, allow_random=allow_random, sbom=sbom,
+    )  # fmt: skip
 
 
 def report() -> Report:
@@ -316,24 +387,56 @@ def report() -> Report:
     return manager.report or examine(manager.session)
 
 
+@knows_its_keywords
 @contextmanager
-def session(name: str | os.PathLike[str], *args: Any, compile: dict[str, Any] | None = None, **kwargs: Any) -> Iterator[None]:
-    """A session as a block: stopped on the way out, and compiled if the block did not raise.
+def session(
+    name: str | os.PathLike[str],
+    save_path: str | os.PathLike[str] = ".",
+    verbose: bool = False,
+    dry_run: bool = False,
+    non_traced: str | Iterable[str] | None = None,
+    max_cached_io: int = 5,
+    global_patching: bool = True,
+    patching: Iterable[FunctionPatch] | None = None,
+    *,
+    escapes: Escapes = "warn",
+    dynamic_batch: bool = False,
+    min_passes: int = 1,
+    compile: CompileOptions | None = None,
+) -> Iterator[ExportManager]:
+    """A session as a block: stopped on the way out, and compiled if the block did not raise. Gives the manager.
 
     Args:
-        name: As for :func:`start`, like all further arguments.
-        *args: Passed to :func:`start`.
+        name: As for :func:`start`, like all further arguments but the last.
+        save_path: Where the graph's directory is made.
+        verbose: Show every log line on the console.
+        dry_run: Trace and write the YAML, but export no model.
+        non_traced: Nodes to leave out of tracing.
+        max_cached_io: How many passes of a node are kept as samples.
+        global_patching: Follow values through NumPy and through ``patching``.
+        patching: Replacements for functions that torch cannot record.
+        escapes: What to do about values that leave the graph.
+        dynamic_batch: Write models that take any number of rows.
+        min_passes: How many passes of every node are asked for.
         compile: Arguments for :func:`compile_graph`.
-        **kwargs: Passed to :func:`start`.
 
     Example:
         >>> with leapp.session("my_policy", save_path="exports"):
         ...     action = step(obs)
     """
-    start(name, *args, **kwargs)
+    manager = ExportManager()
+    before = manager.session
     try:
-        yield
+        start(
+            name, save_path, verbose, dry_run, non_traced, max_cached_io, global_patching, patching, escapes=escapes,
+            dynamic_batch=dynamic_batch, min_passes=min_passes,
+        )  # fmt: skip
+        yield manager
     finally:
-        if ExportManager.interpreting:
-            stop()
+        try:
+            if manager.interpreting and manager.session is not before:
+                stop()
+        finally:  # once more: it may have been interrupted
+            if manager.interpreting and manager.session is not before:
+                manager._leave()
     compile_graph(**(compile or {}))

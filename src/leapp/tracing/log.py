@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["SECTION", "SYSTEM", "Log", "logger"]
+__all__ = ["RAISED", "SECTION", "SYSTEM", "Log", "logger"]
 
 SECTION, SYSTEM, FATAL = 25, 31, 41
 logging.addLevelName(SECTION, "SECTION")
@@ -31,10 +31,16 @@ class _Console(logging.Formatter):
 _PLAIN, _COLOURED = logging.Formatter("[%(levelname)s]: %(message)s"), _Console()
 
 
+RAISED = {"raised": True}
+"""Pass it as ``extra=`` for what the caller is about to be told by an exception: it goes to the file only."""
+
+
 class _Stderr(logging.Handler):
     """Writes to what is ``sys.stderr`` at the moment: a progress display takes its place to keep its own lines together."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "raised", False):
+            return
         try:
             print(self.format(record), file=sys.stderr, flush=True)
         except Exception:  # as every handler of the standard library: a log must not stop the program

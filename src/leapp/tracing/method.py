@@ -6,7 +6,7 @@ import ast
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +27,8 @@ class MethodNode:
     export_with: str | None = None
     backend_params: dict[str, Any] = field(default_factory=dict)
     output_names: list[str] | None = None
-    input_semantics: dict[str, dict[str, Any]] = field(default_factory=dict)
-    output_semantics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    input_semantics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    output_semantics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     graph_outputs: Any = None
 
     def meaning(self, port: str, value: Any, what: str) -> TensorSemantics | None:

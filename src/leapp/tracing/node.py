@@ -144,8 +144,8 @@ class NodeTrace:
         """State that was changed after a pass: by what, where."""
         self.older: frozenset[int] = frozenset()
         """The containers that global variables named when the node was opened."""
-        self.alive: list[tuple[weakref.ref[Any], Where]] = []
-        """Values of the first pass that are alive when the session ends, with the lines that made them."""
+        self.alive: list[tuple[weakref.ref[Any], Where, int]] = []
+        """Values of the first pass that are alive when the session ends, with the lines that made them and their slots."""
         self.inlined: set[Any] = set()
         """Decorated functions that ran as part of this node."""
 
@@ -177,6 +177,9 @@ class NodeTrace:
         self.suspects: dict[int, bool] = {}
         """Constants made of tensors that are older than the node and that the first pass changed; whether that is certain."""
         self.changed: list[Changed] = []
+        """What the first pass left changed in the user's objects."""
+        self.changed_again: list[Changed] = []
+        """Numbers in them that the second pass changed too, with the line that reads each."""
         self.samples: list[Sample] = []
         self.compared_later: list[Sample] = []
         """Passes beyond the samples, to be compared with the recorded calls when the session is compiled."""
@@ -187,7 +190,7 @@ class NodeTrace:
         self.in_pass = True
         self.backend: str | None = None
         self.backend_params: dict[str, Any] = {}
-        self.asked: dict[str, Any] | None = None
+        self.asked: tuple[Any, Any, Any] | None = None
         """The settings of ``output_tensors()`` that a later pass repeats, if they are no more than the backend."""
         self.program: Program | None = None
         self.names: dict[int, str] = {}
@@ -215,6 +218,13 @@ class NodeTrace:
                 f"{list(port.shape)} (at {port.where}) and is {spelled(t.dtype)} {list(t.shape)} now. Ports keep their shape "
                 "and dtype."
             )
+
+    def draws(self) -> list[Where]:
+        """The lines that draw random numbers whenever the node runs, without those that reach no output."""
+        if self.tape is None or self.program is None:
+            return []
+        kept = {id(call.where) for call in self.program.calls}
+        return list(dict.fromkeys(w for w in self.tape.random if id(w) in kept))
 
     @property
     def recording(self) -> Tape | None:

@@ -8,16 +8,18 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import ModuleType
+from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
 import torch
 
 from leapp.capture.calls import tensors
 from leapp.capture.functions.lists import list_rows
+from leapp.capture.functions.readers import reader_rows
 from leapp.capture.functions.standin import rotation_rows
 from leapp.capture.numpy.patches import Row, array_rows
 from leapp.capture.numpy.plain import arrays_in
+from leapp.capture.numpy.traced import listening
 from leapp.capture.pickling import reduce
 from leapp.capture.ready import READY, Ready
 from leapp.capture.recorder import Recorder
@@ -82,6 +84,26 @@ class _Missing:
     """Stands for an attribute that an owner does not have itself."""
 
 
+class _Builtin:
+    """A replacement of a function in C. Like that, and unlike a function in Python, it becomes no method in a class."""
+
+    __qualname__: str
+    __wrapped__: Any
+
+    def __init__(self, call: Callable[..., Any], original: Any) -> None:
+        self.call = call
+        functools.update_wrapper(self, original)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        return self.__qualname__
+
+    def __repr__(self) -> str:
+        return repr(self.__wrapped__)
+
+
 class _Names:
     """Attributes of one owner, with what replaces them."""
 
@@ -93,7 +115,19 @@ class _Names:
 
     def fits(self) -> bool:
         """Whether the owner has the originals still."""
-        return all(self.names.get(name, _Missing) is original for name, original in self.originals.items())
+        return list(map(id, map(self.names.get, self.originals))) == self._ids
+
+    @functools.cached_property
+    def _is_plain(self) -> bool:
+        return isinstance(self.owner, ModuleType) and _Missing not in self.originals.values()
+
+    @functools.cached_property
+    def _made_ids(self) -> list[int]:
+        return list(map(id, self.made.values()))
+
+    @functools.cached_property
+    def _ids(self) -> list[int]:
+        return [id(None if original is _Missing else original) for original in self.originals.values()]
 
     def put(self) -> None:
         """Set the replacements."""
@@ -105,8 +139,8 @@ class _Names:
 
     def put_back(self) -> None:
         """Set the originals, but not where the program has put something else meanwhile."""
-        if isinstance(self.owner, ModuleType) and _Missing not in self.originals.values():
-            self.names.update({n: self.originals[n] for n, made in self.made.items() if self.names.get(n) is made})
+        if self._is_plain and list(map(id, map(self.names.get, self.made))) == self._made_ids:
+            self.names.update(self.originals)
             return
         for name, original in self.originals.items():
             if self.names.get(name) is not self.made[name]:
@@ -115,6 +149,84 @@ class _Names:
                 delattr(self.owner, name)
             else:
                 setattr(self.owner, name, original)
+
+
+class _Plan:
+    """All replacements by owner, for the modules that are loaded now.
+
+    Args:
+        follow_arrays: Whether values are followed through NumPy.
+        own: The rows of one session; those of the table are the same for all, and their replacements are made once.
+    """
+
+    def __init__(self, follow_arrays: bool, own: Iterable[Row] = ()) -> None:
+        self._loaded = _loaded()
+        self.sets: list[_Names] = []
+        self.originals: dict[int, tuple[Any, Any]] = {}
+        """Replacements and what they replace, by the identity of the replacement."""
+        found: dict[int, _Names] = {}
+        for row in _table(follow_arrays):
+            self._add(found, row, _made)
+        for row in own:
+            self._add(found, row, {})
+        self.sets = list(found.values())
+
+    def _add(self, found: dict[int, _Names], row: Row, known: dict[tuple[int, str, int], tuple[Any, Any]]) -> None:
+        owner, name, make = row
+        names = found.setdefault(id(owner), _Names(owner))
+        original = names.made.get(name, vars(owner).get(name, _Missing))
+        key = (id(owner), name, id(original))
+        if key not in known or known[key][1] is not original:
+            made = _like(original, make(names.made.get(name, getattr(owner, name, None))))
+            if isinstance(owner, ModuleType):
+                if hasattr(original, "__text_signature__"):
+                    made.__text_signature__ = original.__text_signature__
+                made.__module__, made.__qualname__ = owner.__name__, name  # pickled by the name under which it stands
+            known[key] = made, original
+        names.originals.setdefault(name, original)
+        names.made[name] = known[key][0]
+        self.originals[id(names.made[name])] = names.made[name], names.originals[name]
+
+    def fits(self) -> bool:
+        """Whether the same modules are loaded still, and the owners have the originals."""
+        return self._loaded == _loaded() and all(s.fits() for s in self.sets)
+
+
+_made: dict[tuple[int, str, int], tuple[Any, Any]] = {}
+"""The replacements of the table with what each replaces, by owner, name and original."""
+_plans: dict[bool, _Plan] = {}
+"""The plans of sessions that have no rows of their own."""
+
+
+def _loaded() -> tuple[int, str]:
+    return len(sys.modules), next(reversed(sys.modules))
+
+
+def _table(follow_arrays: bool) -> Iterator[Row]:
+    """Owner, name, and what makes the replacement of the original; the later of two goes around the earlier."""
+    yield from torch_rows()
+    if not follow_arrays:
+        return
+    yield from array_rows()
+    yield from list_rows()
+    yield from reader_rows()
+    yield from rotation_rows()
+    for ready in READY:
+        if (module := sys.modules.get(ready.module)) is not None and hasattr(module, ready.function_name):
+            yield module, ready.function_name, functools.partial(_both, ready)
+
+
+def _both(ready: Ready, original: Callable[..., Any]) -> Callable[..., Any]:
+    name = f"{ready.module}.{ready.function_name}"
+
+    @functools.wraps(original)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        arrays = listening()
+        if arrays is None or not arrays.memory.recorder.tapes:
+            return original(*args, **kwargs)
+        return arrays.both(name, original, ready.replacement, args, kwargs)
+
+    return both
 
 
 class Patches:
@@ -129,61 +241,27 @@ class Patches:
     def __init__(self, recorder: Recorder, patches: Iterable[FunctionPatch], follow_arrays: bool = True) -> None:
         self._recorder = recorder
         self._follow_arrays = follow_arrays
-        self._patches = list(patches)
+        self._own = [(p.module, p.function_name, functools.partial(self._switch, p)) for p in patches]
+        self._plans: dict[bool, _Plan] = {} if self._own else _plans
         self._undo: list[Callable[[], Any]] = []
         self._originals: dict[int, tuple[Any, Any]] = {}
-        """Replacements and what they replace, by the identity of the replacement."""
-        self._made: dict[tuple[int, str, int], Any] = {}
-        """The same by owner, name and original: they are made once."""
         self._newest: str | None = None
         """The module that was loaded last when the replacements were put in place."""
-        self._loaded: tuple[int, str] = (0, "")
-        self._sets: list[_Names] = []
-        """What is replaced as long as the same modules are loaded."""
         recorder.replace, recorder.put_back = self.install, self.remove
-
-    def rows(self) -> Iterator[Row]:
-        """Owner, name, and what makes the replacement of the original; the later of two goes around the earlier."""
-        yield from torch_rows()
-        if self._follow_arrays:
-            yield from array_rows()
-            yield from list_rows()
-            yield from rotation_rows()
-            for ready in READY:
-                if (module := sys.modules.get(ready.module)) is not None and hasattr(module, ready.function_name):
-                    yield module, ready.function_name, functools.partial(self._both, ready)
-        for patch in self._patches:
-            yield patch.module, patch.function_name, functools.partial(self._switch, patch)
 
     def install(self) -> None:
         """Put everything in place."""
         if self._undo:
             return
         self._newest = next(reversed(sys.modules))
-        loaded = (len(sys.modules), self._newest)
-        if loaded != self._loaded or not all(s.fits() for s in self._sets):
-            self._loaded, self._sets = loaded, self._planned()
+        plan = self._plans.get(self._follow_arrays)
+        if plan is None or not plan.fits():
+            plan = self._plans[self._follow_arrays] = _Plan(self._follow_arrays, self._own)
+        self._originals = plan.originals
         self._run_compiled_code_eagerly()
-        for names in self._sets:
+        for names in plan.sets:
             self._undo.append(names.put_back)
             names.put()
-
-    def _planned(self) -> list[_Names]:
-        """The rows by owner, each replacement made once."""
-        found: dict[int, _Names] = {}
-        for owner, name, make in self.rows():
-            names = found.setdefault(id(owner), _Names(owner))
-            original = names.made.get(name, vars(owner).get(name, _Missing))
-            key = (id(owner), name, id(original))
-            made = self._made.get(key)
-            if made is None:
-                made = self._made[key] = _made(key, make, names.made.get(name, getattr(owner, name, None)), original)
-                if isinstance(owner, ModuleType):  # pickled by the name under which it stands
-                    made.__module__, made.__qualname__ = owner.__name__, name
-                self._originals[id(made)] = (made, names.originals.get(name, original))
-            names.originals.setdefault(name, original)
-            names.made[name] = made
-        return list(found.values())
 
     def remove(self) -> None:
         """Put the originals back. What interrupts it, or goes wrong with one of them, comes through when that is done."""
@@ -219,22 +297,10 @@ class Patches:
             if not (recorder.installed and recorder.tapes):
                 return original(*args, **kwargs)
             operands = [*tensors((args, kwargs)), *arrays_in((args, kwargs))]
-            traced = recorder.arrays.traced_by(operands) is not None
+            traced = recorder.arrays.memory.traced_by(operands) is not None
             return patch.replacement(*args, **kwargs) if traced else original(*args, **kwargs)
 
         return switch
-
-    def _both(self, ready: Ready, original: Callable[..., Any]) -> Callable[..., Any]:
-        arrays = self._recorder.arrays
-        name = f"{ready.module}.{ready.function_name}"
-
-        @functools.wraps(original)
-        def both(*args: Any, **kwargs: Any) -> Any:
-            if not arrays.listening or not self._recorder.tapes:
-                return original(*args, **kwargs)
-            return arrays.both(name, original, ready.replacement, args, kwargs)
-
-        return both
 
     def _run_compiled_code_eagerly(self) -> None:
         # torch.compile loads dynamo; without it no compiled function can exist, and loading it costs seconds.
@@ -244,18 +310,8 @@ class Patches:
         torch.compiler.set_stance("force_eager")
 
 
-_shared: dict[tuple[int, str, int], tuple[Any, Any]] = {}
-"""Replacements that know no session, with what they replace."""
-
-
-def _made(key: tuple[int, str, int], make: Callable[..., Any], function: Any, original: Any) -> Any:
-    """The replacement of a function; one that knows no session is made once for all."""
-    if isinstance(make, functools.partial) and isinstance(getattr(make.func, "__self__", None), Patches):
-        return make(function)
-    found = _shared.get(key)
-    if found is None or found[1] is not original:
-        found = _shared[key] = make(function), original
-    return found[0]
+def _like(original: Any, made: Any) -> Any:
+    return _Builtin(made, original) if isinstance(original, BuiltinFunctionType) else made
 
 
 def follow_copies() -> None:

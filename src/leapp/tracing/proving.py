@@ -5,7 +5,8 @@ Says what differs, where, and what in the user's code is behind it. Writes nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -18,26 +19,28 @@ from msgspec.structs import replace as changed
 from leapp.bundle import Bundle
 from leapp.bundle import Sample as RawSample
 from leapp.capture.source import line_name
-from leapp.capture.tape import Call
+from leapp.capture.tape import Call, Constant
 from leapp.check.apart import Apart, ApartError, is_large
 from leapp.check.blame import first_departure, recording_departs, why_not_run
-from leapp.check.engines import Engine, Place, engines, here
+from leapp.check.brought import check_brought
+from leapp.check.engines import Engine, Place, engines, here, open_pipeline
 from leapp.check.fused import check_fused
 from leapp.check.replay import Outcome, Verdict, check_node, check_pipeline
 from leapp.errors import ExportError, ValidationError
 from leapp.export.locating import spelled_call
 from leapp.graph.contract import key
-from leapp.runtime import Pipeline as Running
+from leapp.graph.formats import RUNNABLE
 from leapp.runtime.plan import Plan, make_plan
 from leapp.tracing.batching import ROWS, resized
+from leapp.tracing.brought import placeholders
 from leapp.tracing.jobs import FileNames, export_job, in_step, raw_sample, raw_samples
-from leapp.tracing.log import SECTION, logger
+from leapp.tracing.log import RAISED, logger
 from leapp.tracing.node import InputPort, NodeTrace, Sample
 from leapp.tracing.progress import Progress
 from leapp.tracing.report import Report
 from leapp.tracing.sources import same_bits
 
-__all__ = ["Failure", "Proof", "prove"]
+__all__ = ["Failure", "Proof", "Unproven", "prove"]
 
 _LOOSER = 10
 """How much wider than for a recorded sample the tolerance is where rounding differences multiply: feedback, moved inputs."""
@@ -53,6 +56,10 @@ class Failure(ValidationError):
         return False
 
 
+class Unproven(Failure):
+    """A node that passed as far as it can be checked, and draws random numbers. False, but it stops no export."""
+
+
 @dataclass(slots=True)
 class Proof:
     """What running a bundle showed.
@@ -63,9 +70,13 @@ class Proof:
         thorough: Whether ONNX models run at every level of graph optimisation.
         log: Where the details are.
         apart: The process that runs large models.
+        allow_nonfinite: Whether NaN and infinity that both sides have are right.
+        allow_random: Whether nodes that draw random numbers are right.
+        strict: Whether only what is proven counts as true.
         results: Node to ``True``, ``False`` or the error.
         reasons: What is wrong with nodes that failed, in sentences.
         figures: For an output ``node/port`` how close the file came to the traced values.
+        samples: On how many traced passes a node's file was run.
     """
 
     rtol: float
@@ -73,9 +84,13 @@ class Proof:
     thorough: bool
     log: Path
     apart: Apart
+    allow_nonfinite: bool = False
+    allow_random: bool = False
+    strict: bool = True
     results: dict[str, Any] = field(default_factory=dict)
     reasons: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    samples: dict[str, int] = field(default_factory=dict)
 
     def places(self, bundle: Bundle) -> Iterator[Place]:
         """Where the models of a bundle are to be run, first choice first: large ones elsewhere if that can be done."""
@@ -84,13 +99,20 @@ class Proof:
         yield here
 
     def fail(self, node: str, reason: str) -> None:
-        """Note and log why a node fails."""
+        """Note and log why a node fails. What ``require`` will raise is not shown on the console before."""
         self.reasons.setdefault(node, []).append(reason)
-        logger.error("%s", reason)
+        logger.error("%s", reason, extra=RAISED if self.strict else None)
+
+    def summary(self) -> tuple[list[str], str]:
+        """The nodes that did not pass, and how many passed, failed and raised an error."""
+        errored = [n for n, v in self.results.items() if isinstance(v, Failure) and not isinstance(v, Unproven)]
+        failed = [n for n, v in self.results.items() if v is False]
+        counts = f"{len(self.results) - len(failed) - len(errored)} passed, {len(failed)} failed, {len(errored)} errored"
+        return [n for n in self.results if n in failed or n in errored], f"{counts} of {len(self.results)} node(s)"
 
     def require(self) -> None:
         """Raise if a node failed."""
-        failed = [n for n, v in self.results.items() if v is not True]
+        failed, counts = self.summary()
         if not failed:
             return
         cause = next((v for v in self.results.values() if isinstance(v, Exception)), None)
@@ -99,7 +121,7 @@ class Proof:
             "\n".join(
                 [
                     f"validation failed for {', '.join(failed)}: the written models do not reproduce the traced values, so "
-                    "the bundle on disk was left as it was.",
+                    f"the bundle on disk was left as it was. {counts}.",
                     *lines,
                     f"Details are in {self.log}.",
                 ]
@@ -128,22 +150,63 @@ def prove(
         progress: Shown to the user.
     """
     samples = raw_samples(nodes, names)
-    own = {n.name for n in nodes if n.backend is not None and bundle.contract.nodes[n.name].model.model_path is not None}
+    compared = True
     for node in nodes:
-        if node.name not in own:
-            logger.warning("node '%s' has no model of leapp's to validate; skipped.", node.name)
+        model = bundle.contract.nodes[node.name].model
+        stand_in = placeholders(node) if node.backend is None else set[str]()
+        if model.model_path is None:
+            logger.warning("node '%s' has no model to validate; skipped.", node.name)
+            proof.results[node.name] = True
+        elif model.backend not in RUNNABLE:
+            logger.warning(
+                "node '%s': leapp cannot run %s models, so %s was neither opened nor run: values not compared.",
+                node.name, model.backend, node.backend_params["model_path"],
+            )  # fmt: skip
             proof.results[node.name] = True
         else:
             with progress.step(node.name, "validate"):
-                proof.results[node.name] = _prove_node(proof, bundle, node, names[node.name], samples[node.name], report)
+                found = _prove_node(proof, bundle, node, names[node.name], samples[node.name], report, stand_in)
+                proof.results[node.name] = found
+        compared = compared and model.model_path is not None and model.backend in RUNNABLE and not stand_in
         progress.finish(node.name, ok=proof.results[node.name] is True)
-    if all(v is True for v in proof.results.values()) and len(own) == len(nodes):
+    if all(v is True for v in proof.results.values()) and compared:
         recorded = in_step(nodes)
         _prove_loop(proof, bundle, nodes, raw_samples(nodes, names, recorded), fused)
         passes = min((len(s) for s in recorded.values()), default=0)
         for samples in _batch_loops(bundle, nodes, names, passes) if not any(map(_is_random, nodes)) else ():
             _prove_loop(proof, bundle, nodes, samples, fused)
-    _log_summary(proof.results)
+    failed, counts = proof.summary()
+    logger.log(logging.WARNING if failed else logging.INFO, "Validation: %s%s.", counts,
+               f": {', '.join(failed)}" if failed else "", extra=RAISED if proof.strict else None)  # fmt: skip
+    if not proof.allow_random:
+        for node in nodes:
+            unproven = _unproven(node)
+            if unproven is not None and proof.results[node.name] is True:
+                logger.warning("%s", unproven)
+                proof.results[node.name] = unproven if proof.strict else True
+
+
+def _unproven(node: NodeTrace) -> Unproven | None:
+    """What is to be said of a node that draws random numbers, or has some frozen in it."""
+    if node.backend is None or node.program is None:
+        return None
+    meant = "If it is dropout, call .eval() before tracing; if it is meant, pass compile_graph(allow_random=True)."
+    drawn = node.draws()
+    if drawn:
+        lines = "; ".join(f"{w}: {w.text}" for w in drawn[:_SHOWN])
+        return Unproven(
+            f"node '{node.name}' draws random numbers whenever it runs, at {lines}. Its outputs are others in every call, so "
+            f"only their shape and dtype were compared. {meant}"
+        )
+    # What is older than the node may be a constant that was drawn once, such as a projection.
+    frozen = next((c.drawn for c in node.program.constants.values() if c.drawn is not None and not c.origins), None)
+    if frozen is None or node.compared:
+        return None
+    return Unproven(
+        f"node '{node.name}' has random numbers frozen in it that were drawn at {frozen}: {frozen.text}. Its model gives the "
+        "same ones in every call. Draw them outside and declare them with input_tensors(), or use torch.rand_like() of a "
+        "traced tensor; if they are meant to stay, pass compile_graph(allow_random=True)."
+    )
 
 
 def _prove_loop(proof: Proof, bundle: Bundle, nodes: list[NodeTrace], samples: Any, fused: Path | None) -> None:
@@ -152,7 +215,8 @@ def _prove_loop(proof: Proof, bundle: Bundle, nodes: list[NodeTrace], samples: A
         if proof.results[verdict.node]:
             proof.fail(
                 verdict.node,
-                f"in closed loop, {verdict}. Each model is right on its own: what differs is what one pass hands to the next.",
+                f"in closed loop, {_compact(verdict)}\n    Each model is right on its own: what differs is what one pass hands "
+                "to the next.",
             )
         proof.results[verdict.node] = False
 
@@ -164,7 +228,7 @@ def _run_loop(
     tolerance = _tolerance(proof, nodes, _LOOSER)
     for place in proof.places(bundle):
         try:
-            verdicts = check_pipeline(bundle, samples, *tolerance, random, partial(place, Running))
+            verdicts = check_pipeline(bundle, samples, *tolerance, random, partial(place, open_pipeline))
             if fused is not None:
                 verdicts += check_fused(fused, bundle, samples, *tolerance, random, place)
             return verdicts
@@ -176,54 +240,132 @@ def _run_loop(
 
 
 def _prove_node(
-    proof: Proof, bundle: Bundle, node: NodeTrace, names: FileNames, samples: list[RawSample], report: Report
+    proof: Proof,
+    bundle: Bundle,
+    node: NodeTrace,
+    names: FileNames,
+    samples: list[RawSample],
+    report: Report,
+    stand_in: Collection[str],
 ) -> bool | Failure:
     alone = Bundle(
         bundle.path, changed(bundle.contract, nodes={node.name: bundle.contract.nodes[node.name]}), None, {}, allow_outside=True
     )
     sample: Sample | None = None
-    opened, outcome = _run_samples(proof, alone, node, samples)
+    opened, outcome = _run_samples(proof, alone, node, samples, stand_in)
+    if isinstance(outcome, Outcome) and outcome.nonfinite and not _accepts(proof, outcome) and not outcome.verdicts:
+        proof.fail(node.name, _nonfinite_cause(node, outcome.nonfinite[0].sample))
+        return False
     if isinstance(outcome, Outcome):
+        proof.samples[node.name] = outcome.passes
         proof.figures |= {key(node.name, port): found.as_dict() for port, found in outcome.figures.items()}
-    if isinstance(outcome, Outcome) and not outcome.verdicts and not _is_random(node):
+    if isinstance(outcome, Outcome) and not outcome.verdicts and not _is_random(node) and not stand_in:
         sample = _moved_sample(node)
         again = _run_moved(proof, alone, node, names, sample, opened) if sample is not None else None
         outcome = again or outcome
         if again is None and node.program is not None and node.program.batch is not None:
             sample, outcome = _run_batches(proof, alone, node, names, outcome, opened)
     if isinstance(outcome, Exception):
-        reason = f"node '{node.name}': the written model cannot be run: {why_not_run(alone, node.name, outcome)}"
+        logger.info("node '%s': %s: %s", node.name, type(outcome).__name__, outcome)
+        reason = f"node '{node.name}': the written model cannot be run: {_brief(why_not_run(alone, node.name, outcome))}"
+        if node.backend is None:
+            reason = f"node '{node.name}': the model {node.backend_params['model_path']} fails: {_brief(str(outcome))}"
         proof.fail(node.name, reason)
         failure = Failure(reason)
         failure.__cause__ = outcome
         return failure
     if outcome.random:
         ports = ", ".join(sorted(outcome.random))
-        logger.info("node '%s' draws random numbers: %s compared by shape and dtype only.", node.name, ports)
+        level = logging.INFO if node.backend is not None else logging.WARNING
+        logger.log(
+            level, "node '%s': another run on the same inputs changes %s: compared by shape and dtype only.", node.name, ports
+        )
     if not outcome.verdicts:
+        if stand_in:
+            logger.warning(
+                "node '%s': %s ran on %d sample(s); values not compared for %s, for which the code of the node only stands in "
+                "(an input, a constant or random numbers).",
+                node.name, node.backend_params["model_path"], outcome.passes, ", ".join(f"'{n}'" for n in sorted(stand_in)),
+            )  # fmt: skip
         return True
     first, *others = outcome.verdicts
     sample = node.samples[first.sample] if not first.engine.startswith(_MOVED) else sample
-    proof.fail(node.name, f"{first} (rtol {proof.rtol:g}, atol {proof.atol:g})")
+    proof.fail(node.name, f"{_compact(first)}; rtol {proof.rtol:g}, atol {proof.atol:g}")
     _log_details(first)
+    shown = {first.port}
     for verdict in others:
-        logger.error("%s", verdict)
+        if verdict.port not in shown and len(shown) < _SHOWN:
+            shown.add(verdict.port)
+            proof.fail(node.name, _compact(verdict))
+        else:
+            logger.info("%s", verdict)
         _log_details(verdict)
+    if len(others) >= len(shown):
+        proof.fail(node.name, f"and {len(others) + 1 - len(shown)} more difference(s) of this node, which the log lists")
     assert sample is not None
-    proof.fail(node.name, _cause(proof, node, names, sample, report))
+    proof.fail(node.name, _cause(proof, node, names, sample, report) if node.backend is not None else _other_model(node))
     return False
 
 
+def _accepts(proof: Proof, outcome: Outcome) -> bool:
+    """Whether NaN and infinity that both sides have are accepted. They are reported all the same."""
+    told: set[str] = set()
+    for verdict in outcome.nonfinite:
+        level = logging.INFO if verdict.port in told else logging.WARNING
+        told.add(verdict.port)
+        if proof.allow_nonfinite:
+            logger.log(level, "%s. Accepted, because of allow_nonfinite=True.", verdict)
+        elif level == logging.WARNING:
+            proof.fail(verdict.node, _compact(verdict))
+        _log_details(verdict)
+    return proof.allow_nonfinite
+
+
+def _nonfinite_cause(node: NodeTrace, number: int) -> str:
+    """Where a node of the user's makes the first NaN or infinity."""
+    text = "cause: the traced code gives NaN or infinity itself, and so does the model"
+    accept = "Mend the computation, or pass compile_graph(allow_nonfinite=True) if they are meant."
+    if node.backend is None or node.replay is None:
+        return f"cause: the model {node.backend_params.get('model_path')} gives NaN or infinity. {accept}"
+    inputs = [node.samples[number].inputs[n] for n in node.inputs]
+    given = [n for n in node.inputs if not _is_finite(node.samples[number].inputs[n])]
+    if given:
+        return f"{text}; input '{given[0]}' holds some already in sample {number}. {accept}"
+    made: list[Call] = []
+
+    def run(_: int, call: Call, args: Any, kwargs: Any) -> Any:
+        result = call.func(*args, **kwargs)
+        values = result if isinstance(result, (tuple, list)) else [result]
+        if not made and not all(_is_finite(v) for v in values if isinstance(v, torch.Tensor)):
+            made.append(call)
+        return result
+
+    try:
+        with torch.no_grad():
+            node.replay.run([t.clone() for t in inputs], run)
+    except Exception as error:  # the search is a courtesy: its failure must not hide the verdict
+        logger.info("node '%s': the first NaN could not be found: %s", node.name, error)
+    return f"{text}{f', first at {spelled_call(made[0])}' if made else ''}. {accept}"
+
+
+def _is_finite(t: torch.Tensor) -> bool:
+    return bool(torch.isfinite(t.float() if t.is_floating_point() else t).all())
+
+
 def _run_samples(
-    proof: Proof, alone: Bundle, node: NodeTrace, samples: list[RawSample]
+    proof: Proof, alone: Bundle, node: NodeTrace, samples: list[RawSample], stand_in: Collection[str]
 ) -> tuple[list[tuple[str, Engine]], Outcome | Exception]:
     """The runtime's engine for a node, and what all engines made of its samples."""
+    own = node.backend is None
     for place in proof.places(alone):
         opened: list[tuple[str, Engine]] = []
         try:
             found = engines(alone, node.name, proof.thorough, place)
             opened.append(next(found))
-            return opened, _run(proof, alone, node, samples, 1, chain(opened, found))
+            outcome = _run(proof, alone, node, samples, 1, chain(opened, found), stand_in)
+            if own:
+                check_brought(alone, node.name, samples, place)
+            return opened, outcome
         except ApartError as error:
             logger.info("node '%s' is run in this process: %s", node.name, error)
         except Exception as error:  # any engine may raise anything
@@ -232,13 +374,20 @@ def _run_samples(
 
 
 def _is_random(node: NodeTrace) -> bool:
-    return node.tape is not None and bool(node.tape.random)
+    return bool(node.draws())
 
 
 def _run(
-    proof: Proof, bundle: Bundle, node: NodeTrace, samples: list[RawSample], looser: int, opened: Iterable[tuple[str, Engine]]
+    proof: Proof,
+    bundle: Bundle,
+    node: NodeTrace,
+    samples: list[RawSample],
+    looser: int,
+    opened: Iterable[tuple[str, Engine]],
+    stand_in: Collection[str] = (),
 ) -> Outcome:
-    return check_node(bundle, node.name, samples, *_tolerance(proof, [node], looser), opened, _is_random(node))
+    random = _is_random(node) if node.backend is not None else None
+    return check_node(bundle, node.name, samples, *_tolerance(proof, [node], looser), opened, random, stand_in)
 
 
 def _tolerance(proof: Proof, nodes: list[NodeTrace], looser: int) -> tuple[float, float]:
@@ -396,6 +545,12 @@ def _spreads(port: InputPort, value: torch.Tensor) -> bool:
 
 def _cause(proof: Proof, node: NodeTrace, names: FileNames, sample: Sample, report: Report) -> str:
     """What is behind a wrong value: a call that the file computes otherwise, or something that was frozen."""
+    drawn = node.draws()
+    if drawn:
+        return (
+            f"cause: the node draws random numbers at {drawn[0]}: {drawn[0].text}\nThe written model does not draw the same. "
+            "If it is dropout, call .eval() before tracing; else declare what is drawn with input_tensors()."
+        )
     job = export_job(node, names)
     inputs = tuple(sample.inputs[n].cpu() for n in node.inputs)
     outputs = tuple(sample.outputs[n].cpu() for n in node.outputs)
@@ -405,6 +560,13 @@ def _cause(proof: Proof, node: NodeTrace, names: FileNames, sample: Sample, repo
         return f"cause: {first_departure(job, inputs, proof.rtol, proof.atol)}"
     except Exception as error:  # the search is a courtesy: its failure must not hide the verdict
         return f"cause: the first operation that departs could not be found ({error})"
+
+
+def _other_model(node: NodeTrace) -> str:
+    return (
+        f"cause: {node.backend_params['model_path']} computes something else than the code of the node. Bring the model that "
+        "the code stands for; if the code is no more than a placeholder, let it return an input or a constant."
+    )
 
 
 def _frozen(node: NodeTrace, sample: Sample, report: Report) -> str:
@@ -426,15 +588,21 @@ def _frozen(node: NodeTrace, sample: Sample, report: Report) -> str:
             "every pass, such as a delay of several steps, a counter or a schedule. Declare it with state_tensors and "
             "update_state, or with input_tensors. Trace more passes to see in which of them it changes."
         )
-    found = [e for e in report.escapes if e.node == node.name]
+    found = sorted((e for e in report.escapes if e.node == node.name), key=lambda e: not e.varies)
     escapes = [f"{e.kind} at {line_name(e.file, e.line)}: {e.source} [frozen: {e.value}]" for e in found]
     if escapes:
         return "\n    ".join([f"{text} What left the graph of this node:", *_few(escapes)])
     assert node.program is not None
-    # Tensors made for one pass come before those that live on: they are made anew from something that may change.
-    constants = sorted(node.program.constants.values(), key=lambda c: c.origin() is not None)
-    read = {f"{c.where}: {c.where.text}": None for c in constants if not c.parameter}
+    # Those that hold something else by now come first. Then tensors made for one pass, and then those that live on.
+    constants = sorted(node.program.constants.values(), key=lambda c: (not _changed(c), c.origin() is not None))
+    read = {f"{c.where}: {c.where.text}{' [changed since]' if _changed(c) else ''}": None for c in constants if not c.parameter}
     return "\n    ".join([f"{text} Plain tensors this node reads:", *_few(list(read))]) if read else text
+
+
+def _changed(constant: Constant) -> bool:
+    """Whether the user's tensor holds something else now than when the node read it."""
+    now = constant.origin()
+    return now is not None and now.shape == constant.value.shape and not same_bits(now, constant.value)
 
 
 def _few(lines: list[str]) -> list[str]:
@@ -449,12 +617,12 @@ def _log_details(verdict: Verdict) -> None:
         logger.info("  %s", line)
 
 
-def _log_summary(results: dict[str, Any]) -> None:
-    logger.log(SECTION, "Validation Summary")
-    logger.info("Passed: %d/%d", sum(v is True for v in results.values()), len(results))
-    failed = [n for n, v in results.items() if v is False]
-    errors = [n for n, v in results.items() if isinstance(v, Exception)]
-    if failed:
-        logger.warning("Failed: %s", ", ".join(failed))
-    if errors:
-        logger.error("Errors: %s", ", ".join(errors))
+def _compact(verdict: Verdict) -> str:
+    """A verdict and its figures, on two lines."""
+    return "\n    ".join([str(verdict), "; ".join(verdict.difference.details)])
+
+
+def _brief(text: str) -> str:
+    """The first and the last line of what an engine says; the log has all of it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return text if len(lines) <= _SHOWN else f"{lines[0]} ... {lines[-1]}"

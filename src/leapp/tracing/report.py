@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from leapp.capture.audit import hidden_reads
@@ -13,8 +14,10 @@ from leapp.capture.replay import Replay, cut, fill
 from leapp.capture.source import is_library, line_name
 from leapp.capture.unsteady import unsteady_names
 from leapp.errors import TraceError
-from leapp.graph.html import card, table
+from leapp.graph.contract import Contract
+from leapp.graph.html import card, picture, table
 from leapp.tracing.log import logger
+from leapp.tracing.notes import notes
 from leapp.tracing.sources import same_bits
 from leapp.tracing.undeclared import departs, kept, undeclared_state
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from leapp.tracing.node import NodeTrace, Parting
     from leapp.tracing.session import Session
 
-__all__ = ["ConstantInfo", "EscapeInfo", "GlueInfo", "Report", "examine"]
+__all__ = ["ConstantInfo", "EscapeInfo", "GlueInfo", "ProofInfo", "Report", "examine"]
 
 
 _UNDECLARED = (
@@ -31,6 +34,7 @@ _UNDECLARED = (
 
 
 _DRAWN = "random numbers of Python or NumPy"
+_COUNTER = "if an output depends on it later, keep it in a tensor, declared as state; trace more passes to see"
 _UNSTEADY = "if it reaches an output, declare it with input_tensors(); a second pass tells"
 
 
@@ -82,6 +86,29 @@ class GlueInfo:
     line: int
 
 
+@dataclass(frozen=True, slots=True)
+class ProofInfo:
+    """What the proof of a node's file showed.
+
+    Attributes:
+        node: The node.
+        file: Its model, in the bundle's directory.
+        samples: How many traced passes the file was run on.
+        largest: The largest difference from a traced output; ``None`` if all outputs are random.
+    """
+
+    node: str
+    file: str
+    samples: int
+    largest: float | None
+
+    def __str__(self) -> str:
+        passes = f"{self.samples} traced pass{'es' if self.samples != 1 else ''}"
+        if self.largest is None:
+            return f"{self.file} has the form of {passes}; its outputs are random"
+        return f"{self.file} reproduces {passes}, " + (f"to within {self.largest:.2g}" if self.largest else "bit for bit")
+
+
 @dataclass(slots=True)
 class Report:
     """The findings of one session, as data. ``leapp.report()`` gives it; notebooks show it as tables.
@@ -96,16 +123,24 @@ class Report:
     pruned: dict[str, list[str]] = field(default_factory=dict)
     glue: list[GlueInfo] = field(default_factory=list)
     random: dict[str, list[str]] = field(default_factory=dict)
+    training: list[str] = field(default_factory=list)
+    """Modules that were called in training mode and compute something else in it."""
+    notes: list[str] = field(default_factory=list)
+    """What is legal and rarely meant, such as a state that is never updated."""
     missing: list[str] = field(default_factory=list)
     """What a deployer would have to guess; known after ``compile_graph()``."""
     validation: dict[str, Any] = field(default_factory=dict)
+    proven: list[ProofInfo] = field(default_factory=list)
+    """The files that reproduce what was traced; known after ``compile_graph()``."""
+    _wired: tuple[str, Contract] | None = field(default=None, repr=False, compare=False)
+    """The graph's name and contract, for the picture; known after ``compile_graph()``."""
 
     def __str__(self) -> str:
         lines = [str(e) for e in self.escapes]
         lines += [f"{g.node}: {g.source} changed by {', '.join(g.ops)} before {line_name(g.file, g.line)}" for g in self.glue]
         lines += [f"{n}: pruned {', '.join(names)}" for n, names in self.pruned.items()]
-        lines = lines or ["nothing left the graph"]
-        return "\n".join([*lines, *(f"missing for deployment: {text}" for text in self.missing)])
+        lines = [*(lines or ["nothing left the graph"]), *self.training, *self.notes]
+        return "\n".join([*map(str, self.proven), *lines, *(f"missing for deployment: {text}" for text in self.missing)])
 
     def _repr_html_(self) -> str:
         escapes = [
@@ -113,7 +148,9 @@ class Report:
         ]
         glue = [(g.node, g.source, ", ".join(g.ops), line_name(g.file, g.line)) for g in self.glue]
         constants = [(c.node, c.name, f"{c.dtype} {list(c.shape)}", c.bytes, line_name(c.file, c.line)) for c in self.constants]
+        proven = [(p.node, p.file, p.samples, "random" if p.largest is None else f"{p.largest:.2g}") for p in self.proven]
         parts = [
+            table("proven", ("node", "file", "traced passes reproduced", "largest difference"), proven),
             table("escapes", ("node", "what", "where", "source", "frozen", "differs between passes"), escapes),
             table("glue", ("node", "output", "changed by", "before"), glue),
             table("pruned inputs", ("node", "inputs"), [(n, ", ".join(names)) for n, names in self.pruned.items()]),
@@ -122,7 +159,7 @@ class Report:
             table("constants", ("node", "name", "type", "bytes", "where"), constants, open=False),
         ]
         facts = {"escapes": len(self.escapes), "glue": len(self.glue), "constants": len(self.constants)}
-        return card("Report", facts, parts)
+        return card("Report", facts, [picture(*self._wired) if self._wired is not None else "", *parts])
 
 
 def examine(session: Session) -> Report:
@@ -135,8 +172,10 @@ def examine(session: Session) -> Report:
         if node.tape is not None and node.program is not None and node.backend is not None:
             report.escapes += _escapes(node)
             report.constants += _constants(node)
-            if node.tape.random:
-                report.random[node.name] = [str(w) for w in node.tape.random]
+            drawn = node.draws()
+            if drawn:
+                report.random[node.name] = [str(w) for w in drawn]
+    report.training, report.notes = list(session.training.lines()), list(notes(session))
     for consumer, source, ops, at in session.sources.glue:
         report.glue.append(GlueInfo(consumer, source, tuple(f"{op} at {w}" for op, w in ops), at.file, at.line))
     return report
@@ -146,17 +185,23 @@ def enforce(report: Report, policy: str, strict: bool) -> None:
     """Warn of escapes or refuse them, as ``start(escapes=...)`` asked."""
     if policy == "ignore" or not report.escapes:
         return
-    varying = [e for e in report.escapes if e.varies]
-    table = "\n".join(f"  {e}" for e in report.escapes)
+    varying = [e for e in report.escapes if e.varies] if strict else []
     if policy == "error":
-        raise TraceError(f"{len(report.escapes)} value(s) left the graph and are frozen in the models:\n{table}")
-    logger.warning("%d value(s) left the graph and are frozen in the models:\n%s", len(report.escapes), table)
-    if varying and strict:
+        raise TraceError(_table(report.escapes))
+    told = [e for e in report.escapes if e not in varying]  # the error tells of the others
+    if told:
+        logger.warning("%s", _table(told))
+    if varying:
         shown = "\n".join(f"  {e}" for e in varying)
         raise TraceError(
             f"{len(varying)} frozen value(s) differ between the recorded passes, so the models would be wrong:\n{shown}\n"
             "Keep these values as tensors, and declare what the node keeps for its next call."
         )
+
+
+def _table(escapes: list[EscapeInfo]) -> str:
+    lines = "\n".join(f"  {e}" for e in escapes)
+    return f"{len(escapes)} value(s) left the graph and are frozen in the models:\n{lines}"
 
 
 def _escapes(node: NodeTrace) -> list[EscapeInfo]:
@@ -170,36 +215,41 @@ def _escapes(node: NodeTrace) -> list[EscapeInfo]:
         if e.suspicion and node.compared and not wrong:
             continue
         again = next((v for v in frozen.get(i, []) if not _same(e.value, v)), None)
-        found.append(
-            EscapeInfo(node.name, _spoken(e.kind), e.where.file, e.where.line, e.where.text, _short(e.value), again is not None)
-        )
+        spoken, at = _spoken(e.kind), e.where
+        cure = e.cure or _cure(spoken)
+        found.append(EscapeInfo(node.name, spoken, at.file, at.line, at.text, _short(e.value), again is not None, cure=cure))
     found += _hidden_reads(node, wrong)
     if not node.compared:
         named = _unsteady(node)
         random = any("random" in e.kind for e in named)
         found = [e for e in found if not (random and e.kind.startswith(_DRAWN))] + named
     for constant in program.constants.values():
-        kind = "random constant" if constant.random and (wrong or not node.compared) else None
+        w = constant.where
+        kind = None
+        if constant.drawn is not None and node.difference is None and (wrong or not node.compared):
+            kind, w = "random numbers, drawn once and frozen", constant.drawn
         if constant.undeclared:
             kind = f"value computed from '{constant.undeclared}' but not declared as an input"
         if kind:
-            w = constant.where
             found.append(EscapeInfo(node.name, kind, w.file, w.line, w.text, _short(constant.value)))
     for constant, proven in undeclared_state(node):
         w = constant.where
         found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, _short(constant.value), proven))
-    found += _unseen(node)
+    found += _unseen(node, any(e.kind.startswith("undeclared state") for e in found))
     if node.carried is not None and not any(e.kind.startswith("undeclared state") for e in found):
         c = node.carried
         found.append(EscapeInfo(node.name, c.what, c.where.file, c.where.line, c.where.text, _short(c.first), cure=c.cure))
     if not any(e.kind.startswith("undeclared state") for e in found) and not wrong:
         found += _outliving(node)
     if node.difference is not None:
+        found = [e for e in found if not e.kind.startswith(_DRAWN)]
         found = _with_difference(node.name, found, node.difference)
     unique: dict[tuple[Any, ...], EscapeInfo] = {}
     for info in found:
         unique.setdefault((info.kind, info.file, info.line, info.varies), info)
-    return list(unique.values())
+    # What is proven comes first, and of that the first difference between the passes.
+    first = node.difference.where if node.difference is not None else None
+    return sorted(unique.values(), key=lambda e: (not e.varies, first is None or (e.file, e.line) != (first.file, first.line)))
 
 
 def _with_difference(node: str, found: list[EscapeInfo], parting: Parting) -> list[EscapeInfo]:
@@ -212,7 +262,10 @@ def _with_difference(node: str, found: list[EscapeInfo], parting: Parting) -> li
     if known.kind == _UNDECLARED or known.value == first:
         known = replace(known, value=first, again=second)
     kind = parting.what if known.kind == _UNDECLARED and not parting.what.startswith("a tensor") else known.kind
-    return [replace(known, kind=kind, cure=parting.cure) if e is at_line[0] else e for e in found]
+    cure = known.cure or parting.cure
+    if known.cure in _CURES.values():  # what is said of every such read, and what is known of this one
+        cure = f"{known.cure}; {parting.cure}"
+    return [replace(known, kind=kind, cure=cure) if e is at_line[0] else e for e in found]
 
 
 def _unsteady(node: NodeTrace) -> list[EscapeInfo]:
@@ -232,8 +285,11 @@ def _is_wrong(node: NodeTrace) -> bool:
     return node.difference is not None or bool(node.tape.random) or departs(node)
 
 
-def _unseen(node: NodeTrace) -> list[EscapeInfo]:
-    """What no recorded call tells of: with one pass a suspicion, which further passes prove or clear."""
+def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:
+    """What no recorded call tells of: with one pass a suspicion, which further passes prove or clear.
+
+    ``arrays_told`` says that calls told of memory that is read and changed; that of arrays is then among it.
+    """
     found = []
     several = len(node.samples) > 1
     proven = several and bool(node.read_before or node.changed) and departs(node)
@@ -242,14 +298,27 @@ def _unseen(node: NodeTrace) -> list[EscapeInfo]:
             what = f"{r.kind} of '{r.source}', read out before the node"
             varies = proven and r.varies
             found.append(EscapeInfo(node.name, what, r.where.file, r.where.line, r.where.text, _short(r.value), varies))
-    for n in node.changed if proven or not several else ():
-        what = f"undeclared state: {n.owner}.{n.name} is {n.after} after the pass (keep it in a tensor, declared as state)"
-        if n.before is None:
+    for n in node.changed if proven or not (several or node.compared) else ():
+        cure = ""
+        if isinstance(n.after, np.ndarray) and arrays_told:
+            continue
+        if isinstance(n.after, np.ndarray):
+            what = f"the array {n}, older than the node, was written to in the pass: what is read of it is frozen"
+            port, spelled = re.sub(r"\W+", "_", n.spelled.removeprefix("self.")).strip("_"), n.spelled
+            cure = f"let the node follow it: {spelled} = annotate.register_buffer('{node.name}', {{'{port}': {spelled}}})"
+        elif n.before is None:
             what = (
-                f"undeclared state: {n.owner}.{n.name} is empty before the first pass and a tensor after it (declare it as "
+                f"undeclared state: {n} is empty before the first pass and a tensor after it (declare it as "
                 "state if a call reads what the last one left; a second pass tells)"
             )
-        found.append(EscapeInfo(node.name, what, n.where.file, n.where.line, n.where.text, _short(n.before), proven))
+        else:
+            what = f"undeclared state: {n} is {n.after} after the pass (keep it in a tensor, declared as state)"
+        w, shown = n.where, f"array {list(n.after.shape)}" if isinstance(n.after, np.ndarray) else _short(n.before)
+        found.append(EscapeInfo(node.name, what, w.file, w.line, w.text, shown, proven, cure=cure))
+    for n in node.changed_again if node.compared and not proven else ():
+        what = f"{n} changes from call to call ({n.before!r}, then {n.after!r}); the passes so far agree"
+        w = n.where
+        found.append(EscapeInfo(node.name, what, w.file, w.line, w.text, _short(n.before), cure=_COUNTER))
     for name, (op, at) in node.changed_later.items():
         if name in node.outputs and (not several or _interrupted(node, name)):
             what = f"state '{name}' changed after output_tensors() by {op} (in no model; do it inside the node)"
@@ -274,6 +343,21 @@ def _interrupted(node: NodeTrace, state: str) -> bool:
     """Whether a recorded pass began with another value of a state than the pass before left."""
     steps = zip(node.samples, node.samples[1:], strict=False)
     return any(b.passno == a.passno + 1 and not same_bits(a.outputs[state], b.inputs[state]) for a, b in steps)
+
+
+_CURES = {
+    "__bool__": "`if` on a tensor froze the branch; use torch.where",
+    "__float__": "float() of a tensor froze its number; compute with the tensor",
+    "__int__": "int() of a tensor froze its number; compute with the tensor, or keep it an index",
+    "__index__": "a tensor as an index, size or count of Python froze its number; use index_select, gather or a mask",
+    "item": ".item() froze the number; compute with the tensor",
+    "tolist": ".tolist() froze the numbers; compute with the tensor",
+}
+
+
+def _cure(name: str) -> str:
+    """What to do about a number that was read out of a tensor."""
+    return next((text for word, text in _CURES.items() if name == word or name.startswith(f"{word} ")), "")
 
 
 def _spoken(kind: str) -> str:

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from leapp.capture.pass_diff import Difference, Kind, by_data, differences
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import Program, Replay, cut
 from leapp.capture.tape import Tape
+from leapp.tracing.attributes import Attributes, Changed, line_that_reads
 from leapp.tracing.batching import checked_axis
 from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, Parting, Sample
@@ -40,14 +42,15 @@ class Shown(str):
 class SecondPass:
     """Records and compares the second passes of the nodes of a session."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, attributes: Attributes) -> None:
+        self._recorder, self._attributes = recorder, attributes
 
     def begin(self, node: NodeTrace) -> None:
         """The node is entered: record if it is the second time, and drop what an attempt that failed has recorded."""
         self.drop(node)
         if node.passes == 1 and node.program is not None and node.tape is not None:
-            node.second = self._recorder.open(node.name, node.tape.batch is not None, first=False)
+            node.second = self._recorder.open(node.name, node.tape.batch is not None, again=node.tape)
+            self._attributes.look_around()
 
     def drop(self, node: NodeTrace) -> None:
         """Stop recording, without a comparison."""
@@ -83,6 +86,7 @@ class SecondPass:
             ref = tape.find(outputs[name])
             slots.append((ref or self._recorder.constant(tape, outputs[name])).slot)
         ports = {p.slot: node.second_slots[n] for n, p in node.inputs.items() if p.slot is not None and n in node.second_slots}
+        node.changed_again = self._counters(tape)
         slot_of = {name: slot for name, slot in node.second_slots.items() if name in node.inputs}
         self.drop(node)
         assert node.program is not None
@@ -95,6 +99,14 @@ class SecondPass:
             node.carried = _read_again(found, program)
         else:
             node.difference = None if found is None else _explained(node, found, program)
+
+    def _counters(self, tape: Tape) -> list[Changed]:
+        """The numbers in the user's objects that this pass changed, and that some code reads, with the line that does."""
+        codes = list({id(c.where.code): c.where.code for c in tape.calls}.values())
+        changed = [c for c in self._attributes.changes(set(), lambda _: False)[1] if not isinstance(c.after, np.ndarray)]
+        if len(self._recorder.tapes) == 1:
+            self._attributes.forget()
+        return [c._replace(where=at) for c in changed if (at := line_that_reads(c, codes)) is not None]
 
 
 def _read_again(found: Difference, program: Program) -> Parting:
@@ -114,7 +126,7 @@ def _explained(node: NodeTrace, found: Difference, program: Program) -> Parting:
         return Parting(f"a number that differs between the passes{elsewhere}", found.where, found.first, found.second, _NUMBER)
     if found.kind is not Kind.CONSTANT and left is not None:
         what = f"undeclared state: the value that the pass before made at {left.left} is read here"
-        return Parting(what, left.where, Shown("something else"), left.value, _STATE)
+        return Parting(what, left.where, Shown("the first pass, which did not read it"), left.value, _STATE)
     if found.kind is Kind.CALL:
         what = "the passes part here: another call follows" + elsewhere
         return Parting(what, found.where, Shown(found.first), Shown(found.second), _CALL)
@@ -125,10 +137,13 @@ def _explained(node: NodeTrace, found: Difference, program: Program) -> Parting:
     if found.kind is Kind.VALUE or ours is None or theirs is None:
         return Parting(f"a call that reads another value{elsewhere}", found.where, found.first, found.second, _CALL)
     name = node.names.get(found.slots[0], "")
-    if ours.random or theirs.random:
-        return Parting("a random constant", found.where, found.first, found.second, _RANDOM)
+    drawn = ours.drawn or theirs.drawn
+    if drawn is not None:
+        return Parting("random numbers, drawn once and frozen", drawn, found.first, found.second, _RANDOM)
     if ours.parameter:
         return Parting(f"the weight '{name}' changed between the passes", found.where, found.first, found.second, _WEIGHT)
+    if _same_object(ours.lender, theirs.lender) and ours.start != theirs.start:
+        return Parting("another part of an array" + elsewhere, found.where, found.first, found.second, _PART)
     if _same_object(ours.origin, theirs.origin) or _same_object(ours.lender, theirs.lender):
         what = f"undeclared state: the tensor '{name}' changed between the passes"
         return Parting(what, found.where, found.first, found.second, _BUFFER)
@@ -155,6 +170,7 @@ def _element(found: Difference) -> Difference:
 
 _NUMBER = "keep it a tensor, or declare it: with input_tensors(), or state_tensors() and update_state() if the node keeps it"
 _CALL = "keep the choice in tensors, as torch.where() does, declare what it depends on, and call .eval() on modules"
+_PART = "keep the index a tensor: table[index] of a tensor, or np.take(table, index), is followed"
 _STATE = "declare it with state_tensors() and update_state()"
 _RANDOM = "declare it with input_tensors(), so that the caller draws it"
 _WEIGHT = "trace without training in between"

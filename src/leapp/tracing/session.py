@@ -5,11 +5,13 @@ It owns the recorder and the nodes. It decides what is a port, an edge, feedback
 
 from __future__ import annotations
 
+import difflib
 import functools
+import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -28,8 +30,9 @@ from leapp.errors import (
     SessionError,
     TraceError,
 )
-from leapp.export.names import check_params, resolve_backend
-from leapp.graph.words import nearest, refuse_unknown
+from leapp.export.backends import check_params, resolve_backend
+from leapp.graph.html import card, picture, table
+from leapp.graph.words import nearest
 from leapp.semantics import TensorSemantics
 from leapp.tracing import buffers
 from leapp.tracing.attributes import Attributes
@@ -42,13 +45,22 @@ from leapp.tracing.passes import Passes, refuse_form
 from leapp.tracing.payload import Entry, Loans, entries, leaf_names, map_leaves, refuse_nested_state, unpack
 from leapp.tracing.second_pass import SecondPass
 from leapp.tracing.sources import Sources, same_bits
+from leapp.tracing.training import TrainingModes
 from leapp.tracing.undeclared import outliving
 
 __all__ = ["Session"]
 
 Tensor = torch.Tensor
 _PLAIN = frozenset({Tensor})
-_SETTINGS = ("export_with", "backend_params", "static_outputs", "graph_outputs")
+
+
+def _references(pair: tuple[Any, Any]) -> int:
+    return sys.getrefcount(pair[1])
+
+
+_OURS = _references((None, object()))
+"""How many references a value has that nobody but its pair holds; versions of Python count their own differently."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -73,7 +85,7 @@ class _Running(threading.local):
 
 
 class Session:
-    """The nodes of one traced program."""
+    """The nodes of one traced program. Notebooks show them as a table."""
 
     def __init__(
         self,
@@ -90,13 +102,14 @@ class Session:
         self.nodes: dict[str, NodeTrace] = {}
         self.sources = Sources(self.recorder, self.nodes)
         self.non_traced = frozenset(non_traced)
-        self.second = SecondPass(self.recorder)
+        self.attributes = Attributes()
+        self.second = SecondPass(self.recorder, self.attributes)
         self.passes = Passes(self.recorder, self.sources, self.second, max(1, max_cached_io))
         self.escapes = escapes
         self.clock = 0
         """The number of the present pass."""
         self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}
-        self.attributes = Attributes()
+        self.training = TrainingModes(self.modules)
         self.finisher = Finisher(self.recorder, self.attributes, self.modules, escapes)
         self._hook: Any = None
         self._running = _Running()
@@ -121,8 +134,10 @@ class Session:
         self._watch_modules(False)
         for node in self.nodes.values():
             self.second.drop(node)
-            if node.tape is not None and node.tape.open:
-                self.recorder.close(node.tape)
+            if node.tape is not None:
+                if node.tape.open:
+                    self.recorder.close(node.tape)
+                node.tape.end()
         self.recorder.published.clear()
         self.recorder.arrays.end()
 
@@ -139,7 +154,9 @@ class Session:
 
     def _module_called(self, module: torch.nn.Module, _: Any) -> None:
         if self.recorder.tapes:
-            self.modules.setdefault(id(module), weakref.ref(module))
+            if id(module) not in self.modules:
+                self.modules[id(module)] = weakref.ref(module)
+                self.training.look(module, self.recorder.tapes[-1].node)
             self.attributes.look(module)
 
     def _look_after(self, node: NodeTrace) -> None:
@@ -151,6 +168,24 @@ class Session:
                 node.changed_later.setdefault(name, found.glue[-1])
             elif held and any(b.port == name and b.module is not None and getattr(b.module, b.name, t) is not t for b in held):
                 node.changed_later.setdefault(name, ("an assignment", node.outputs[name].where))
+
+    def _repr_html_(self) -> str:
+        from leapp.tracing.compiling import sketch
+
+        try:
+            drawn = picture("session", sketch(self))
+        except Exception:  # not everything that was traced so far makes a graph
+            drawn = ""
+        return card("Session", *self.described(drawn))
+
+    def described(self, drawn: str = "") -> tuple[dict[str, object], list[str]]:
+        """Facts and tables for a notebook, below a picture that is already drawn."""
+        rows = [
+            (n.name, n.passes, n.backend or "", ", ".join(n.inputs), ", ".join(n.outputs), "finished" if n.finished else "open")
+            for n in self.nodes.values()
+        ]
+        facts: dict[str, object] = {"nodes": len(rows), "open": "yes" if self.recorder.installed else "no"}
+        return facts, [drawn, table("nodes", ("node", "passes", "backend", "inputs", "outputs", "state"), rows)]
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -170,6 +205,8 @@ class Session:
             check_node_name(name)
             node = self.nodes[name] = NodeTrace(name, self._tape(name), self.clock)
             node.older = containers_in_sight()
+            if node.tape is not None:
+                self.attributes.look_around()
             node.read_before = [r for r in self.recorder.published.reads.values() if r.passno == self.clock]
             logger.info("Initialised node %s", name)
         if node.finished:
@@ -231,6 +268,8 @@ class Session:
             "node '%s': the first pass updated %s without declaring it, so the node is traced again in its second pass, and "
             "the bundle starts from the values that the first pass left.", node.name, ", ".join(map(repr, sorted(node.late))),
         )  # fmt: skip
+        if node.tape is not None:
+            node.tape.end()
         node.begin(self._tape(node.name), self.clock)
         node.retraced = True
 
@@ -240,6 +279,7 @@ class Session:
         kept = [(node.inputs[n], node.aliases[n], node.current.inputs[n]) for n in node.again]
         if node.tape is not None:
             self.recorder.close(node.tape)
+            node.tape.end()
         node.begin(self._tape(node.name), self.clock)
         for port, (t, alias), value in kept:
             node.inputs[port.name], node.aliases[port.name], node.current.inputs[port.name] = port, (t, alias), value
@@ -315,7 +355,7 @@ class Session:
             alias = self._declare(node, name, t, role, semantics, batch)
             if isinstance(leaf, Tensor):
                 return alias
-            return leaf if node.recording is None else self.recorder.arrays.hand_back(leaf, t, alias)
+            return leaf if node.recording is None else self.recorder.arrays.memory.hand_back(leaf, t, alias)
 
     def _not_a_tensor(self, node: NodeTrace, what: str) -> Callable[[str, Any], None]:
         def tell(name: str, value: Any) -> None:
@@ -330,7 +370,7 @@ class Session:
     def _tensor(self, leaf: Any, node: NodeTrace, port: str) -> Tensor:
         if isinstance(leaf, Tensor):
             return leaf
-        t = self.recorder.arrays.port(leaf) if isinstance(leaf, (np.ndarray, np.generic)) else None
+        t = self.recorder.arrays.memory.port(leaf) if isinstance(leaf, (np.ndarray, np.generic)) else None
         if t is not None:
             return t
         what = f"{type(leaf).__name__} of {leaf.dtype}" if isinstance(leaf, np.ndarray) else type(leaf).__name__
@@ -367,6 +407,8 @@ class Session:
             alias = self.recorder.declare(node.tape, t, checked_axis(node, port, t.dim()))
             port.slot = node.tape.inputs[-1]
         node.aliases[name] = (t, alias)
+        if role == "input" and source is None:
+            self.sources.note(node, port, t, alias)
         return alias
 
     def _declared_twice(
@@ -405,8 +447,7 @@ class Session:
         ours = {id(alias) for _, alias in node.aliases.values()} | {id(b.tensor) for b in node.buffers}
         if any(i not in ours and ref.tensor() is not None for i, ref in node.tape.known.items()):
             return True
-        # Two references: ours, and the loop variable's; a third is the argument of getrefcount itself.
-        return any(sys.getrefcount(alias) > 3 for _, alias in node.aliases.values())
+        return any(_references(pair) > _OURS for pair in node.aliases.values())
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -457,7 +498,7 @@ class Session:
         for name, t, semantics in given:
             port = node.inputs.get(name)
             if port is None or port.role not in ("state", "buffer"):
-                port = self._declare_late(node, name, t, semantics, at)
+                port = self._declare_late(node, name, t, semantics, at, [n for n, _, _ in given])
             node.check(port, t, "state", at)
             require_device(node.name, name, node.current.inputs.get(name), t, at)
             if node.tape is not None:
@@ -481,13 +522,23 @@ class Session:
             )
 
     def _declare_late(
-        self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where
+        self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where, together: list[str]
     ) -> InputPort:
-        """A state that is updated before it was ever read. Should nothing read it later either, it starts from zeros."""
+        """A state that is updated before it was ever read. Should nothing read it later either, it starts from zeros.
+
+        A name that is almost that of a state which nobody updated, ``together`` with it or before, is a slip.
+        """
         if name in node.inputs:
             raise AnnotationError(
-                f"node '{node.name}' has no state '{name}' (update_state() at {at}).{nearest(name, node.inputs)} "
-                "Declare it with annotate.state_tensors() first."
+                f"node '{node.name}' has no state '{name}' (update_state() at {at}): '{name}' is an input, declared at "
+                f"{node.inputs[name].where}. Declare it with annotate.state_tensors() instead of input_tensors()."
+            )
+        updated = {*node.updates, *together}
+        meant = _misspelt(name, [n for n, p in node.inputs.items() if p.role == "state" and n not in updated])
+        if meant:
+            raise AnnotationError(
+                f"node '{node.name}' has no state '{name}' (update_state() at {at}). Did you mean '{meant}', declared at "
+                f"{node.inputs[meant].where}?"
             )
         zeros = torch.zeros_like(t)
         self._declare(node, name, zeros, "state", semantics)
@@ -526,7 +577,7 @@ class Session:
     def _buffer(self, node: NodeTrace, name: str, value: Any, at: Where) -> Any:
         """Register a tensor or an array, and return what to go on with."""
         t = self._register(node, name, self._tensor(value, node, name), at)
-        return t if isinstance(value, Tensor) else self.recorder.arrays.buffer(value, t)
+        return t if isinstance(value, Tensor) else self.recorder.arrays.memory.buffer(value, t)
 
     def _register(self, node: NodeTrace, name: str, t: Tensor, at: Where) -> Tensor:
         if node.finished:
@@ -593,23 +644,32 @@ class Session:
 
     # -- outputs -------------------------------------------------------------------------------------------------------
 
-    def output_tensors(self, node_name: str, payload: Any, static_outputs: Any = None, **kwargs: Any) -> Any:
+    def output_tensors(
+        self,
+        node_name: str,
+        payload: Any,
+        static_outputs: Any = None,
+        export_with: str | None = None,
+        backend_params: Mapping[str, Any] | None = None,
+        graph_outputs: Any = None,
+    ) -> Any:
         """See :meth:`leapp.annotations.Annotate.output_tensors`."""
+        asked = (export_with, backend_params, graph_outputs)
         with self.recorder.lock:
             again = self._again(node_name, payload)
-            if again is None or static_outputs is not None or kwargs != again.asked:
-                return self._output_tensors(node_name, payload, static_outputs, kwargs)
+            if again is None or static_outputs is not None or asked != again.asked:
+                return self._output_tensors(node_name, payload, static_outputs, asked)
             with self.recorder.silence():
                 self.passes.finish(again, dict(payload))
                 self._listen()
             return unpack(tuple(payload.values()))
 
-    def _output_tensors(self, node_name: str, payload: Any, static_outputs: Any, kwargs: dict[str, Any]) -> Any:
+    def _output_tensors(self, node_name: str, payload: Any, static_outputs: Any, asked: tuple[Any, Any, Any]) -> Any:
         node = self._node(node_name, "output_tensors()")
+        export_with, backend_params, graph_outputs = asked
         try:
-            refuse_unknown(kwargs, _SETTINGS, "annotate.output_tensors()")
-            backend = resolve_backend(kwargs.get("export_with"))
-            params = dict(kwargs.get("backend_params") or {})
+            backend = resolve_backend(export_with)
+            params = dict(backend_params or {})
             check_params(backend, params)
             items = entries(payload)
             static_items = entries(static_outputs) if static_outputs is not None else []
@@ -618,7 +678,7 @@ class Session:
         except LeappError as error:
             raise _located(error, node_name, "output_tensors()") from None
         ports, static = self._collect(node, items), self._collect(node, static_items, "static output")
-        wanted = _wanted(node, kwargs.get("graph_outputs"), ports, static)
+        wanted = _wanted(node, graph_outputs, ports, static)
         with self.recorder.silence():
             if node.finished:
                 self.passes.finish(node, {n: t for given in (ports, static) for n, (t, _) in given.items()})
@@ -626,7 +686,7 @@ class Session:
             else:
                 node.backend, node.backend_params, node.wanted = backend, params, wanted
                 self._finish(node, ports, static, where())
-                node.asked = kwargs if kwargs.keys() <= {"export_with"} else None
+                node.asked = asked if backend_params is None and graph_outputs is None else None
         return unpack([value for _, value, _ in items])
 
     def _collect(self, node: NodeTrace, items: Iterable[Entry], what: str = "output") -> Given:
@@ -657,6 +717,7 @@ class Session:
         elif node.name in self.nodes:
             if node.tape is not None:
                 self.recorder.close(node.tape)
+                node.tape.end()
             del self.nodes[node.name]
         self._listen()
 
@@ -711,7 +772,7 @@ class Session:
             node = self._open(settings.name)
             before = dict(node.inputs)
             owner = self_of(function, args)
-            if owner is not None and not node.finished:
+            if owner is not None and node.recording is not None:
                 self.attributes.look(owner)
             loans = Loans()
 
@@ -794,6 +855,14 @@ class Session:
             f"annotate.warp_op('{node_name}') at {where()}: Warp kernels need a CUDA device and a native runtime; neither is "
             "supported."
         )
+
+
+def _misspelt(name: str, waiting: Sequence[str]) -> str | None:
+    """The state whose name was most likely meant. Names that differ in a number are meant to differ."""
+    lowered = {candidate.lower(): candidate for candidate in waiting}
+    match = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.8)
+    numbered = match and re.sub(r"\d+", "", match[0]) == re.sub(r"\d+", "", name.lower()) and match[0] != name.lower()
+    return lowered[match[0]] if match and not numbered else None
 
 
 def _are_plain(items: Iterable[Entry]) -> bool:

@@ -5,6 +5,7 @@ Passes are counted by one clock for all nodes. It moves on when a node that alre
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,13 +33,16 @@ class Sources:
         self._nodes = nodes
         self.glue: list[tuple[str, str, Glue, Where]] = []
         """Published outputs that were changed between nodes: consumer, source, ops, place."""
+        self.shared: list[tuple[InputPort, str, InputPort, str]] = []
+        """Ports of two nodes that were given the same tensor from outside: port and node of each."""
+        self._outside: dict[int, tuple[weakref.ref[Tensor], InputPort, str]] = {}
 
     def find(self, node: NodeTrace, port: str, t: Tensor) -> Source | None:
         """The published output that a declared value is, if it is one."""
         recorder = self._recorder
         if recorder.tapes:
             self._refuse_unfinished(node, port, t)
-        found = recorder.published.source(t) or recorder.arrays.published(t)
+        found = recorder.published.source(t) or recorder.arrays.memory.published(t)
         if found is None:
             if id(t) in recorder.former:
                 self._report_unpublished(node, port, t)
@@ -51,6 +55,15 @@ class Sources:
         if found.static:
             return self._static(node, port, found)
         return self._edge(node, port, found)
+
+    def note(self, node: NodeTrace, port: InputPort, t: Tensor, alias: Tensor) -> None:
+        """Remember a value from outside that an open node was given, to see it given to another one."""
+        known = self._outside.get(id(t))
+        if known is not None and known[0]() is t and known[2] != node.name:
+            self.shared.append((known[1], known[2], port, node.name))
+        else:
+            self._outside[id(t)] = weakref.ref(t), port, node.name
+        self._outside[id(alias)] = weakref.ref(alias), port, node.name
 
     def _refuse_unfinished(self, node: NodeTrace, port: str, t: Tensor) -> None:
         owner = self._recorder.owner([t])

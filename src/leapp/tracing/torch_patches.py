@@ -17,7 +17,7 @@ import torch
 
 from leapp.capture.calls import tensors
 from leapp.capture.numpy.patches import Row
-from leapp.capture.recorder import PLAIN, Recorder
+from leapp.capture.recorder import PLAIN, Recorder, refuse_functions
 from leapp.capture.source import where
 from leapp.compat.core import functorch_level, torch_function_modes
 from leapp.errors import TraceError
@@ -32,6 +32,7 @@ def torch_rows() -> Iterator[Row]:
     if "torch.onnx" in sys.modules:  # it loads slowly
         yield torch.onnx, "export", functools.partial(_apart, "torch.onnx.export()")
     yield torch.autograd.forward_ad, "make_dual", _refused
+    yield torch, "cond", _chosen
     yield torch, "load", _read_in
     yield torch.overrides, "has_torch_function", _uncounted
     yield threading.Thread, "start", _started
@@ -65,12 +66,26 @@ def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
         recorder = _listening()
         if recorder is not None and recorder.tapes and functorch_level() is None:
             raise TraceError(
-                f"node '{recorder.tapes[-1].node}': the forward-mode derivative at {where()} belongs to a level that no "
-                "model has. Use torch.func.jvp() or torch.func.jacfwd()."
+                f"node '{recorder.tapes[-1].node}': the forward-mode derivative at {where()} cannot be exported, because "
+                "make_dual() is not recorded. Use torch.func.jvp() or torch.func.jacfwd()."
             )
         return original(*args, **kwargs)
 
     return make_dual
+
+
+def _chosen(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.cond`` compiles its functions, and the compiler cannot see through the modes of a node."""
+
+    @functools.wraps(original)
+    def cond(*args: Any, **kwargs: Any) -> Any:
+        recorder = _listening()
+        if recorder is not None and recorder.tapes:
+            with recorder.silence():
+                refuse_functions(recorder, "torch.cond()", args, kwargs)
+        return original(*args, **kwargs)
+
+    return cond
 
 
 def _read_in(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,14 +7,14 @@ would give other values; a second pass proves it, or clears the suspicion.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from leapp.capture.holders import holders
+from leapp.capture.replay import Replay, cut
 from leapp.check.compare import compare
-from leapp.compat.core import storage_expired
 from leapp.tracing.log import logger
 from leapp.tracing.node import Kept
 from leapp.tracing.sources import same_bits
@@ -73,39 +73,54 @@ def _lives_on(node: NodeTrace, slot: int) -> bool:
     constant = node.program.constants[slot]
     if constant.lender is not None:
         return constant.lender() is not None
-    weak = node.tape.memory_of[slot].weak
-    if weak is None:
-        return constant.origin() is not None
-    return not storage_expired(weak)
+    return node.tape.lives(slot)
 
 
-def outliving(node: NodeTrace, recorder: Recorder) -> list[tuple[weakref.ref[Any], Where]]:
-    """The tensors and arrays of the first pass that are alive when the session ends, with the lines that made them.
+def outliving(node: NodeTrace, recorder: Recorder) -> list[tuple[weakref.ref[Any], Where, int]]:
+    """The tensors and arrays of the first pass that are alive when the session ends, with lines and slots.
 
     An output, a state and what a later pass declared are not among them.
     """
-    arrays = recorder.arrays.living()
+    arrays = recorder.arrays.memory.living()
     declared = {id(t) for t in node.left.values()} | {id(b.tensor) for b in node.buffers}
     alive = []
     for i, former in recorder.former.items():
         t = former.tensor()
-        if t is None or former.node != node.name or not former.first or i in declared:
+        if t is None or former.node != node.name or former.slot is None or i in declared:
             continue
         given = recorder.given.get(i)
         if recorder.source(t) is None and not (given is not None and given[0]() is t):
-            alive.append((arrays.get(i, former.tensor), former.where))
+            alive.append((arrays.get(i, former.tensor), former.where, former.slot))
     return alive
 
 
 def kept(node: NodeTrace) -> list[Kept]:
     """Those of them that something in the program still holds: memory, if a later call reads them. This is slow to ask."""
-    made = {id(t): (t, at) for ref, at in node.alive if (t := ref()) is not None}
+    made = {id(t): (t, at, slot) for ref, at, slot in node.alive if (t := ref()) is not None}
     if not made:
         return []
     # Those that autograd may hold come last: there can be thousands of them.
-    values = sorted((t for t, _ in made.values()), key=lambda t: getattr(t, "grad_fn", None) is not None)[:_LOOKED_FOR]
+    values = sorted((t for t, _, _ in made.values()), key=lambda t: getattr(t, "grad_fn", None) is not None)[:_LOOKED_FOR]
     found = holders(values, node.older)
-    return [Kept(made[i][1], holder, tuple(made[i][0].shape)) for i, holder in found.items()]
+    same = _whatever_the_inputs(node, {made[i][2] for i in found}) if found and node.compared else set()
+    return [Kept(made[i][1], holder, tuple(made[i][0].shape)) for i, holder in found.items() if made[i][2] not in same]
+
+
+def _whatever_the_inputs(node: NodeTrace, slots: set[int]) -> set[int]:
+    """Those of these slots whose value is the same for the inputs of the first passes and for others: constants kept."""
+    tape = node.tape
+    assert tape is not None
+    declared = [p.slot for p in node.inputs.values() if p.slot is not None]
+    program = cut(tape, sorted(slots), declared)
+    if not set(tape.inputs) & program.reads() <= set(declared) or tape.random:
+        return set()
+    replay = Replay(program, {s: f"c{s}" for s in program.constants})
+    given = [[s.inputs[n] for n in node.inputs] for s in node.samples[:2]]  # one, if no more were to be kept
+    runs = []
+    with torch.no_grad():
+        for inputs in (*given, _scaled(given[0], 100.0), _scaled(given[0], -100.0)):
+            runs.append(replay.reached(inputs))
+    return {s for s in slots if all(s in run and same_bits(run[s], runs[0][s]) for run in runs)}
 
 
 def departs(node: NodeTrace) -> bool:
@@ -144,13 +159,16 @@ def _rests(node: NodeTrace, slot: int) -> bool:
     if node.tape.random or not _lives_on(node, slot):
         return False
     for factor in (100.0, -100.0):
-        inputs = [t * factor if t.is_floating_point() else t for t in (node.samples[0].inputs[n] for n in node.inputs)]
         try:
-            if _matters(node, slot, inputs):
+            if _matters(node, slot, _scaled([node.samples[0].inputs[n] for n in node.inputs], factor)):
                 return True
         except Exception as error:  # whatever torch says: the calls do not take such inputs
             logger.debug("node '%s': its recorded calls fail on inputs times %g: %s", node.name, factor, error)
     return False
+
+
+def _scaled(inputs: Iterable[Tensor], factor: float) -> list[Tensor]:
+    return [t * factor if t.is_floating_point() else t for t in inputs]
 
 
 def _matters(node: NodeTrace, slot: int, inputs: Sequence[Tensor] | None = None) -> bool:

@@ -56,6 +56,7 @@ class _Figures(msgspec.Struct):
     count: int
     exact: int
     bins: dict[str, int]
+    unlike: int = 0
 
 
 class _Weight(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -106,7 +106,7 @@ def page(
             * ``digest``: the digest of the bundle
             * ``glue``: entries with ``node``, ``source``, ``ops`` (texts), ``file``, ``line``
             * ``validation``: for an output ``node/port`` its ``largest`` and ``mean`` difference, the ``count`` of values
-              compared, how many were ``exact``, and ``bins``, the number of differences for each power of ten
+              compared, how many were ``exact`` or ``unlike``, and ``bins``, the number of differences for each power of ten
             * ``nodes``: for each node ``parameters`` (a number), ``seconds`` (of one run), ``passed`` (true, false or a text),
               ``pruned`` and ``random`` (texts), ``op_count``, ``ops`` (``op``, ``file``, ``line``, ``text``; not
               necessarily all), ``constants`` (``name``, ``shape``, ``dtype``, ``bytes``, ``file``, ``line``) and
@@ -298,21 +298,8 @@ def _node(
 
 
 def _port(node: str, port: Port, values: Sequence[Any], passes: int) -> dict[str, Any]:
-    extra = dict(port.extra)
-    units = extra.pop("units", extra.pop("unit", None))
-    facts = {
-        "name": port.name,
-        "key": key(node, port.name),
-        "shape": list(port.shape),
-        "dtype": port.dtype,
-        "kind": port.kind,
-        "units": units,
-        "elements": port.element_names,
-        "period": port.temporal_period_ms,
-        "extra": extra or None,
-        "spark": _spark(values, passes),
-    }
-    return {k: v for k, v in facts.items() if v is not None}
+    facts = {"name": port.name, **port.facts(node), "spark": _spark(values, passes)}
+    return {k: v for k, v in facts.items() if v is not None and (k != "extra" or v)}
 
 
 def _spark(values: Sequence[Any], most: int) -> dict[str, Any] | None:

@@ -142,10 +142,9 @@ def _details(port: Port) -> tuple[tuple[str, str], ...]:
         first.append(names)
     if port.temporal_period_ms is not None:
         first.append(f"{port.temporal_period_ms} ms apart")
-    units = port.extra.get("units", port.extra.get("unit"))
     meaning = [] if port.kind is None else [str(port.kind)]
-    if units is not None:
-        meaning.append(f"in {units}" if meaning else f"unit {units}")
+    if port.units is not None:
+        meaning.append(f"in {port.units}" if meaning else f"unit {port.units}")
     return (("shape", " · ".join(first)), *([("kind", " ".join(meaning))] if meaning else []))
 
 
@@ -153,8 +152,10 @@ def _element_count(axes: list[Any] | None) -> str:
     """How many element names each named axis has; a flat list is one axis."""
     if not axes:
         return ""
-    named = [len(axis) for axis in axes if isinstance(axis, list | tuple)]
-    counts = named or [len(axes)]
+    lists = [axis for axis in axes if isinstance(axis, list | tuple)]
+    counts = [len(axis) for axis in lists if axis] if lists else [len(axes)]
+    if not counts:
+        return ""
     return " × ".join(map(str, counts)) + (" name" if counts == [1] else " names")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 import pytest
@@ -50,3 +51,18 @@ def test_more_than_the_machine_has(bundle: str) -> None:
 def test_the_reason_of_a_replica_that_does_not_start_is_told(bundle: str) -> None:
     with pytest.raises(ServerError, match=r"'policy/q' has the shape \[1, 3\], which is no batch of 4 rows"):
         Cluster(Options(bundle, port=free_port(), batch=4), resources={"num_cpus": 0.5})
+
+
+def test_nothing_listens_on_other_addresses(bundle: str) -> None:
+    """Neither the server nor anything of Ray: metrics, agents, workers, replicas."""
+    import psutil
+
+    port = free_port()
+    before = {process.pid for process in psutil.process_iter()}
+    with Cluster(Options(bundle, port=port), resources={"num_cpus": 0.5}):
+        found = set()
+        for process in psutil.process_iter():
+            if process.pid not in before or process.pid == os.getpid():
+                found |= {c.laddr for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    assert ("127.0.0.1", port) in found
+    assert {ip.removeprefix("::ffff:") for ip, _ in found} == {"127.0.0.1"}, found

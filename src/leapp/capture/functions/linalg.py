@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -107,8 +109,15 @@ def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finit
 def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     (a,) = _floats(a)
     factor = cholesky(a, lower)
-    # The other half stays as it was.
+    if _zeros_other_half():
+        return factor, lower
     return (torch.tril(factor) + torch.triu(a, 1) if lower else torch.triu(factor) + torch.tril(a, -1)), lower
+
+
+@cache
+def _zeros_other_half() -> bool:
+    """Whether ``cho_factor`` leaves zeros in the half that has no factor: scipy before 1.18 leaves what was there."""
+    return tuple(int(part) for part in version("scipy").split(".")[:2]) >= (1, 18)
 
 
 @_form

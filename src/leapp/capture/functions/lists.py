@@ -12,18 +12,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy import ndarray
 
 from leapp.capture.functions.tensors import stacked
+from leapp.capture.numpy.patches import gathered
 from leapp.capture.numpy.plain import arrays_in, unwrapped
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.traced import listening
+from leapp.compat.python import getframe
 
 __all__ = ["list_rows"]
 
 _FUNCTIONS = (
-    "sum prod mean std var median min max amin amax any all argmin argmax cumsum diff sort argsort round around clip cross dot "
-    "outer inner append where reshape ravel atleast_1d atleast_2d atleast_3d diag average interp polyval flip roll isclose "
+    "sum prod mean std var median min max amin amax any all ptp argmin argmax cumsum diff sort argsort round around clip cross "
+    "dot outer inner append where reshape ravel atleast_1d atleast_2d atleast_3d diag average interp polyval flip roll isclose "
     "allclose einsum convolve trapezoid linspace tile repeat"
 )
 _LINALG = "norm solve inv pinv det"
@@ -38,22 +39,17 @@ def list_rows() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
         for name in names.split():
             if hasattr(owner, name):
                 yield owner, name, make
+    yield np, "take", _of_indices
     yield type(np.r_).__mro__[1], "__getitem__", _joined
-
-
-def _array(value: Any) -> Any:
-    """A list with traced values in it, as an array."""
-    if type(value) not in (list, tuple) or all(type(a) is ndarray for a in arrays_in(value)):
-        return value
-    return np.asarray(value)
 
 
 def _of_lists(original: Any) -> Any:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if listening() is not None:
-            args = tuple(map(_array, args))
-            kwargs = {name: _array(value) for name, value in kwargs.items()}
+        arrays = listening()
+        if arrays is not None:
+            args = tuple([gathered(arrays, a) for a in args])
+            kwargs = {name: gathered(arrays, value) for name, value in kwargs.items()}
         return original(*args, **kwargs)
 
     return call
@@ -62,9 +58,23 @@ def _of_lists(original: Any) -> Any:
 def _of_items(original: Any) -> Any:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if listening() is not None and args and type(args[0]) in (list, tuple) and len(args[0]) < _MANY:
-            args = (type(args[0])(map(_array, args[0])), *args[1:])
+        arrays = listening()
+        if arrays is not None and args and type(args[0]) in (list, tuple) and len(args[0]) < _MANY:
+            args = (type(args[0])([gathered(arrays, a) for a in args[0]]), *args[1:])
         return original(*args, **kwargs)
+
+    return call
+
+
+def _of_indices(original: Any) -> Any:
+    """``np.take``, which asks the table but not the indices whether they have a form of their own of it."""
+
+    @functools.wraps(original)
+    def call(a: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
+        arrays = listening()
+        if arrays is None or not arrays.memory.concerned(arrays_in(indices)):
+            return original(a, indices, *args, **kwargs)
+        return arrays.function(original, (a, indices, *args), kwargs)
 
     return call
 
@@ -74,10 +84,13 @@ def _joined(original: Any) -> Any:
 
     @functools.wraps(original)
     def getitem(self: Any, key: Any) -> Any:
+        if isinstance(key, str):  # it names variables of the caller, whom NumPy would take this function for
+            caller = getframe(1)
+            return np.bmat(key, caller.f_locals, caller.f_globals)
         arrays = listening()
         items = key if isinstance(key, tuple) else (key,)
         operands = [] if arrays is None else [a for item in items if not isinstance(item, slice) for a in arrays_in(item)]
-        if arrays is None or not operands or not arrays.concerned(operands):
+        if arrays is None or not operands or not arrays.memory.concerned(operands):
             return original(self, key)
         plain = tuple(item if isinstance(item, slice) else unwrapped(item) for item in items)
 
@@ -85,11 +98,11 @@ def _joined(original: Any) -> Any:
             if self.axis not in (0, -1) or any(isinstance(item, str) for item in items):
                 raise Unmapped
             given = [original(self, item) if isinstance(item, slice) else item for item in items]
-            parts = [_raised(stacked(arrays.tensors_for(item)), self.ndmin) for item in given]
+            parts = [_raised(stacked(arrays.memory.tensors_for(item)), self.ndmin) for item in given]
             dtype = functools.reduce(torch.promote_types, (p.dtype for p in parts))
             return torch.cat([p.to(dtype) for p in parts], self.axis)
 
-        return arrays.perform("np.r_" if self.axis == 0 else "np.c_", operands, lambda: original(self, plain), torch_form)
+        return arrays.runs.perform("np.r_" if self.axis == 0 else "np.c_", operands, lambda: original(self, plain), torch_form)
 
     return getitem
 

@@ -142,15 +142,15 @@ def _both(
     """What a call gives, traced; ``None`` if nothing of it is."""
     arrays = listening()
     operands = [] if arrays is None else arrays_in(_quats((args, kwargs)))
-    if arrays is None or not operands or not arrays.concerned(operands):
+    if arrays is None or not operands or not arrays.memory.concerned(operands):
         return None
 
     def torch_form() -> Any:
-        given = [arrays.tensors_for(_quats(a, rotations=True)) for a in args]
-        return form(*given, **arrays.tensors_for(_quats(kwargs, rotations=True)))
+        given = [arrays.memory.tensors_for(_quats(a, rotations=True)) for a in args]
+        return form(*given, **arrays.memory.tensors_for(_quats(kwargs, rotations=True)))
 
-    result = arrays.perform(f"Rotation.{name}", operands, scipy, torch_form)
-    return result if arrays.traced_by(arrays_in(result)) is not None else None
+    result = arrays.runs.perform(f"Rotation.{name}", operands, scipy, torch_form)
+    return result if arrays.memory.traced_by(arrays_in(result)) is not None else None
 
 
 def _quats(value: Any, rotations: bool = False) -> Any:
@@ -180,4 +180,4 @@ def _bare(value: Any) -> Any:
 def _tell(standin: TracedRotation, name: str, value: Any) -> None:
     arrays = listening()
     if arrays is not None:
-        arrays.escape(arrays.traced_by([standin.quat]), f"Rotation.{name}", [standin.quat], str(value))
+        arrays.memory.escape(arrays.memory.traced_by([standin.quat]), f"Rotation.{name}", [standin.quat], str(value))

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from numpy import ndarray
 
 from leapp.capture.calls import ATOMS, Kind
 from leapp.capture.extents import numbers
+from leapp.capture.numpy.behind import Behinds
 from leapp.capture.numpy.indexing import basic, chosen, is_basic, leading_mask, locate, runs_backwards
 from leapp.capture.numpy.plain import (
     Array,
@@ -32,11 +33,16 @@ from leapp.capture.numpy.plain import (
 from leapp.capture.numpy.plain import given as in_their_places
 from leapp.capture.numpy.scalars import TracedScalar
 from leapp.capture.numpy.table import BLIND, CHECKS, DATA_SHAPED, IN_PLACE, SEQUENCES, TEXTS, THROUGH, Unmapped, lookup
+from leapp.capture.numpy.traced import set_current
+from leapp.capture.numpy.two_runs import TwoRuns
 from leapp.capture.numpy.ufuncs import Ufuncs
 from leapp.capture.regions import geometry
 from leapp.capture.rewrites import assemble
 from leapp.capture.source import asked_by_capture, where
 from leapp.capture.tape import Call, refer
+
+if TYPE_CHECKING:
+    from leapp.capture.recorder import Recorder
 
 __all__ = ["Arrays"]
 
@@ -46,8 +52,22 @@ _NO_ARRAYS = frozenset({Tensor, torch.nn.Parameter, *ATOMS})
 _FULL_LIKE, _PIECEWISE, _SHAPES = np.full_like, np.piecewise, (np.size, np.shape)
 
 
-class Arrays(Ufuncs):
-    """What one session does with arrays."""
+class Arrays:
+    """What one session does with arrays: indexing, functions, and what crosses between the libraries."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.memory = Behinds(recorder)
+        self.runs = TwoRuns(self.memory)
+        self.ufuncs = Ufuncs(self.runs)
+
+    def begin(self) -> None:
+        """Hear of the calls on traced arrays."""
+        set_current(self)
+
+    def end(self) -> None:
+        """Hear no more."""
+        set_current(None)
+        self.memory.clear()
 
     # -- indexing --------------------------------------------------------------------------------------------------------
 
@@ -56,47 +76,47 @@ class Arrays(Ufuncs):
         plain = bare_view(array)
         bare = unwrapped(index)
         operands = [array, *arrays_in(index)]
-        if not self.concerned(operands):
-            return self.follow(ndarray.__getitem__(plain, bare), [array])
+        if not self.memory.concerned(operands):
+            return self.memory.follow(ndarray.__getitem__(plain, bare), [array])
         if isinstance(index, str):
-            return self.wrap(ndarray.__getitem__(plain, index))
+            return self.memory.wrap(ndarray.__getitem__(plain, index))
         if not is_basic(index):
             return self._chosen(array, index, ndarray.__getitem__(plain, bare), operands)
         result = ndarray.__getitem__(plain, bare)
-        found = self.behind(array)
+        found = self.memory.behind(array)
         if found is None:
             return result
-        self._refresh(found.tensor)
+        self.memory.refresh(found.tensor)
         parts, flips = basic(index, array.shape, found.flips)
         t = found.tensor[parts]
         if isinstance(result, np.generic):
-            return self.perform("__getitem__", operands, lambda: result, lambda: t.clone())
-        made = self.wrap(result)
-        self.attach(made, t, flips, found.root)
+            return self.runs.perform("__getitem__", operands, lambda: result, lambda: t.clone())
+        made = self.memory.wrap(result)
+        self.memory.attach(made, t, flips, found.root)
         return made
 
     def _chosen(self, array: Array, index: Any, result: Any, operands: list[Any]) -> Any:
         """The result of an index with values in it. NumPy gives a view for single numbers, and so does torch."""
         view = isinstance(result, np.ndarray) and owner_of(result) is owner_of(array)
-        found = self.behind(array) if view else None
+        found = self.memory.behind(array) if view else None
         if found is not None and not found.flips:
-            self._refresh(found.tensor)
-            t = self._attempt(self.traced_by(operands), lambda: found.tensor[chosen(self.tensors_for(index))])
+            self.memory.refresh(found.tensor)
+            t = self.runs.attempt(self.memory.traced_by(operands), lambda: found.tensor[chosen(self.memory.tensors_for(index))])
             if t is not None:
-                row = self.wrap(result)
-                self.attach(row, t, (), found.root)
+                row = self.memory.wrap(result)
+                self.memory.attach(row, t, (), found.root)
                 return row
         apart = result.copy(order="K") if view else result
-        made = self.perform("__getitem__", operands, lambda: apart, lambda: self._picked(array, index))
+        made = self.runs.perform("__getitem__", operands, lambda: apart, lambda: self._picked(array, index))
         if view:
             made.flags.writeable = False
         return made
 
     def _picked(self, array: Array, index: Any) -> Tensor:
-        t = self.tensor(array)
+        t = self.memory.tensor(array)
         if t is None:
             raise Unmapped
-        view, place, added = locate(t, self.tensors_for(index))
+        view, place, added = locate(t, self.memory.tensors_for(index))
         found = view[place]
         return found.squeeze(0) if added else found
 
@@ -109,8 +129,8 @@ class Arrays(Ufuncs):
         def record(target: Tensor) -> None:
             view, place = target, basic(index, array.shape, ())[0] if is_basic(index) else None
             if place is None:
-                view, place, _ = locate(target, self.tensors_for(index))
-            new = self.value_for(value)
+                view, place, _ = locate(target, self.memory.tensors_for(index))
+            new = self.runs.value_for(value)
             if isinstance(new, Tensor) and same_storage(new, target) and not self._in_place_already(view, place, new):
                 new = new.clone()  # NumPy may read what it writes to, torch not
             mask = leading_mask(place)
@@ -120,7 +140,7 @@ class Arrays(Ufuncs):
             else:
                 view[place] = new
 
-        if not self.concerned([array, *operands]):
+        if not self.memory.concerned([array, *operands]):
             ndarray.__setitem__(plain, bare, number)
             return
         if isinstance(index, str):
@@ -129,13 +149,13 @@ class Arrays(Ufuncs):
         if is_basic(index) and runs_backwards(index):
             self.setitem(self.getitem(array, index), ..., value)
             return
-        self.write("__setitem__", array, operands, lambda: ndarray.__setitem__(plain, bare, number), record)
+        self.runs.write("__setitem__", array, operands, lambda: ndarray.__setitem__(plain, bare, number), record)
 
     def _in_place_already(self, view: Tensor, place: Any, new: Tensor) -> bool:
         """Whether an assignment gives a part of an array to itself, as ``x[0] += 1`` ends."""
         if any(isinstance(p, Tensor) for p in place):
             return False
-        with self.recorder.silence():
+        with self.memory.recorder.silence():
             return geometry(view[place]) == geometry(new)
 
     # -- functions -------------------------------------------------------------------------------------------------------
@@ -148,12 +168,12 @@ class Arrays(Ufuncs):
         def numpy() -> Any:
             return function(*unwrapped(args), **unwrapped(kwargs))
 
-        if function in BLIND or not self.concerned(operands):
-            result, outs = self.quietly(numpy), without_out(function, args, kwargs)[2]
-            return in_their_places(result, outs) if outs else self.follow(result, operands)
+        if function in BLIND or not self.memory.concerned(operands):
+            result, outs = self.memory.quietly(numpy), without_out(function, args, kwargs)[2]
+            return in_their_places(result, outs) if outs else self.memory.follow(result, operands)
         if function in TEXTS:
-            text = self.quietly(numpy)
-            self.escape(self.traced_by(operands), name, operands, text)
+            text = self.memory.quietly(numpy)
+            self.memory.escape(self.memory.traced_by(operands), name, operands, text)
             return text
         if function in DATA_SHAPED:
             return self.read_out(name, lambda *a, **k: np.copy(function(*a, **k)), args, kwargs)
@@ -162,15 +182,15 @@ class Arrays(Ufuncs):
             np.copyto(filled, args[1] if len(args) > 1 else kwargs["fill_value"], casting="unsafe")
             return filled
         if function is _FULL_LIKE:
-            return self.follow(self.quietly(numpy))
+            return self.memory.follow(self.memory.quietly(numpy))
         if function in _SHAPES:
             return self._shape(function, args, kwargs)
         if function in IN_PLACE:
             return self._in_place(function, name, args, kwargs, numpy)
         if function in THROUGH:
             result = function._implementation(*map(_giving_arrays, args), **kwargs)
-            if not any(self.traced(a) is not None for a in arrays_in(result)):
-                self.escape(self.traced_by(operands), name, operands, result)
+            if not any(self.memory.traced(a) is not None for a in arrays_in(result)):
+                self.memory.escape(self.memory.traced_by(operands), name, operands, result)
             return result
         if function is _PIECEWISE:
             return self._piecewise(name, args, kwargs, numpy, operands)
@@ -181,13 +201,13 @@ class Arrays(Ufuncs):
             if known is None:
                 raise Unmapped
             ready = given if function in SEQUENCES else tuple(
-                self.make(np.array, a) if isinstance(a, (list, tuple)) and arrays_in(a) else a for a in given
+                self.runs.make(np.array, a) if isinstance(a, (list, tuple)) and arrays_in(a) else a for a in given
             )  # fmt: skip
-            return known(*(self.tensors_for(a) for a in ready), **self.tensors_for(options))
+            return known(*(self.memory.tensors_for(a) for a in ready), **self.memory.tensors_for(options))
 
         if outs:
-            return self.into(name, outs, operands, numpy, expression)
-        return self.perform(name, operands, numpy, expression, CHECKS.get(function, "values"))
+            return self.runs.into(name, outs, operands, numpy, expression)
+        return self.runs.perform(name, operands, numpy, expression, CHECKS.get(function, "values"))
 
     def _piecewise(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], numpy: Callable[[], Any], operands: list[Any]
@@ -199,7 +219,7 @@ class Arrays(Ufuncs):
             default = values.pop() if len(values) > len(condlist) else 0
             return np.select(list(condlist), values, default)
 
-        return self.perform(name, operands, numpy, lambda: piecewise(*args, **kwargs))
+        return self.runs.perform(name, operands, numpy, lambda: piecewise(*args, **kwargs))
 
     def _in_place(
         self, function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], numpy: Callable[[], Any]
@@ -209,9 +229,9 @@ class Arrays(Ufuncs):
         rest = {k: v for k, v in bound.items() if k != first}
 
         def record(t: Tensor) -> Any:
-            return IN_PLACE[function](t, **self.tensors_for(rest))
+            return IN_PLACE[function](t, **self.memory.tensors_for(rest))
 
-        return self.write(name, target, arrays_in(rest), numpy, record)
+        return self.runs.write(name, target, arrays_in(rest), numpy, record)
 
     def _shape(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = function(*unwrapped(args), **unwrapped(kwargs))
@@ -222,13 +242,13 @@ class Arrays(Ufuncs):
     def shape_read(self, array: Array, kind: str, value: Any) -> Any:
         """The shape of an array was asked for: an escape if it depends on values, a number to follow if on the batch."""
         if self._dynamic(array):
-            self.escape(self.traced(array), kind, [array], value)
-        tape = self.traced(array) if self.recorder.batched and not asked_by_capture() else None
-        found = None if tape is None or tape.batch is None else self.behind(array)
+            self.memory.escape(self.memory.traced(array), kind, [array], value)
+        tape = self.memory.traced(array) if self.memory.recorder.batched and not asked_by_capture() else None
+        found = None if tape is None or tape.batch is None else self.memory.behind(array)
         if tape is None or tape.batch is None or found is None:
             return value
         question = "numel" if kind == "size" and value == array.size else kind
-        with self.recorder.silence():
+        with self.memory.recorder.silence():
             answer = tape.batch.asked(question, found.tensor, (found.tensor,), {}, value)
         return tuple(answer) if isinstance(answer, torch.Size) else answer
 
@@ -238,31 +258,31 @@ class Arrays(Ufuncs):
     ) -> Any:  # fmt: skip
         """A call of another package's function for which there is an expression over tensors."""
         operands = arrays_in((args, kwargs))
-        if not operands or not self.concerned(operands):
+        if not operands or not self.memory.concerned(operands):
             return original(*args, **kwargs)
 
         def numpy() -> Any:
             return original(*unwrapped(args), **unwrapped(kwargs))
 
         def torch_form() -> Any:
-            return expression(*(self.tensors_for(a) for a in args), **self.tensors_for(kwargs))
+            return expression(*(self.memory.tensors_for(a) for a in args), **self.memory.tensors_for(kwargs))
 
-        return self.perform(name, operands, numpy, torch_form)
+        return self.runs.perform(name, operands, numpy, torch_form)
 
     def followed(self, arguments: Any, result: Any) -> Any:
         """The result of a call; that the batch size among its arguments is lost in it is told."""
-        if self.recorder.batched:
+        if self.memory.recorder.batched:
             number = next(numbers(arguments), None)
-            if number is not None and not any(self.traced(a) is not None for a in arrays_in((result,))):
+            if number is not None and not any(self.memory.traced(a) is not None for a in arrays_in((result,))):
                 number.owner.bake("the batch size becomes a plain number in a NumPy call")
         return result
 
     def _dynamic(self, array: Array) -> bool:
         """Whether the shape of an array depends on values."""
-        if not any(tape.dynamic for tape in self.recorder.tapes):
+        if not any(tape.dynamic for tape in self.memory.recorder.tapes):
             return False
-        tape, found = self.traced(array), self.behind(array)
-        with self.recorder.silence():
+        tape, found = self.memory.traced(array), self.memory.behind(array)
+        with self.memory.recorder.silence():
             ref = None if found is None or tape is None else tape.find(found.tensor)
         return ref is not None and tape is not None and ref.slot in tape.dynamic
 
@@ -270,7 +290,7 @@ class Arrays(Ufuncs):
         """A call whose result is no array: the value leaves the graph."""
         result = function(*unwrapped((array, *args)), **unwrapped(kwargs))
         source = _SOURCES.get(name) if isinstance(result, (bool, int, float)) and not args else None
-        self.escape(self.traced(array), name, [array], result if source is None else digits(result), source)
+        self.memory.escape(self.memory.traced(array), name, [array], result if source is None else digits(result), source)
         return result
 
     def read_out(
@@ -282,18 +302,18 @@ class Arrays(Ufuncs):
         """
         operands = [*arrays_in(args), *arrays_in(kwargs)]
         if tensors:
-            with self.recorder.silence():
-                result = self.quietly(lambda: function(*unwrapped(args, tensors), **unwrapped(kwargs, tensors)))
+            with self.memory.recorder.silence():
+                result = self.memory.quietly(lambda: function(*unwrapped(args, tensors), **unwrapped(kwargs, tensors)))
         else:
-            result = self.quietly(lambda: function(*unwrapped(args), **unwrapped(kwargs)))
-        self.escape(self.traced_by(operands), name, operands, result, at=where(beyond=package))
+            result = self.memory.quietly(lambda: function(*unwrapped(args), **unwrapped(kwargs)))
+        self.memory.escape(self.memory.traced_by(operands), name, operands, result, at=where(beyond=package))
         return result
 
     # -- torch calls on arrays -------------------------------------------------------------------------------------------
 
     def number(self, scalar: Any, beside: Tensor) -> Any:
         """A traced number as torch takes a Python number: it does not change the dtype of the tensor beside it."""
-        t = self.tensor(scalar)
+        t = self.memory.tensor(scalar)
         if t is None or not t.dtype.is_floating_point or beside.dtype.is_complex:
             return t
         return t.to(beside.dtype if beside.dtype.is_floating_point else torch.get_default_dtype())
@@ -315,7 +335,7 @@ class Arrays(Ufuncs):
 
     def numbers_in(self, value: Any) -> Any:
         """The arguments of a torch call that concerns no node, with NumPy's own numbers for those that were traced."""
-        if not self.seen:
+        if not self.memory.seen:
             return value
         found = {id(a): unwrapped(a) for a in _scalars_in(value)}
         return _exchanged(value, found.get) if found else value
@@ -326,35 +346,24 @@ class Arrays(Ufuncs):
         Tensors stand for them where that gives the same; elsewhere they leave the graph.
         """
         numbers: dict[int, Any] = {id(s): unwrapped(s) for s in scalars}
-        if self.concerned(scalars):
-            behind = {id(s): self.tensor(s.array) for s in scalars}
-            with self.recorder.silence():
+        if self.memory.concerned(scalars):
+            behind = {id(s): self.memory.tensor(s.array) for s in scalars}
+            with self.memory.recorder.silence():
                 wanted = None if kind.random or None in behind.values() else _tried(func, given, numbers)
             for dtype in (_dtype_beside(given, wanted), None) if wanted else ():
-                tensors = {i: self._recorded_call(Tensor.to, t, dtype) if dtype else t for i, t in behind.items()}
-                with self.recorder.silence():
+                tensors = {i: self.memory.recorded_call(Tensor.to, t, dtype) if dtype else t for i, t in behind.items()}
+                with self.memory.recorder.silence():
                     same = _same_results(wanted, _tried(func, given, tensors))
                 if same:
                     return self._torch_arguments(_exchanged(given, tensors.get))  # type: ignore[no-any-return]
             for s in scalars:
-                self.escape(self.traced(s), f"{kind.name}, which takes a number", [s], digits(numbers[id(s)].item()), _number)
+                name, value = f"{kind.name}, which takes a number", digits(numbers[id(s)].item())
+                self.memory.escape(self.memory.traced(s), name, [s], value, _number)
         return self._torch_arguments(_exchanged(given, numbers.get))  # type: ignore[no-any-return]
-
-    def recognised(self, t: Tensor) -> Tensor:
-        """The tensor behind the array whose memory ``t`` lies over: torch's old constructors tell nobody of the array."""
-        with self.recorder.silence():
-            return next(
-                (
-                    b.tensor for b in self._behind.values()
-                    if not b.flips and b.tensor.data_ptr() == t.data_ptr() and b.tensor.dtype == t.dtype
-                    and b.tensor.shape == t.shape and b.tensor.stride() == t.stride()
-                ),
-                t,
-            )  # fmt: skip
 
     def _torch_arguments(self, value: Any) -> Any:
         if isinstance(value, (np.ndarray, TracedScalar)):
-            return self.tensors_for(value)
+            return self.memory.tensors_for(value)
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
             return tuple(self._torch_arguments(v) for v in value)
         if isinstance(value, list):
@@ -366,20 +375,20 @@ class Arrays(Ufuncs):
         data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
         alone = data.array if isinstance(data, TracedScalar) else data
         found = [a for a in arrays_in(data) if isinstance(a, np.ndarray)]
-        if not found or not self.concerned(found):
+        if not found or not self.memory.concerned(found):
             return None
         result: Tensor = function(*unwrapped(args), **unwrapped(kwargs))
-        whole = self.tensor(alone) if isinstance(alone, np.ndarray) else None
-        tape = self.traced_by(found)
+        whole = self.memory.tensor(alone) if isinstance(alone, np.ndarray) else None
+        tape = self.memory.traced_by(found)
         if whole is not None and result.dtype == whole.dtype and result.data_ptr() == whole.data_ptr():
-            alias: Tensor = self._recorded_call(torch.Tensor.detach, whole)
+            alias: Tensor = self.memory.recorded_call(torch.Tensor.detach, whole)
             return alias
         if tape is None:
             if whole is not None and result.dtype == whole.dtype:
-                self._copy_source(whole, result)
+                self.memory.copy_source(whole, result)
             return result
         data = self._torch_arguments(data)
-        refs = {id(t): tape.find(t) or self.recorder.constant(tape, t) for t in arrays_in(data)}
+        refs = {id(t): tape.find(t) or self.memory.recorder.constant(tape, t) for t in arrays_in(data)}
         reads = tuple({r.slot for r in refs.values()})
         given = (refer(data, refs), result.dtype, result.device)
         function = _copied if isinstance(data, Tensor) else assemble

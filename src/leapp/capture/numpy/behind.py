@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from leapp.capture.numpy.plain import (
 )
 from leapp.capture.numpy.scalars import TracedScalar, scalar
 from leapp.capture.numpy.table import Unmapped
-from leapp.capture.numpy.traced import TracedNpArray, set_current
+from leapp.capture.numpy.traced import TracedNpArray
 from leapp.capture.regions import geometry
 from leapp.capture.source import Where, where
 from leapp.capture.tape import Escape, Tape, snapshot
@@ -137,7 +138,7 @@ class Behinds:
                 whole = from_numpy(_as_bytes(bare_view(root)))
         except (TypeError, ValueError):
             return None
-        self._hold(root, whole)
+        self.hold(root, whole)
         if self.recorder.tapes:
             self.recorder.ages.over(root, whole)
         return whole
@@ -176,7 +177,8 @@ class Behinds:
         low, high = bounds(array)
         return next((t for start, end, t in self._exposed if start <= low and high <= end), None)
 
-    def _hold(self, root: Array, whole: Tensor) -> None:
+    def hold(self, root: Array, whole: Tensor) -> None:
+        """``whole`` lies over all the memory of ``root``."""
         self._roots[id(root)] = (weakref.ref(root), weakref.ref(whole))
         if self.recorder.tapes and root.nbytes <= _HELD:
             self._held.append(whole)
@@ -184,7 +186,9 @@ class Behinds:
     def attach(self, array: Array, t: Tensor, flips: tuple[int, ...] = (), root: Tensor | None = None) -> Behind:
         """Let ``t`` stand behind ``array`` from now on."""
         i, table = id(array), self._behind
-        found = Behind(weakref.ref(array, lambda _: table.pop(i, None)), t, flips, t if root is None else root)
+        # No function of Python's: an interrupt that came while it ran would be lost.
+        forget: Callable[[Any], Any] = partial(table.pop, i)
+        found = Behind(weakref.ref(array, forget), t, flips, t if root is None else root)
         table[i] = found
         return found
 
@@ -193,8 +197,8 @@ class Behinds:
         found = self.behind(array)
         if found is None:
             return None
-        self._refresh(found.tensor)
-        return self._recorded_call(flipped, found.tensor, found.flips) if found.flips else found.tensor
+        self.refresh(found.tensor)
+        return self.recorded_call(flipped, found.tensor, found.flips) if found.flips else found.tensor
 
     def tensors_for(self, value: Any) -> Any:
         """A nested argument with a tensor for each array."""
@@ -220,12 +224,12 @@ class Behinds:
             return {k: self.tensors_for(v) for k, v in value.items()}
         return value
 
-    def _recorded_call(self, function: Any, *args: Any) -> Any:
+    def recorded_call(self, function: Any, *args: Any) -> Any:
         """A torch call that is recorded, also from inside the modes."""
         with self.recorder.silence():
             return self.recorder.called(function, classify(function), args, {}, whole=True)
 
-    def _refresh(self, t: Tensor) -> None:
+    def refresh(self, t: Tensor) -> None:
         """NumPy changes plain arrays without telling torch: let the tape read a changed constant anew."""
         for tape in self.recorder.tapes:
             entry = tape.constant_ids.get(id(t))
@@ -237,6 +241,23 @@ class Behinds:
                     constant.value, constant.version = snapshot(constant.value), None
                 if not same_bits(constant.value, t):
                     increment_version(t)
+
+    def recognised(self, t: Tensor) -> Tensor:
+        """The tensor behind the array whose memory ``t`` lies over: torch's old constructors tell nobody of the array."""
+        with self.recorder.silence():
+            return next(
+                (
+                    b.tensor for b in self._behind.values()
+                    if not b.flips and b.tensor.data_ptr() == t.data_ptr() and b.tensor.dtype == t.dtype
+                    and b.tensor.shape == t.shape and b.tensor.stride() == t.stride()
+                ),
+                t,
+            )  # fmt: skip
+
+    def is_root(self, array: Array) -> bool:
+        """Whether an array owns memory that a tensor of the session lies over."""
+        known = self._roots.get(id(array))
+        return isinstance(array.base, Tensor) or (known is not None and known[0]() is array)
 
     def living(self) -> dict[int, weakref.ref[Array]]:
         """The arrays that the program still has, by the identity of the tensor behind each."""
@@ -285,13 +306,8 @@ class Behinds:
 
     # -- ports -----------------------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Hear of the calls on traced arrays."""
-        set_current(self)  # type: ignore[arg-type]
-
-    def end(self) -> None:
-        """Hear no more."""
-        set_current(None)
+    def clear(self) -> None:
+        """The session is over."""
         self._behind.clear()
         self._roots.clear()
         self._held.clear()
@@ -394,7 +410,8 @@ class Behinds:
         call: Any = None if source is None or len(reads) != 1 else (source, (reads[0],), {})
         tape.escapes.append(Escape(kind, at or where(), frozen(value), call, tuple(r.slot for r in reads)))
 
-    def _copy_source(self, t: Tensor, target: Tensor) -> None:
+    def copy_source(self, t: Tensor, target: Tensor) -> None:
+        """``target`` is a copy of ``t``: of the published output that this is, if it is one."""
         found = self.recorder.source(t)
         if found is not None:
             self.recorder.published.copy(found, target)

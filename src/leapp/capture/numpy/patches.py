@@ -25,7 +25,7 @@ from leapp.capture.numpy.scalars import TracedScalar
 from leapp.capture.numpy.traced import TracedNpArray, listening
 from leapp.compat.python import getframe
 
-__all__ = ["Row", "array_rows"]
+__all__ = ["Row", "array_rows", "gathered"]
 
 Row = tuple[Any, str, Callable[[Any], Any]]
 
@@ -33,10 +33,6 @@ _MAKERS = "array asarray asanyarray ascontiguousarray asfortranarray"
 _CREATORS = (
     "zeros ones empty eye identity tri arange linspace logspace geomspace zeros_like ones_like empty_like copy concatenate "
     "stack vstack hstack dstack column_stack tile repeat diag meshgrid"
-)
-_LIST_READERS = (
-    "sum prod mean std var median average min max amin amax argmin argmax any all ptp clip dot inner outer cross where sort "
-    "argsort cumsum diff round interp"
 )
 _TRACED = (ndarray, TracedScalar, torch.Tensor)
 
@@ -47,10 +43,6 @@ def array_rows() -> Iterator[Row]:
         yield np, name, _maker
     for name in _CREATORS.split():
         yield np, name, _creator
-    for name in _LIST_READERS.split():
-        yield np, name, _list_reader
-    for name in ("norm", "inv", "det", "solve"):
-        yield np.linalg, name, _list_reader
     for name in ("full", "full_like"):
         yield np, name, _filler
     yield np.lib.stride_tricks, "as_strided", _as_strided
@@ -68,7 +60,7 @@ def array_rows() -> Iterator[Row]:
 def _recording() -> Arrays | None:
     """The arrays of the session, if this thread is in an open node."""
     arrays = listening()
-    return arrays if arrays is not None and arrays.recorder.tapes else None
+    return arrays if arrays is not None and arrays.memory.recorder.tapes else None
 
 
 _plain_packages: dict[str, bool] = {"numpy": True, "torch": True, "leapp": True}
@@ -111,7 +103,7 @@ def _new(made: Any, depth: int = 2) -> Any:
     frame = getframe(depth)
     while frame.f_back is not None and frame.f_globals.get("__name__") in _AROUND:
         frame = frame.f_back
-    return made if _makes_plain_arrays(frame) else arrays.follow(made)
+    return made if _makes_plain_arrays(frame) else arrays.memory.follow(made)
 
 
 # -- NumPy's constructors --------------------------------------------------------------------------------------------------
@@ -127,7 +119,7 @@ def _maker(original: Any) -> Any:
             return original(*args, **kwargs)
         data = _said(args[0])
         if type(data) is not ndarray and any(type(a) is not ndarray for a in arrays_in(data)):
-            return arrays.make(original, data, *args[1:], **kwargs)
+            return arrays.runs.make(original, data, *args[1:], **kwargs)
         made = original(data, *args[1:], **kwargs)
         return made if made is data else _new(made)
 
@@ -156,24 +148,13 @@ def _creator(original: Any) -> Any:
     return create
 
 
-def _list_reader(original: Any) -> Any:
-    """A function that would read the arrays in a list without asking them."""
-
-    @functools.wraps(original)
-    def read(*args: Any, **kwargs: Any) -> Any:
-        arrays = _recording() if any(isinstance(a, (list, tuple, deque)) for a in args) else None
-        if arrays is not None:
-            args = tuple(_gathered(arrays, a) for a in args)
-        return original(*args, **kwargs)
-
-    return read
-
-
-def _gathered(arrays: Arrays, value: Any) -> Any:
+def gathered(arrays: Arrays, value: Any) -> Any:
     """A list with traced values in it as one array."""
-    said = _said(value) if isinstance(value, (list, tuple, deque)) else value
+    if not isinstance(value, (list, tuple, deque)):
+        return value
+    said = _said(value)
     traced = said is not value or any(type(a) is not ndarray for a in arrays_in(value))
-    return arrays.make(np.array, said) if traced and isinstance(value, (list, tuple, deque)) else value
+    return arrays.runs.make(np.array, said) if traced else value
 
 
 def _filler(original: Any) -> Any:
@@ -181,16 +162,16 @@ def _filler(original: Any) -> Any:
     def fill(*args: Any, **kwargs: Any) -> Any:
         arrays = listening()
         value = args[1] if len(args) > 1 else kwargs.get("fill_value")
-        if arrays is None or not arrays.concerned(arrays_in(value)):
+        if arrays is None or not arrays.memory.concerned(arrays_in(value)):
             return _new(original(*args, **kwargs))
-        value = _gathered(arrays, value)
+        value = gathered(arrays, value)
         if len(args) < 3 and "dtype" not in kwargs and original.__name__ != "full_like":
             kwargs["dtype"] = getattr(value, "array", value).dtype
         if len(args) > 1:
             args = (args[0], 0, *args[2:])
         else:
             kwargs["fill_value"] = 0
-        filled = arrays.follow(original(*args, **kwargs))
+        filled = arrays.memory.follow(original(*args, **kwargs))
         filled[...] = value
         return filled
 
@@ -201,9 +182,9 @@ def _as_strided(original: Any) -> Any:
     @functools.wraps(original)
     def as_strided(x: Any, *args: Any, **kwargs: Any) -> Any:
         arrays = listening()
-        if arrays is None or not isinstance(x, ndarray) or not arrays.concerned([x]):
+        if arrays is None or not isinstance(x, ndarray) or not arrays.memory.concerned([x]):
             return original(x, *args, **kwargs)
-        return arrays.wrap(arrays.quietly(lambda: original(bare_view(x), *args, **kwargs)))
+        return arrays.memory.wrap(arrays.memory.quietly(lambda: original(bare_view(x), *args, **kwargs)))
 
     return as_strided
 
@@ -215,12 +196,12 @@ def _from_numpy(original: Any) -> Any:
     @functools.wraps(original)
     def from_numpy(ndarray: Any) -> Any:
         arrays = listening()
-        if arrays is not None and isinstance(ndarray, np.ndarray) and arrays.concerned([ndarray]):
-            return arrays.to_tensor(ndarray)
+        if arrays is not None and isinstance(ndarray, np.ndarray) and arrays.memory.concerned([ndarray]):
+            return arrays.ufuncs.to_tensor(ndarray)
         made = original(ndarray)
-        if arrays is not None and arrays.recorder.tapes:
-            with arrays.recorder.lock:
-                arrays.recorder.ages.over(ndarray, made)
+        if arrays is not None and arrays.memory.recorder.tapes:
+            with arrays.memory.recorder.lock:
+                arrays.memory.recorder.ages.over(ndarray, made)
         return made
 
     return from_numpy
@@ -230,9 +211,9 @@ def _tensor_from_dlpack(original: Any) -> Any:
     @functools.wraps(original)
     def from_dlpack(ext_tensor: Any, *args: Any, **kwargs: Any) -> Any:
         arrays = listening()
-        if arrays is None or not isinstance(ext_tensor, _TRACED) or not arrays.concerned([ext_tensor]):
+        if arrays is None or not isinstance(ext_tensor, _TRACED) or not arrays.memory.concerned([ext_tensor]):
             return original(ext_tensor, *args, **kwargs)
-        return ext_tensor.detach() if isinstance(ext_tensor, torch.Tensor) else arrays.to_tensor(ext_tensor)
+        return ext_tensor.detach() if isinstance(ext_tensor, torch.Tensor) else arrays.ufuncs.to_tensor(ext_tensor)
 
     return from_dlpack
 
@@ -241,7 +222,7 @@ def _array_from_dlpack(original: Any) -> Any:
     @functools.wraps(original)
     def from_dlpack(x: Any, /, **kwargs: Any) -> Any:
         arrays = listening()
-        if arrays is None or not isinstance(x, _TRACED) or not arrays.concerned([x]):
+        if arrays is None or not isinstance(x, _TRACED) or not arrays.memory.concerned([x]):
             return original(x, **kwargs)
         return x.detach().numpy() if isinstance(x, torch.Tensor) else np.asarray(x)[...]
 
@@ -254,10 +235,10 @@ def _array_wrap(original: Any) -> Any:
     @functools.wraps(original)
     def array_wrap(self: torch.Tensor, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         arrays = None if context is None else listening()
-        if arrays is None or not arrays.concerned(arrays_in(list(context[1]))):
+        if arrays is None or not arrays.memory.concerned(arrays_in(list(context[1]))):
             return original(self, array)
         ufunc, inputs, place = context
-        return arrays.wrapped_ufunc(ufunc, tuple(inputs[: ufunc.nin]), array, place)
+        return arrays.ufuncs.wrapped_ufunc(ufunc, tuple(inputs[: ufunc.nin]), array, place)
 
     return array_wrap
 
@@ -274,7 +255,7 @@ def _array_function(_: Any) -> Any:
         asks = implementation.__module__.endswith("fromnumeric")
         own = asks and isinstance(first, torch.Tensor) and hasattr(first, func.__name__)
         arrays = None if own else listening()
-        if arrays is None or not arrays.concerned(arrays_in((args, kwargs))):
+        if arrays is None or not arrays.memory.concerned(arrays_in((args, kwargs))):
             return implementation(*args, **kwargs)
         return arrays.function(func, args, kwargs)
 

@@ -22,7 +22,21 @@ from leapp.compat.modes import function_modes
 __all__ = ["TracedScalar", "number_of", "scalar"]
 
 
-class TracedScalar:
+class _NumberType(type):
+    """The type of the classes of traced numbers. Called, or asked for its dtype, such a class acts as the number's own type."""
+
+    kind: Any = None
+
+    @property
+    def dtype(cls) -> Any:
+        """What ``np.dtype`` makes of the class."""
+        return np.dtype(cls.kind)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls.kind(*args, **kwargs)
+
+
+class TracedScalar(metaclass=_NumberType):
     """A number of NumPy whose calls a session sees."""
 
     __slots__ = ("__weakref__", "array")
@@ -47,7 +61,7 @@ class TracedScalar:
         arrays = listening()
         plain = np.asarray(number_of(self), dtype)
         if arrays is not None:
-            arrays.escape(arrays.traced(self.array), "__array__", [self.array], plain)
+            arrays.memory.escape(arrays.memory.traced(self.array), "__array__", [self.array], plain)
         return plain
 
     __array_ufunc__ = ArrayMethods.__array_ufunc__
@@ -75,7 +89,7 @@ def scalar(array: Any, python: type | None = None) -> Any:
     made = _class_for(python or array.dtype.type)
     if python is not None:
         _PYTHON[made] = python
-    return made(array)
+    return type.__call__(made, array)
 
 
 def _as_number(result: Any) -> Any:
@@ -141,7 +155,7 @@ _TEXTS = ("__repr__", "__str__", "__format__", "__hash__", "__reduce__", "__redu
 def _class_for(kind: Any) -> type:
     """The class of traced numbers that pass for ``kind``."""
     names = {*dir(kind), *_TEXTS} - (_OF_OBJECTS - _OPERATORS.keys() - {*_TEXTS})
-    return type(kind.__name__, (TracedScalar,), {"__slots__": (), **{n: _member(kind, n) for n in names}})
+    return _NumberType(kind.__name__, (TracedScalar,), {"__slots__": (), "kind": kind, **{n: _member(kind, n) for n in names}})
 
 
 def _member(kind: Any, name: str) -> Any:
@@ -209,7 +223,7 @@ def _operator(name: str, ufunc: np.ufunc) -> Callable[..., Any]:
         arrays = listening()
         if arrays is None:
             return getattr(number_of(self), name)(*(number_of(a) if isinstance(a, TracedScalar) else a for a in args))
-        return arrays.operation(ufunc, self, name, args)
+        return arrays.ufuncs.operation(ufunc, self, name, args)
 
     method.__name__ = name
     return method

@@ -33,7 +33,7 @@ def current() -> Arrays | None:
 
 def listening() -> Arrays | None:
     """The arrays of the open session, if it is recording."""
-    return _current if _current is not None and _current.listening else None
+    return _current if _current is not None and _current.memory.listening else None
 
 
 def _bare(value: Any) -> Any:
@@ -77,7 +77,7 @@ def _shape_of(name: str) -> property:
     def write(self: Any, value: Any) -> None:
         vars(ndarray)[name].__set__(self, value)
         if _current is not None:
-            _current.reshaped(self)
+            _current.memory.reshaped(self)
 
     return property(read, write)
 
@@ -95,13 +95,13 @@ def _memory(name: str) -> property:
 def _tell(array: Any, kind: str = "memoryview") -> None:
     arrays = listening()
     if arrays is not None:
-        arrays.escape(arrays.traced(array), kind, [array], _bare(array))
+        arrays.memory.escape(arrays.memory.traced(array), kind, [array], _bare(array))
 
 
 def _text(array: Any, kind: str, text: str) -> str:
     arrays = listening()
     if arrays is not None:
-        arrays.escape(arrays.traced(array), kind, [array], text)
+        arrays.memory.escape(arrays.memory.traced(array), kind, [array], text)
     return text
 
 
@@ -142,7 +142,7 @@ class ArrayMethods:
         arrays = listening()
         if arrays is None:
             return _outside(getattr(ufunc, method)(*_bare(inputs), **_bare(kwargs)), kwargs.get("out"))
-        return arrays.followed((inputs, kwargs), arrays.ufunc(ufunc, method, inputs, kwargs))
+        return arrays.followed((inputs, kwargs), arrays.ufuncs.ufunc(ufunc, method, inputs, kwargs))
 
     def __array_function__(self: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         arrays = listening()
@@ -281,14 +281,14 @@ class ArrayMethods:
         """A view of the memory."""
         made = ndarray.view(self, *args, **kwargs)
         arrays = listening()
-        if arrays is None or arrays.traced(self) is None:
+        if arrays is None or arrays.memory.traced(self) is None:
             return made
         if made.dtype != self.dtype:
             return _both(self, "view", args, kwargs, lambda t: t.view(_torch(made.dtype)))
         if type(made) is np.ndarray:
-            return arrays.wrap(made)
+            return arrays.memory.wrap(made)
         if type(made) is not TracedNpArray:
-            arrays.escape(arrays.traced(self), f"view as {type(made).__name__}", [self], made)
+            arrays.memory.escape(arrays.memory.traced(self), f"view as {type(made).__name__}", [self], made)
         return made
 
 
@@ -350,9 +350,9 @@ def _both(
 
     if arrays is None:
         return numpy()
-    if not arrays.concerned([array]):
-        return arrays.follow(numpy(), [array])
-    return arrays.perform(name, [array], numpy, lambda: expression(arrays.tensor(array)))  # type: ignore[arg-type]
+    if not arrays.memory.concerned([array]):
+        return arrays.memory.follow(numpy(), [array])
+    return arrays.runs.perform(name, [array], numpy, lambda: expression(arrays.memory.tensor(array)))  # type: ignore[arg-type]
 
 
 def _part(array: Any, name: str, function: Callable[..., Any]) -> Any:

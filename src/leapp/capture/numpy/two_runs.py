@@ -5,6 +5,7 @@ The two are compared. Where they differ, or no expression is known, the call is 
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -58,33 +59,41 @@ class _NoMatch:
 _NO_MATCH: Any = _NoMatch()
 
 
-class TwoRuns(Behinds):
-    """Runs calls in both libraries."""
+class TwoRuns:
+    """Runs calls in both libraries.
+
+    Args:
+        memory: The tensors behind arrays.
+    """
+
+    def __init__(self, memory: Behinds) -> None:
+        self.memory = memory
+        self._operands = threading.local()
 
     def perform(
         self, name: str, operands: list[Any], numpy: Callable[[], Any], expression: Callable[[], Any],
         check: str = "values",
     ) -> Any:  # fmt: skip
         """Run a call in NumPy and record it in torch; an escape if the two do not agree."""
-        with self.recorder.lock:
+        with self.memory.recorder.lock:
             return self._performed(name, operands, numpy, expression, check)
 
     def _performed(
         self, name: str, operands: list[Any], numpy: Callable[[], Any], expression: Callable[[], Any], check: str
     ) -> Any:
-        tape = self.traced_by(operands)
+        tape = self.memory.traced_by(operands)
         first = 0 if tape is None else len(tape.memory_of)
-        found = self._attempt(tape, expression)
-        result = self.quietly(numpy)
-        self._quiet.alone = sum(self.traced(o) is not None for o in operands) < 2
+        found = self.attempt(tape, expression)
+        result = self.memory.quietly(numpy)
+        self._operands.alone = sum(self.memory.traced(o) is not None for o in operands) < 2
         wrapped = self._wrapped(result, found, tape, first, check)
         if wrapped is not _NO_MATCH:
             return wrapped
-        self.escape(tape, name, operands, result)
+        self.memory.escape(tape, name, operands, result)
         return result
 
     @staticmethod
-    def _attempt(tape: Tape | None, expression: Callable[[], Any]) -> Any:
+    def attempt(tape: Tape | None, expression: Callable[[], Any]) -> Any:
         """What an expression gives, or ``None`` if it cannot do this call or would itself let a value escape."""
         mark = 0 if tape is None else len(tape.escapes)
         try:
@@ -107,7 +116,7 @@ class TwoRuns(Behinds):
         if type(result) in _NUMBERS:
             made = self._wrapped_leaf(_NUMBERS[type(result)](result), found, tape, first, check)
             weak = type(made) is not _NoMatch and type(result) is not bool
-            return scalar(made.array, type(result)) if weak and self.traced(made.array) is not None else made
+            return scalar(made.array, type(result)) if weak and self.memory.traced(made.array) is not None else made
         return _NO_MATCH
 
     def _wrapped_sequence(self, result: Any, found: Any, tape: Tape | None, first: int, check: str) -> Any:
@@ -131,13 +140,13 @@ class TwoRuns(Behinds):
         return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
 
     def _wrapped_leaf(self, result: Any, found: Any, tape: Tape | None, first: int, check: str) -> Any:
-        t = unwrap(found, self)
+        t = unwrap(found, self.memory)
         dtype = torch_dtype(result.dtype)
         if isinstance(result, np.ndarray):
             view = self._view(result, t)
             if view is not None:
                 return view
-        with self.recorder.silence():
+        with self.memory.recorder.silence():
             fits = t is not None and dtype is not None and tuple(t.shape) == result.shape
         if t is None or not fits:
             return _NO_MATCH
@@ -152,39 +161,37 @@ class TwoRuns(Behinds):
         if any(s < 0 for s in plain.strides) or owner_of(plain) is not plain:
             plain = plain.copy(order="K")
         t = self._rebind(tape, t, plain, first)
-        made = self.wrap(plain, t)
+        made = self.memory.wrap(plain, t)
         return scalar(made) if number else made
 
     def _constant(self, result: Any, found: Any, tape: Tape | None) -> bool:
         """Whether one of several results does not depend on traced values."""
-        t = unwrap(found, self)
+        t = unwrap(found, self.memory)
         if t is None or self._known(t, tape):
             return False
         return self._agree(result, t.to(torch_dtype(result.dtype)), magnitude=False)
 
     def _known(self, t: Tensor, tape: Tape | None) -> bool:
-        with self.recorder.silence():
-            return tape.find(t) is not None if tape is not None else self.recorder.source(t) is not None
+        with self.memory.recorder.silence():
+            return tape.find(t) is not None if tape is not None else self.memory.recorder.source(t) is not None
 
     def _view(self, result: Array, t: Tensor | None) -> Array | None:
         """``result`` as an array to go on with, if it lies in memory that is known already."""
-        root = owner_of(result)
-        known = self._roots.get(id(root))
-        if isinstance(root.base, Tensor) or (known is not None and known[0]() is root):
-            found = self.behind(result)
+        if self.memory.is_root(owner_of(result)):
+            found = self.memory.behind(result)
             if found is None:
                 return None
-            with self.recorder.silence():
+            with self.memory.recorder.silence():
                 same = (
                     t is not None and not found.flips and geometry(found.tensor) == geometry(t)
                     and same_storage(found.tensor, t)
                 )  # fmt: skip
             # Where a view begins may depend on another operand.
-            alone = getattr(self._quiet, "alone", True)
-            if not same and (not alone or found.tensor.dtype != found.root.dtype or self.traced(result) is None):
+            alone = getattr(self._operands, "alone", True)
+            if not same and (not alone or found.tensor.dtype != found.root.dtype or self.memory.traced(result) is None):
                 return None
-            made = self.wrap(result)
-            self.attach(made, t if t is not None and same else found.tensor, found.flips, found.root)
+            made = self.memory.wrap(result)
+            self.memory.attach(made, t if t is not None and same else found.tensor, found.flips, found.root)
             return made
         return None
 
@@ -194,11 +201,11 @@ class TwoRuns(Behinds):
 
     def _rebind(self, tape: Tape | None, t: Tensor, plain: Array, first: int) -> Tensor:
         """The memory of NumPy's result takes the place of torch's."""
-        with self.recorder.silence():
+        with self.memory.recorder.silence():
             new = from_numpy(plain)
-            self._hold(plain, new)
+            self.memory.hold(plain, new)
             if tape is None:
-                self._copy_source(t, new)
+                self.memory.copy_source(t, new)
             elif not tape.move(t, new, first):
                 tape.same(t, new)
         return new
@@ -209,7 +216,7 @@ class TwoRuns(Behinds):
         self, name: str, target: Array, operands: list[Any], numpy: Callable[[], Any], record: Callable[[Tensor], Any]
     ) -> Any:
         """Run a call that changes ``target``. ``record`` writes the same to a tensor, or returns the whole new value."""
-        with self.recorder.lock:
+        with self.memory.recorder.lock:
             return self._written(name, target, operands, numpy, record)
 
     def _written(
@@ -217,22 +224,22 @@ class TwoRuns(Behinds):
     ) -> Any:
         plain = bare_view(target)
         before = plain.copy()
-        result = self.quietly(numpy)
+        result = self.memory.quietly(numpy)
         after = plain.copy()
-        found = self.behind(target)
+        found = self.memory.behind(target)
         if found is None:
-            self.escape(self.traced_by(operands), name, operands, after)
-        if found is None or not self.concerned([target, *operands]):
+            self.memory.escape(self.memory.traced_by(operands), name, operands, after)
+        if found is None or not self.memory.concerned([target, *operands]):
             return result
-        if type(target) is ndarray and self.traced_by(operands) is not None:
-            self.escape(self.traced_by(operands), f"{name}: {_OLDER}", operands, after)
-        tape = self.traced_by([target, *operands])
+        if type(target) is ndarray and self.memory.traced_by(operands) is not None:
+            self.memory.escape(self.memory.traced_by(operands), f"{name}: {_OLDER}", operands, after)
+        tape = self.memory.traced_by([target, *operands])
         ndarray.__setitem__(plain, ..., before)
         try:
             if not self._recorded(tape, found, after, record):
                 ndarray.__setitem__(plain, ..., before)
-                self.escape(tape, name, operands, after)
-                with self.recorder.silence():
+                self.memory.escape(tape, name, operands, after)
+                with self.memory.recorder.silence():
                     frozen = from_numpy(after.copy())
                 self._store(found, frozen)
         finally:
@@ -244,12 +251,12 @@ class TwoRuns(Behinds):
     ) -> Any:
         """A call whose results go into given arrays."""
         if len(outs) != 1 or outs[0] is None:
-            result = self.quietly(numpy)
+            result = self.memory.quietly(numpy)
             for out in outs:
                 if out is not None:
                     self._freeze(name, out, operands)
             return given(result, outs)
-        found = self._attempt(self.traced_by(operands), lambda: unwrap(expression(), self))
+        found = self.attempt(self.memory.traced_by(operands), lambda: unwrap(expression(), self.memory))
 
         def record(target: Tensor) -> Any:
             if found is None:
@@ -271,13 +278,13 @@ class TwoRuns(Behinds):
             target = flipped(found.tensor, found.flips) if found.flips else found.tensor
             new = record(target)
             if new is not None or found.flips:
-                self._store(found, target if new is None else unwrap(new, self))
+                self._store(found, target if new is None else unwrap(new, self.memory))
         except LeappError:
             raise
         except _CANNOT:
             recorded = False
         else:
-            with self.recorder.silence():
+            with self.memory.recorder.silence():
                 now = found.tensor.detach().numpy()
                 now = np.flip(now, found.flips) if found.flips else now
                 recorded = agree(after, now, _TOLERANCE.get(found.tensor.dtype, 0.0))
@@ -300,13 +307,13 @@ class TwoRuns(Behinds):
         def numpy() -> Any:
             return _original(original)(bare, *args, **kwargs)
 
-        result = self.quietly(numpy)
-        if not operands or not self.concerned(operands):
+        result = self.memory.quietly(numpy)
+        if not operands or not self.memory.concerned(operands):
             return result
         if isinstance(bare, np.ndarray) and np.may_share_memory(result, bare):
             if isinstance(data, Tensor):
-                return self.to_array(data, result) if result is bare else self.wrap(result)
-            return data if result is bare else self.wrap(result)
+                return self.memory.wrap(result, data) if result is bare else self.memory.wrap(result)
+            return data if result is bare else self.memory.wrap(result)
         dtype = torch_dtype(result.dtype)
 
         def expression() -> Any:
@@ -326,7 +333,7 @@ class TwoRuns(Behinds):
         if isinstance(data, (list, tuple, deque)) and arrays_in(data):
             return torch.stack([self.assemble(d, dtype) for d in data])
         if isinstance(data, np.ndarray):
-            found = self.tensor(data)
+            found = self.memory.tensor(data)
             if found is None:
                 raise Unmapped
             return found.to(dtype)
@@ -338,19 +345,15 @@ class TwoRuns(Behinds):
             value = self.make(np.array, value) if arrays_in(value) else np.array(value)
         value = value.array if isinstance(value, TracedScalar) else value
         if isinstance(value, np.ndarray):
-            return self.tensor(value)
+            return self.memory.tensor(value)
         return value.item() if isinstance(value, np.generic) else value
 
-    def to_array(self, t: Tensor, plain: Array) -> Array:
-        """The array over the memory of a traced tensor, as ``Tensor.numpy`` gives it."""
-        return self.wrap(plain, t)
 
-
-def unwrap(found: Any, arrays: Behinds) -> Tensor | None:
+def unwrap(found: Any, memory: Behinds) -> Tensor | None:
     """The tensor in the result of an expression."""
     found = found.array if isinstance(found, TracedScalar) else found
     if isinstance(found, np.ndarray):
-        return arrays.tensor(found)
+        return memory.tensor(found)
     found = getattr(found, "tensor", found)
     return found if isinstance(found, Tensor) else None
 

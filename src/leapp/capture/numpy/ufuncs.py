@@ -21,12 +21,19 @@ __all__ = ["Ufuncs"]
 Tensor = torch.Tensor
 
 
-class Ufuncs(TwoRuns):
-    """Calls of ufuncs and of their methods."""
+class Ufuncs:
+    """Calls of ufuncs and of their methods.
+
+    Args:
+        runs: Runs them in both libraries.
+    """
+
+    def __init__(self, runs: TwoRuns) -> None:
+        self.runs, self.memory = runs, runs.memory
 
     def ufunc(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a ufunc, or of one of its methods."""
-        inputs = tuple(self.make(np.array, v) if isinstance(v, (list, tuple)) and arrays_in(v) else v for v in inputs)
+        inputs = tuple(self.runs.make(np.array, v) if isinstance(v, (list, tuple)) and arrays_in(v) else v for v in inputs)
         outs = kwargs.get("out") or ()
         operands = [*arrays_in(inputs), *arrays_in(kwargs)]
         tensors = any(isinstance(v, Tensor) for v in inputs) and not outs and method == "__call__"
@@ -34,14 +41,14 @@ class Ufuncs(TwoRuns):
         def numpy() -> Any:
             return getattr(ufunc, method)(*unwrapped(inputs), **unwrapped(kwargs))
 
-        if not self.concerned(operands):
-            result = self.quietly(numpy)
-            return as_tensor(result) if tensors else given(self.follow(result, operands), outs)
+        if not self.memory.concerned(operands):
+            result = self.memory.quietly(numpy)
+            return as_tensor(result) if tensors else given(self.memory.follow(result, operands), outs)
         if method == "at":
             target = inputs[0]
-            self.write(
+            self.runs.write(
                 f"{ufunc.__name__}.at", target, operands[1:], numpy,
-                lambda t: _at(ufunc, t, self.tensors_for(inputs[1]), *map(self.value_for, inputs[2:])),
+                lambda t: _at(ufunc, t, self.memory.tensors_for(inputs[1]), *map(self.runs.value_for, inputs[2:])),
             )  # fmt: skip
             return None
         options = {k: v for k, v in kwargs.items() if k != "out"}
@@ -51,23 +58,23 @@ class Ufuncs(TwoRuns):
             return self._ufunc_expression(ufunc, method, inputs, options, outs)
 
         if outs:
-            return self.into(name, outs, operands, numpy, expression)
-        result = self.perform(name, operands, numpy, expression)
+            return self.runs.into(name, outs, operands, numpy, expression)
+        result = self.runs.perform(name, operands, numpy, expression)
         return self.to_tensor(result, wrapping=True) if tensors else result
 
     def operation(self, ufunc: np.ufunc, number: TracedScalar, name: str, args: tuple[Any, ...]) -> Any:
         """An operator of a traced number. NumPy has code of its own for it, whose last digit need not be that of the ufunc."""
-        args = tuple(self.make(np.array, v) if isinstance(v, (list, tuple)) and arrays_in(v) else v for v in args)
-        result = self.quietly(lambda: getattr(number_of(number), name)(*unwrapped(args)))
+        args = tuple(self.runs.make(np.array, v) if isinstance(v, (list, tuple)) and arrays_in(v) else v for v in args)
+        result = self.memory.quietly(lambda: getattr(number_of(number), name)(*unwrapped(args)))
         operands = arrays_in((number, *args))
-        if result is NotImplemented or not self.concerned(operands):
+        if result is NotImplemented or not self.memory.concerned(operands):
             return result
         inputs = (*args, number) if name.startswith("__r") else (number, *args)
 
         def expression() -> Any:
             return self._ufunc_expression(ufunc, "__call__", inputs, {}, ())
 
-        return self.perform(ufunc.__name__, operands, lambda: result, expression)
+        return self.runs.perform(ufunc.__name__, operands, lambda: result, expression)
 
     def _ufunc_expression(
         self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any], outs: tuple[Any, ...]
@@ -81,14 +88,14 @@ class Ufuncs(TwoRuns):
             raise Unmapped
         if method == "reduce" or method == "accumulate":
             dtypes = _reduce_dtype(ufunc, inputs[0], options.get("dtype"))
-            x = self.tensors_for(inputs[0])
+            x = self.memory.tensors_for(inputs[0])
             axis = inputs[1] if len(inputs) > 1 else options.get("axis", 0)
             if method == "accumulate":
                 return accumulated(name, x, axis, dtypes)
             condition = options.get("where", True)
             return reduced(
-                name, x, axis, dtypes, bool(options.get("keepdims", False)), self.value_for(options.get("initial")),
-                None if condition is True else self.value_for(condition),
+                name, x, axis, dtypes, bool(options.get("keepdims", False)), self.runs.value_for(options.get("initial")),
+                None if condition is True else self.runs.value_for(condition),
             )  # fmt: skip
         if method == "outer":
             a, b = inputs
@@ -102,7 +109,7 @@ class Ufuncs(TwoRuns):
             return result
         if len(outs) != 1:
             raise Unmapped
-        return torch.where(self.tensors_for(np.asarray(condition)), result, self.tensors_for(outs[0]))
+        return torch.where(self.memory.tensors_for(np.asarray(condition)), result, self.memory.tensors_for(outs[0]))
 
     def expand(self, a: Any, dims: int) -> Any:
         """``a`` with so many axes of length one behind its own."""
@@ -127,7 +134,7 @@ class Ufuncs(TwoRuns):
                 number = np.asarray(value).astype(dtype).item()
                 operands.append(number if ufunc.__name__ in NUMBERS else torch.tensor(number, dtype=wanted))
                 continue
-            t = self.tensors_for(value if isinstance(value, (np.ndarray, Tensor, TracedScalar)) else np.asarray(value))
+            t = self.memory.tensors_for(value if isinstance(value, (np.ndarray, Tensor, TracedScalar)) else np.asarray(value))
             operands.append(t if t.dtype == wanted else t.to(wanted))
         if not any(isinstance(v, Tensor) for v in operands):
             raise Unmapped
@@ -140,7 +147,7 @@ class Ufuncs(TwoRuns):
     def wrapped_ufunc(self, ufunc: np.ufunc, inputs: tuple[Any, ...], result: Any, place: int) -> Any:
         """A ufunc that ran on tensors, as ``Tensor.__array_wrap__`` gets to see it."""
         operands = arrays_in(inputs)
-        tape = self.traced_by(operands)
+        tape = self.memory.traced_by(operands)
         if tape is not None:  # NumPy has asked the tensors for their arrays; that is no escape
             here = where()
             while tape.escapes and tape.escapes[-1].kind == "__array__" and tape.escapes[-1].where == here:
@@ -150,13 +157,13 @@ class Ufuncs(TwoRuns):
             found = self._ufunc_expression(ufunc, "__call__", inputs, {}, ())
             return found[place] if isinstance(found, tuple) else found
 
-        return self.to_tensor(self.perform(ufunc.__name__, operands, lambda: result, expression), wrapping=True)
+        return self.to_tensor(self.runs.perform(ufunc.__name__, operands, lambda: result, expression), wrapping=True)
 
     def to_tensor(self, value: Any, wrapping: bool = False) -> Any:
         """A tensor over the memory of a traced array, as ``torch.from_numpy`` or ``Tensor.__array_wrap__`` gives it."""
         value = value.array if isinstance(value, TracedScalar) else value
         if isinstance(value, np.ndarray) and type(value) is not np.ndarray:
-            found = self.behind(value)
+            found = self.memory.behind(value)
             if found is not None and not found.flips:
                 whole = found.tensor.to(torch.uint8) if wrapping and found.tensor.dtype == torch.bool else found.tensor
                 return whole.detach()

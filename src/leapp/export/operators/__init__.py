@@ -1,17 +1,36 @@
-"""Operators that torch's ONNX library lacks, or translates to something else than eager computes.
+"""How ATen operators are written as ONNX.
 
-Each is written once as other ATen operators and replaces the original while a node is traced for ONNX. A function that
-returns ``NotImplemented`` leaves the operator as it is. Sizes are fixed numbers during the trace, so loops over them
-unroll. A function stands in the module of its subject and enters the table by ``@replaces(its overloads)``.
+Two tables say it. An overload in the first, by ``@replaces(overloads)``, is written as other ATen operators while a node is
+traced: torch's ONNX library lacks it, or translates it to something else than eager computes. One in the second, by
+``@translates(overloads)``, is written as ONNX operators. A function that returns ``NotImplemented`` leaves the operator to the
+next: to the second table, and then to torch's library. A function stands in the module of its subject. Sizes are fixed numbers
+in most traces, so loops over them unroll.
 """
 
-from . import arithmetic, cells, geometry, gradients, indexing, layers, linalg, lists, ordering, special, spectra
+from . import (
+    arithmetic,
+    cells,
+    geometry,
+    gradients,
+    indexing,
+    layers,
+    linalg,
+    lists,
+    onnx_arithmetic,
+    onnx_layers,
+    onnx_reductions,
+    onnx_shapes,
+    ordering,
+    special,
+    spectra,
+)
 
 # Last, because each goes before what the others have registered.
 from . import complexes, narrow, wide  # isort: skip
-from .table import BROKEN_COMPOSITES, DECOMPOSITIONS, TRANSLATIONS
+from .table import DECOMPOSITIONS, TRANSLATIONS, whole_composites
 
 __all__ = [
-    "BROKEN_COMPOSITES", "DECOMPOSITIONS", "TRANSLATIONS", "arithmetic", "cells", "complexes", "geometry", "gradients",
-    "indexing", "layers", "linalg", "lists", "narrow", "ordering", "special", "spectra", "wide",
+    "DECOMPOSITIONS", "TRANSLATIONS", "arithmetic", "cells", "complexes", "geometry", "gradients", "indexing", "layers",
+    "linalg", "lists", "narrow", "onnx_arithmetic", "onnx_layers", "onnx_reductions", "onnx_shapes", "ordering", "special",
+    "spectra", "whole_composites", "wide",
 ]  # fmt: skip

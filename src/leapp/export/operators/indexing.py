@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leapp.compat.graphs import statically_known_true
-
 from .table import aten, broadcast_shapes, replaces
 
 # Writes into a part: the library computes with the old content, and NaN or infinity in fresh memory spoils the result.
@@ -41,6 +39,8 @@ def _slice_scatter(
 ) -> Any:
     dim = dim % x.dim()
     if isinstance(x.shape[dim], torch.SymInt):
+        from leapp.compat.tracers import statically_known_true
+
         whole = start in (None, 0) and step == 1 and (end is None or statically_known_true(end >= x.shape[dim]))
         return source.to(x.dtype).expand(x.shape).clone() if whole else NotImplemented
     positions = range(x.shape[dim])[slice(start, end, step)]

@@ -5,6 +5,7 @@ They are computed in int32, of which the narrow type keeps the low bits, as eage
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -62,3 +63,34 @@ def _result(operands: list[Any]) -> torch.dtype:
 for _dtypes, _targets in _HERE.items():
     for _target in _targets:
         replaces_where(lambda tensor, dtypes=_dtypes: tensor.dtype in dtypes, _target)(_widened(_target, _dtypes))  # type: ignore[misc]
+
+
+# Narrow floats: eager multiplies and divides them by a single number in float32. 1e5 and 1e-8 are no float16.
+
+_FLOATS = (torch.float16, torch.bfloat16)
+
+
+def _holds(dtype: torch.dtype, size: float) -> bool:
+    """Whether a type has this number."""
+    info = torch.finfo(dtype)
+    exact = (math.frexp(size)[0] * 2 / info.eps).is_integer() if math.isfinite(size) else True
+    return exact and (size == 0 or not math.isfinite(size) or info.tiny <= size <= info.max)
+
+
+def _scaled(target: Any) -> Callable[..., Any]:
+    def rewrite(x: Any, y: Any) -> Any:
+        if not isinstance(x, Tensor) or torch.result_type(x, y) != x.dtype:
+            return NotImplemented
+        if isinstance(y, Tensor):
+            if y.dim() or y.dtype == x.dtype:
+                return NotImplemented
+            y = y.to(torch.float32)
+        elif _holds(x.dtype, abs(y)):
+            return NotImplemented
+        return target(x.to(torch.float32), y).to(x.dtype)
+
+    return rewrite
+
+
+for _target in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar):
+    replaces_where(lambda tensor: tensor.dtype in _FLOATS, _target)(_scaled(_target))

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import onnx_ir as ir
 import torch
-from onnxscript import opset18 as _opset18
 from torch import Tensor
 
-from .table import aten, replaces, translates
-
-opset18: Any = _opset18
+from .table import aten, replaces
 
 
 def _ranked(x: Tensor) -> Tensor:
     return x.to(torch.int32) if x.dtype in (torch.bool, torch.int8, torch.int16, torch.uint8) else x
 
 
-# Reductions that must hand NaN on: the engine's ReduceMax and ReduceMin skip it.
+# Reductions that must hand NaN on
 
 
 def _with_nan(x: Tensor, reduced: Tensor, dim: list[int], keepdim: bool) -> Tensor:
@@ -28,30 +24,6 @@ def _with_nan(x: Tensor, reduced: Tensor, dim: list[int], keepdim: bool) -> Tens
         return reduced
     poisoned = (x != x).to(torch.float32).sum(dim, keepdim) > 0
     return reduced.masked_fill(poisoned, math.nan)
-
-
-_NARROW = (ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT8)
-
-
-def _translated_extreme(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    def extreme(self: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
-        axes = opset18.Constant(value_ints=list(dim) or list(range(len(self.shape))))
-        dtype = ir.DataType(self.dtype)
-        wide = opset18.Cast(self, to=ir.DataType.INT32) if dtype in _NARROW else self
-        out = reduce(wide, axes, keepdims=int(keepdim)) if len(self.shape) else opset18.Identity(wide)
-        if dtype in _NARROW:
-            return opset18.Cast(out, to=dtype)
-        if dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16) or not len(self.shape):
-            return out
-        nan = opset18.Cast(opset18.IsNaN(self), to=ir.DataType.FLOAT)
-        poisoned = opset18.Greater(opset18.ReduceMax(nan, axes, keepdims=int(keepdim)), opset18.Constant(value_float=0.0))
-        return opset18.Where(poisoned, opset18.Cast(opset18.Constant(value_float=math.nan), to=dtype), out)
-
-    return extreme
-
-
-translates(aten.amax.default)(_translated_extreme(opset18.ReduceMax))
-translates(aten.amin.default)(_translated_extreme(opset18.ReduceMin))
 
 
 @replaces(aten.max.default)
@@ -74,64 +46,7 @@ def _min_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     return (x.amin(dim, keepdim), _ranked(x).argmin(dim, keepdim)) if x.dim() else NotImplemented
 
 
-# Order statistics: a stable sort is a TopK over the whole axis. To the engine NaN has no place in any order; to torch it is the
-# greatest of all numbers, and the one that argmax and argmin find.
-
-_LARGEST = {
-    ir.DataType.FLOAT: torch.finfo(torch.float32).max,
-    ir.DataType.DOUBLE: torch.finfo(torch.float64).max,
-    ir.DataType.FLOAT16: torch.finfo(torch.float16).max,
-}
-
-
-def _ordered(x: Any, sign: int = 1) -> Any:
-    """``x`` with infinity in the place of NaN, and the largest number in the place of infinity; ``sign`` tells which end."""
-    dtype = ir.DataType(x.dtype)
-    if dtype not in _LARGEST:
-        return x
-    limit, infinite = (
-        opset18.Constant(value=ir.tensor([sign * v], dtype=dtype)) for v in (_LARGEST[dtype], math.inf)
-    )  # fmt: skip
-    finite = opset18.Min(x, limit) if sign > 0 else opset18.Max(x, limit)
-    return opset18.Where(opset18.IsNaN(x), infinite, finite)
-
-
-def _leading(x: Any, count: Any, dim: int, largest: bool) -> Any:
-    """The first elements along an axis in order, and where they were."""
-    _, indices = opset18.TopK(_ordered(x), count, axis=dim, largest=int(largest), sorted=1)
-    return opset18.GatherElements(x, indices, axis=dim), indices
-
-
-def _place(find: Callable[..., Any], sign: int) -> Callable[..., Any]:
-    def place(self: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-        if not len(self.shape):
-            return opset18.Constant(value_int=0)
-        if dim is not None:
-            return find(_ordered(self, sign), axis=dim % len(self.shape), keepdims=int(keepdim))
-        flat = opset18.Reshape(_ordered(self, sign), opset18.Constant(value_ints=[-1]))
-        found = find(flat, axis=0, keepdims=0)
-        return opset18.Reshape(found, opset18.Constant(value_ints=[1] * len(self.shape))) if keepdim else found
-
-    return place
-
-
-translates(aten.argmax.default)(_place(opset18.ArgMax, 1))
-translates(aten.argmin.default)(_place(opset18.ArgMin, -1))
-
-
-@translates(aten.sort.default)
-def _translated_sort(self: Any, dim: int = -1, descending: bool = False) -> Any:
-    if not len(self.shape):
-        return opset18.Identity(self), opset18.Constant(value_int=0)
-    axis = dim % len(self.shape)
-    return _leading(self, opset18.Shape(self, start=axis, end=axis + 1), axis, descending)
-
-
-@translates(aten.topk.default)
-def _translated_topk(self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    if not len(self.shape):
-        return opset18.Identity(self), opset18.Constant(value_int=0)
-    return _leading(self, opset18.Constant(value_ints=[k]), dim % len(self.shape), largest)
+# Order statistics
 
 
 @replaces(aten.sort.stable)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from leapp.compat.core import find_operator
+from leapp.compat.graphs import is_whole_composite
+
 __all__ = [
-    "BROKEN_COMPOSITES", "DECOMPOSITIONS", "TRANSLATIONS", "aten", "broadcast_shapes", "is_float", "promoted", "replaces",
-    "replaces_where", "translates",
+    "DECOMPOSITIONS", "TRANSLATIONS", "aten", "broadcast_shapes", "is_float", "promoted", "replaces", "replaces_where",
+    "translates", "whole_composites",
 ]  # fmt: skip
 
 aten: Any = torch.ops.aten
@@ -20,15 +24,26 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {}
 """ATen overload to the function that replaces it."""
 
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {}
-"""ATen overload to a function that writes it as ONNX operators."""
+"""ATen overload to a function that writes it as ONNX operators. What is not here is left to torch's library."""
 
-BROKEN_COMPOSITES = (
-    aten.conv1d.default,
-    aten.conv2d.default,
-    aten.conv3d.default,
-    aten.cross_entropy_loss.default,
-)
-"""Composites whose own translation fails or is wrong; what they consist of translates well."""
+_WHOLE = (
+    "avg_pool1d.default", "bilinear.default", "embedding_bag.default", "embedding_bag.padding_idx",
+    "fake_quantize_per_channel_affine.default", "fake_quantize_per_tensor_affine.default",
+    "fake_quantize_per_tensor_affine.tensor_qparams", "grid_sampler.default", "isclose.default", "logdet.default",
+    "max_pool1d.default", "max_pool1d_with_indices.default", "max_pool2d.default", "max_pool3d.default", "nll_loss.default",
+    "stft.default", "upsample_bicubic2d.vec", "upsample_bilinear2d.vec", "upsample_nearest1d.default",
+    "upsample_nearest1d.vec", "upsample_nearest2d.default", "upsample_nearest2d.vec", "upsample_nearest3d.default",
+    "upsample_nearest3d.vec", "upsample_trilinear3d.vec",
+)  # fmt: skip
+"""Composites that torch's library translates better than what they consist of."""
+
+
+@functools.cache
+def whole_composites() -> tuple[Any, ...]:
+    """The composite operators that a trace must keep whole: those that we rewrite or translate, and some of the library."""
+    named = (find_operator(name) for name in _WHOLE)
+    found = {op for op in (*DECOMPOSITIONS, *TRANSLATIONS, *named) if op is not None and is_whole_composite(op)}
+    return tuple(sorted(found, key=str))
 
 
 def replaces(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -67,11 +82,15 @@ def _chosen(
     return rewrite
 
 
-def translates(target: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register how an overload is written as ONNX operators."""
+def translates(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register how overloads are written as ONNX operators.
+
+    The function gets a writer and the overload's arguments, with tensors as values of the graph. It returns the value, or the
+    list of values, that the overload makes; ``NotImplemented`` leaves these arguments to torch's library.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        TRANSLATIONS[target] = function
+        TRANSLATIONS.update((target, function) for target in targets if target is not None)
         return function
 
     return register

@@ -23,12 +23,12 @@ function role(port) {
   return h('span', {}, parts.flatMap((part, i) => i ? [' · ', part] : [part]));
 }
 function axes(port) {
-  const all = port.elements || [];
+  const all = port.element_names || [];
   return !all.length || all.some(a => Array.isArray(a) || a === null || a === '__temporal_axis__') ? all : [all];
 }
 function elements(port) {
   return axes(port).map(axis => {
-    if (axis === '__temporal_axis__') return h('p', {class: 'soft'}, `one axis runs over time${port.period ? `, ${port.period} ms apart` : ''}`);
+    if (axis === '__temporal_axis__') return h('p', {class: 'soft'}, `one axis runs over time${port.temporal_period_ms ? `, ${port.temporal_period_ms} ms apart` : ''}`);
     if (!Array.isArray(axis) || !axis.length) return null;
     const names = axis.map(String);
     const items = h('ol', {class: names.some(n => n.length > 24) ? 'names one' : 'names', start: 0}, names.map(n => h('li', {}, soft(n))));

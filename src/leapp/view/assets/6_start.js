@@ -3,7 +3,7 @@ const search = $('search'), hits = $('hits'), places = [];
 for (const node of data.nodes) {
   places.push({label: node.name, note: `node · ${node.backend || 'no model'}`, text: [node.name, node.backend, node.file].join(' '), go: () => go(node)});
   for (const [port, side] of node.ports) {
-    const names = port.elements ? port.elements.flat(2).join(' ') : '';
+    const names = port.element_names ? port.element_names.flat(2).join(' ') : '';
     places.push({label: port.key, note: [side === 'in' ? 'input' : 'output', form(port), port.kind, port.units && say(port.units)].filter(Boolean).join(' · '),
       text: [port.key, port.kind, port.units && say(port.units), port.dtype, names].join(' '), go: () => go(node, port)});
   }

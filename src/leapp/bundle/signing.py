@@ -1,0 +1,257 @@
+"""Signatures of bundles, in the OpenSSF Model Signing format: who made it, not only whether it is whole.
+
+``<graph>.sig`` lies beside the description. It is a Sigstore bundle with an in-toto statement that lists the sha256 of every
+file of the directory, signed by an elliptic curve key; ``model_signing verify key`` accepts it, and ours accepts theirs. The
+signature is checked before the description is parsed, and the sha256 it lists are those that every file must have when it is
+read. All cryptography is that of the package ``cryptography``; no network is used.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from leapp.bundle.files import as_argument, read_regular, sha256_of
+from leapp.errors import BundleError, BundleFileError, InputError, MissingDependencyError
+
+__all__ = ["DAMAGED", "Keys", "Signature", "key_paths", "signature_path", "verified_signature", "write_signature"]
+
+Keys = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""Files with the public keys that are trusted, in PEM: one, or several of which any will do."""
+
+DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
+"""What JSON that is something else makes its reader raise."""
+_MEDIA = "application/vnd.dev.sigstore.bundle.v0.3+json"
+_PAYLOAD = "application/vnd.in-toto+json"
+_STATEMENT = "https://in-toto.io/Statement/v1"
+_PREDICATE = "https://model_signing/signature/v1.0"
+_GIT = (".git", ".gitattributes", ".github", ".gitignore")
+_CURVES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
+_MOST = 16 << 20
+"""Bytes of a signature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A signature that fits.
+
+    Attributes:
+        key: The file of the public key that made it.
+        files: The sha256 of every signed file, by its path in the directory.
+    """
+
+    key: str
+    files: Mapping[str, str]
+
+
+def signature_path(description: Path) -> Path:
+    """Where the signature of a bundle lies."""
+    return description.with_suffix(".sig")
+
+
+def key_paths(trust: Keys) -> tuple[str, ...]:
+    """The files of trusted keys, as a tuple of paths."""
+    several = isinstance(trust, Sequence) and not isinstance(trust, str)
+    return tuple(os.fspath(one) for one in (trust if several else (trust,)))  # type: ignore[union-attr, arg-type]
+
+
+def verified_signature(description: Path, trust: Keys) -> Signature:
+    """Check the signature of a bundle against trusted keys. Reads nothing but the signature and the keys.
+
+    Raises:
+        BundleError: There is no signature, it is damaged, or none of the keys made it.
+        InputError: A key cannot be read.
+        MissingDependencyError: The package ``cryptography`` is not installed.
+    """
+    paths = key_paths(trust)
+    if not paths:
+        raise InputError("trust names no key. Give the file of a public key.")
+    keys = {path: _public_key(path) for path in paths}
+    path = signature_path(description)
+    try:
+        data = read_regular(path, "signature", limit=_MOST)
+    except BundleFileError:
+        raise BundleError(
+            f"{description.name}: the bundle is not signed: there is no {path.name}. Sign it with "
+            f"'leapp sign {as_argument(description.parent)} --key KEY', or do not ask for a signature."
+        ) from None
+    try:
+        payload, signatures = _envelope(data)
+    except DAMAGED as error:
+        raise BundleError(f"{path.name} is damaged or not a signature: {error}.") from error
+    signer = next((name for name, key in keys.items() if any(_fits(key, one, payload) for one in signatures)), None)
+    if signer is None:
+        raise BundleError(f"{description.name}: {path.name} was not made by the key {' or '.join(paths)}, or was changed.")
+    try:
+        return Signature(signer, _resources(payload))
+    except DAMAGED as error:
+        raise BundleError(f"{path.name} signs something that is not a list of files: {error}.") from error
+
+
+def write_signature(description: Path, key: str | os.PathLike[str], password: bytes | None = None) -> tuple[Path, list[str]]:
+    """Sign every file of a bundle's directory.
+
+    Args:
+        description: The YAML file.
+        key: The private key, in PEM.
+        password: Its password, if it has one.
+
+    Returns:
+        The file of the signature, and the names of the files it covers.
+
+    Raises:
+        InputError: The key cannot be used.
+        MissingDependencyError: The package ``cryptography`` is not installed.
+    """
+    private = _private_key(key, password)
+    target = signature_path(description)
+    beside = target.with_name(f".{target.name}.leapp-{os.urandom(6).hex()}")
+    names = _names(description.parent, target.name)
+    links = any(os.path.islink(os.path.join(description.parent, name)) for name in names)
+    resources = [
+        {"name": name, "algorithm": "sha256", "digest": sha256_of(description.parent / name, f"file '{name}'")}
+        for name in names
+    ]
+    root = hashlib.sha256(b"".join(bytes.fromhex(one["digest"]) for one in resources)).hexdigest()
+    serialization = {
+        "method": "files",
+        "hash_type": "sha256",
+        "allow_symlinks": links,
+        "ignore_paths": [target.name, *_GIT],
+    }
+    statement = {
+        "_type": _STATEMENT,
+        "subject": [{"name": Path(os.path.abspath(description.parent)).name, "digest": {"sha256": root}}],
+        "predicateType": _PREDICATE,
+        "predicate": {"serialization": serialization, "resources": resources},
+    }
+    payload = msgspec.json.encode(statement)
+    material = {"publicKey": {"hint": _hint(private.public_key())}, "tlogEntries": []}
+    bundle = {
+        "mediaType": _MEDIA,
+        "verificationMaterial": material,
+        "dsseEnvelope": {
+            "payload": base64.b64encode(payload).decode(),
+            "payloadType": _PAYLOAD,
+            "signatures": [{"sig": base64.b64encode(_sign(private, payload)).decode(), "keyid": ""}],
+        },
+    }
+    try:
+        with beside.open("xb") as file:  # never through a link that came with the bundle
+            file.write(msgspec.json.encode(bundle))
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
+    return target, names
+
+
+def _names(directory: Path, signature: str) -> list[str]:
+    """The files below a directory as the format lists them: all but the signature and git's own."""
+    found = []
+    for folder, folders, files in os.walk(directory):
+        here = Path(folder)
+        if here == directory:
+            folders[:] = [name for name in folders if name not in _GIT]
+            files = [name for name in files if name not in (signature, *_GIT)]
+        found += [(here / name).relative_to(directory) for name in files]
+    return [path.as_posix() for path in sorted(found)]
+
+
+def _envelope(data: bytes) -> tuple[bytes, list[bytes]]:
+    """The signed text of a signature file, and the signatures over it."""
+    bundle = msgspec.json.decode(data)
+    envelope = bundle["dsseEnvelope"]
+    if bundle["mediaType"] != _MEDIA or envelope["payloadType"] != _PAYLOAD:
+        raise ValueError(f"its type is {bundle['mediaType']!r} with {envelope['payloadType']!r}")
+    return base64.b64decode(envelope["payload"]), [base64.b64decode(one["sig"]) for one in envelope["signatures"]]
+
+
+def _resources(payload: bytes) -> dict[str, str]:
+    statement = msgspec.json.decode(payload)
+    if statement["_type"] != _STATEMENT or statement["predicateType"] != _PREDICATE:
+        raise ValueError(f"it is a {statement['predicateType']!r}")
+    method = statement["predicate"]["serialization"]["method"]
+    found: dict[str, str] = {}
+    for one in statement["predicate"]["resources"]:
+        if method != "files" or one["algorithm"] != "sha256":
+            raise ValueError(f"it lists {method} with {one['algorithm']}; leapp reads files with sha256")
+        name, digest = one["name"], one["digest"]
+        if not isinstance(name, str) or name in found or len(bytes.fromhex(digest)) != 32:
+            raise ValueError(f"the entry {name!r} cannot be read")
+        found[name] = digest.lower()
+    return found
+
+
+def _encoded(payload: bytes) -> bytes:
+    """What is signed: the text with its type and length, as DSSE has it."""
+    return f"DSSEv1 {len(_PAYLOAD)} {_PAYLOAD} {len(payload)} ".encode() + payload
+
+
+def _cryptography() -> tuple[Any, Any, Any]:
+    try:
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError as error:
+        raise MissingDependencyError("Signatures need the package cryptography: pip install 'leapp[sign]'.") from error
+    return ec, hashes, serialization
+
+
+def _public_key(path: str) -> Any:
+    ec, _, serialization = _cryptography()
+    try:
+        key = serialization.load_pem_public_key(Path(path).read_bytes())
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path} is not a public key in PEM ({error}).") from error
+    return _required_curve(ec, key, path)
+
+
+def _private_key(path: str | os.PathLike[str], password: bytes | None) -> Any:
+    ec, _, serialization = _cryptography()
+    try:
+        key = serialization.load_pem_private_key(Path(path).read_bytes(), password)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{os.fspath(path)} cannot be used as a private key ({error}).") from error
+    _required_curve(ec, key.public_key(), os.fspath(path))
+    return key
+
+
+def _required_curve(ec: Any, key: Any, path: str) -> Any:
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _CURVES:
+        raise InputError(
+            f"{path} is not a key on one of the curves {', '.join(_CURVES)}, which the format takes. Make one with "
+            "'openssl ecparam -name prime256v1 -genkey -noout -out key.pem'."
+        )
+    return key
+
+
+def _algorithm(key: Any) -> Any:
+    ec, hashes, _ = _cryptography()
+    return ec.ECDSA(getattr(hashes, _CURVES[key.curve.name])())
+
+
+def _sign(key: Any, payload: bytes) -> bytes:
+    signature: bytes = key.sign(_encoded(payload), _algorithm(key))
+    return signature
+
+
+def _fits(key: Any, signature: bytes, payload: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        key.verify(signature, _encoded(payload), _algorithm(key))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _hint(key: Any) -> str:
+    _, _, serialization = _cryptography()
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(key.public_bytes(serialization.Encoding.PEM, form)).hexdigest()

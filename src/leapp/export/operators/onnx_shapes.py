@@ -1,0 +1,257 @@
+"""Operators that make, move and select elements, written as ONNX. Sizes are known, so shapes and places are numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from leapp.export.onnxgraph import ONNX_TYPES, Value, Writer, result_type
+
+from .table import aten, translates
+
+# Shapes
+
+
+def _resolved(shape: Sequence[int], count: int) -> list[int]:
+    """A shape with the size filled in that is left open."""
+    known = math.prod(size for size in shape if size != -1)
+    return [(count // known if known else 0) if size == -1 else size for size in shape]
+
+
+@translates(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default)
+def _view(op: Writer, x: Value, shape: Sequence[int], *_: Any) -> Any:
+    return op.reshaped(x, _resolved(shape, math.prod(x.sizes)))
+
+
+@translates(aten.unsqueeze.default)
+def _unsqueeze(op: Writer, x: Value, dim: int) -> Any:
+    shape = list(x.sizes)
+    shape.insert(dim % (len(shape) + 1), 1)
+    return op.reshaped(x, shape)
+
+
+@translates(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+def _squeeze(op: Writer, x: Value, dims: Any = None) -> Any:
+    chosen = range(x.rank) if dims is None else [d % max(x.rank, 1) for d in ([dims] if isinstance(dims, int) else dims)]
+    return op.reshaped(x, [size for d, size in enumerate(x.sizes) if d not in chosen or size != 1])
+
+
+@translates(aten.permute.default)
+def _permute(op: Writer, x: Value, dims: Sequence[int]) -> Any:
+    order = [d % x.rank for d in dims]
+    if order == list(range(x.rank)):
+        return x
+    return op("Transpose", x, shape=[x.sizes[d] for d in order], perm=order)
+
+
+@translates(aten.transpose.int)
+def _transpose(op: Writer, x: Value, first: int, second: int) -> Any:
+    order = list(range(x.rank))
+    if not order:
+        return x
+    order[first], order[second] = order[second], order[first]
+    return _permute(op, x, order)
+
+
+@translates(aten.t.default)
+def _t(op: Writer, x: Value) -> Any:
+    return x if x.rank < 2 else _permute(op, x, [1, 0])
+
+
+@translates(aten.expand.default)
+def _expand(op: Writer, x: Value, shape: Sequence[int], *, implicit: bool = False) -> Any:
+    sizes = [*([1] * (len(shape) - x.rank)), *x.sizes]
+    wanted = [have if size == -1 else size for size, have in zip(shape, sizes, strict=True)]
+    return x if list(x.sizes) == wanted else op("Expand", x, op.ints(wanted), shape=wanted)
+
+
+@translates(aten.repeat.default)
+def _repeat(op: Writer, x: Value, repeats: Sequence[int]) -> Any:
+    sizes = [*([1] * (len(repeats) - x.rank)), *x.sizes]
+    shape = [size * count for size, count in zip(sizes, repeats, strict=True)]
+    return op("Tile", op.reshaped(x, sizes), op.ints(repeats), shape=shape) if sizes else x
+
+
+@translates(aten.cat.default)
+def _cat(op: Writer, tensors: Sequence[Value], dim: int = 0) -> Any:
+    # An empty tensor of one dimension fits any shape.
+    parts = [t for t in tensors if t.sizes != (0,)] or [tensors[0]]
+    dtype = parts[0].dtype
+    for part in tensors:
+        dtype = result_type(Value(dtype, (1,)), Value(part.dtype, (1,)))
+    parts = [op.cast(part, dtype) for part in parts]
+    return parts[0] if len(parts) == 1 else op("Concat", *parts, axis=dim % parts[0].rank)
+
+
+@translates(aten.stack.default)
+def _stack(op: Writer, tensors: Sequence[Value], dim: int = 0) -> Any:
+    axis = dim % (tensors[0].rank + 1)
+    return _cat(op, [_unsqueeze(op, t, axis) for t in tensors], axis)
+
+
+# Parts
+
+
+@translates(aten.slice.Tensor)
+def _slice(op: Writer, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    axis = dim % x.rank
+    first, last, _ = slice(start, end, step).indices(x.sizes[axis])
+    if (first, step) == (0, 1) and last == x.sizes[axis]:
+        return x
+    shape = [len(range(first, last, step)) if d == axis else size for d, size in enumerate(x.sizes)]
+    return op("Slice", x, op.ints([first]), op.ints([max(first, last)]), op.ints([axis]), op.ints([step]), shape=shape)
+
+
+@translates(aten.select.int)
+def _select(op: Writer, x: Value, dim: int, index: int) -> Any:
+    axis = dim % x.rank
+    shape = [size for d, size in enumerate(x.sizes) if d != axis]
+    return op("Gather", x, op.number(index % x.sizes[axis], torch.int64), axis=axis, shape=shape)
+
+
+def _split_at(op: Writer, x: Value, sizes: Sequence[int], dim: int) -> Any:
+    axis = dim % x.rank
+    if len(sizes) == 1:
+        return [x]
+    shapes = [[part if d == axis else size for d, size in enumerate(x.sizes)] for part in sizes]
+    return op.many("Split", x, op.ints(sizes), shapes=shapes, axis=axis)
+
+
+@translates(aten.split.Tensor)
+def _split(op: Writer, x: Value, size: int, dim: int = 0) -> Any:
+    total = x.sizes[dim]
+    return _split_at(op, x, [min(size, total - at) for at in range(0, total, size)] if total else [0], dim)
+
+
+@translates(aten.split_with_sizes.default)
+def _split_with_sizes(op: Writer, x: Value, sizes: Sequence[int], dim: int = 0) -> Any:
+    return _split_at(op, x, sizes, dim)
+
+
+@translates(aten.unbind.int)
+def _unbind(op: Writer, x: Value, dim: int = 0) -> Any:
+    return [_select(op, x, dim, index) for index in range(x.sizes[dim])]
+
+
+@translates(aten.flip.default)
+def _flip(op: Writer, x: Value, dims: Sequence[int]) -> Any:
+    if not dims or not x.rank:
+        return x
+    ends = op.ints([torch.iinfo(torch.int64).min] * len(dims))
+    axes, steps = op.ints(d % x.rank for d in dims), op.ints([-1] * len(dims))
+    return op("Slice", x, op.ints([-1] * len(dims)), ends, axes, steps)
+
+
+@translates(aten.index_select.default)
+def _index_select(op: Writer, x: Value, dim: int, index: Value) -> Any:
+    return op("Gather", x, op.reshaped(index, [math.prod(index.sizes)]), axis=dim % x.rank) if x.rank else NotImplemented
+
+
+@translates(aten.index.Tensor)
+def _index(op: Writer, x: Value, indices: Sequence[Value | None]) -> Any:
+    chosen = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(chosen) != 1 or chosen[0][1].dtype != torch.int64:
+        return NotImplemented
+    axis, index = chosen[0]
+    return op("Gather", x, index, axis=axis)
+
+
+@translates(aten.gather.default)
+def _gather(op: Writer, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Any:
+    if not x.rank or not index.rank:
+        return NotImplemented
+    return op("GatherElements", x, index, axis=dim % x.rank)
+
+
+@translates(aten.embedding.default)
+def _embedding(op: Writer, weight: Value, indices: Value, *_: Any, **__: Any) -> Any:
+    return op("Gather", weight, indices, axis=0)
+
+
+@translates(aten.tril.default)
+def _tril(op: Writer, x: Value, diagonal: int = 0) -> Any:
+    return op("Trilu", x, op.number(diagonal, torch.int64), upper=0)
+
+
+@translates(aten.triu.default)
+def _triu(op: Writer, x: Value, diagonal: int = 0) -> Any:
+    return op("Trilu", x, op.number(diagonal, torch.int64), upper=1)
+
+
+@translates(aten.constant_pad_nd.default)
+def _pad(op: Writer, x: Value, pad: Sequence[int], value: Any = 0) -> Any:
+    if x.dtype == torch.bool:
+        return NotImplemented
+    pairs = list(itertools.zip_longest(pad[::2], pad[1::2]))
+    pairs = [*([(0, 0)] * (x.rank - len(pairs))), *pairs[::-1]]
+    return op("Pad", x, op.ints([first for first, _ in pairs] + [last for _, last in pairs]), op.number(value, x.dtype))
+
+
+# Tensors of numbers that are known
+
+_LITERAL = 64
+"""Up to this many elements are written out; more are one number, spread."""
+
+
+def _filled(op: Writer, shape: Sequence[int], value: Any, dtype: torch.dtype | None) -> Any:
+    if isinstance(value, (Value, complex)) or dtype not in ONNX_TYPES:
+        return NotImplemented
+    if math.prod(shape) <= _LITERAL:
+        return op.number(value, dtype, shape)
+    return op("Expand", op.number(value, dtype), op.ints(shape), shape=shape)
+
+
+@translates(aten.full.default)
+def _full(op: Writer, shape: Sequence[int], value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
+    natural = {bool: torch.bool, int: torch.int64}.get(type(value), torch.get_default_dtype())
+    return _filled(op, shape, value, dtype or natural)
+
+
+@translates(aten.full_like.default)
+def _full_like(op: Writer, x: Value, value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
+    return _filled(op, x.sizes, value, dtype or x.dtype)
+
+
+@translates(aten.new_full.default)
+def _new_full(op: Writer, x: Value, shape: Sequence[int], value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
+    return _filled(op, shape, value, dtype or x.dtype)
+
+
+def _of_one_number(number: int, make: Any, make_like: Any, make_new: Any) -> None:
+    @translates(make)
+    def made(op: Writer, shape: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any) -> Any:
+        return _filled(op, shape, number, dtype or torch.get_default_dtype())
+
+    @translates(make_like)
+    def made_like(op: Writer, x: Value, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
+        return _filled(op, x.sizes, number, dtype or x.dtype)
+
+    @translates(make_new)
+    def made_new(op: Writer, x: Value, shape: Sequence[int], *, dtype: torch.dtype | None = None, **_: Any) -> Any:
+        return _filled(op, shape, number, dtype or x.dtype)
+
+
+_of_one_number(0, aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
+_of_one_number(1, aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+
+
+@translates(aten.scalar_tensor.default)
+def _scalar_tensor(op: Writer, value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
+    return _filled(op, (), value, dtype or torch.get_default_dtype())
+
+
+def _series(target: Any) -> None:
+    @translates(target)
+    def series(op: Writer, *args: Any, dtype: torch.dtype | None = None, **_: Any) -> Any:
+        if any(isinstance(arg, Value) for arg in args):
+            return NotImplemented
+        made = target(*args, dtype=dtype, device="cpu")
+        return op.constant(made) if made.dtype in ONNX_TYPES else NotImplemented
+
+
+for _target in (aten.arange.default, aten.arange.start, aten.arange.start_step, aten.eye.default, aten.eye.m):
+    _series(_target)

@@ -1,0 +1,36 @@
+"""How far the values of one array are from those of another. Every comparison of arrays rests on these two functions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from leapp.runtime.arrays import Array
+
+__all__ = ["beyond", "gaps"]
+
+
+def gaps(got: Array, want: Array) -> Array:
+    """How far each value is from the wanted one.
+
+    NaN equals NaN. Where only one side is a finite number the distance is infinite, and integers that differ are never 0
+    apart, however large they are.
+    """
+    equal = got == want
+    if want.dtype.kind in "biu":
+        apart = np.abs(got.astype(np.float64) - want.astype(np.float64))
+        return np.where(equal, 0.0, np.maximum(apart, 1.0))
+    wide = np.complex128 if want.dtype.kind == "c" else np.float64
+    a, b = got.astype(wide), want.astype(wide)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.where(equal | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    return np.where(np.isnan(apart), np.inf, apart)
+
+
+def beyond(gap: Array, want: Array, rtol: float, atol: float) -> Array:
+    """Which values are further from the wanted ones than tolerated. Integers and truth values must be equal."""
+    if want.dtype.kind in "biu":
+        return gap > 0
+    size = np.abs(want.astype(np.complex128 if want.dtype.kind == "c" else np.float64))
+    # Nothing is near infinity: its own size would tolerate everything.
+    limit = atol + rtol * np.where(np.isfinite(size), size, 0.0)
+    return ~(gap <= limit)

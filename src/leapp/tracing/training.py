@@ -1,0 +1,107 @@
+"""Modules that a node calls in training mode and that compute something else in it: dropout, normalisers with statistics.
+
+They were most likely meant to be in evaluation mode. What is recorded is what they did.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from types import CodeType
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from leapp.capture.source import Where, where
+
+__all__ = ["TrainingModes"]
+
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_ATTENTION = (nn.MultiheadAttention,)
+
+
+class _Found(NamedTuple):
+    module: weakref.ref[nn.Module]
+    name: str
+    effect: str
+    node: str
+    where: Where
+
+
+class TrainingModes:
+    """What a session found.
+
+    Args:
+        modules: The modules that were called, outermost first.
+    """
+
+    def __init__(self, modules: Mapping[int, weakref.ref[nn.Module]]) -> None:
+        self._modules = modules
+        self._found: list[_Found] = []
+
+    def look(self, module: nn.Module, node: str) -> None:
+        """A module is called in an open node for the first time."""
+        effect = _effect(module) if getattr(module, "training", False) else ""  # a frozen script has no such attribute
+        if effect:
+            self._found.append(_Found(weakref.ref(module), type(module).__name__, effect, node, where()))
+
+    def lines(self) -> Iterator[str]:
+        """A sentence for each of them."""
+        for found in self._found:
+            root, path = self._place(found.module())
+            named = f"{path} ({found.name})" if path != found.name else found.name
+            yield (
+                f"{found.node}: {named} is in training mode, called at {found.where}: {found.where.text}. {found.effect} "
+                f"Call .eval() on the {root or found.name} before tracing."
+            )
+
+    def _place(self, module: nn.Module | None) -> tuple[str, str]:
+        """The class of the outermost module that holds a module, and the path through it."""
+        for ref in self._modules.values():
+            root = ref()
+            for path, part in root.named_modules() if root is not None and module is not None else ():
+                if part is module:
+                    name = type(root).__name__
+                    return name, f"{name}.{path}" if path else name
+        return "", type(module).__name__
+
+
+def _effect(module: nn.Module) -> str:
+    """What a module does in training mode and not otherwise; empty if that is nothing."""
+    cls: Any = type(module)
+    if isinstance(module, _DROPOUTS):
+        return "It drops values at random." if module.p else ""
+    if isinstance(module, nn.RNNBase):
+        return "It drops values at random between its layers." if module.dropout and module.num_layers > 1 else ""
+    if isinstance(module, _ATTENTION):
+        return "It drops weights of the attention at random." if module.dropout else ""
+    if isinstance(module, nn.RReLU):
+        return "It draws its slope at random."
+    if getattr(module, "running_mean", None) is not None:
+        return "It normalises with the statistics of the batch and changes its own."
+    return "Its forward() asks for self.training." if _asks(cls) else ""
+
+
+def _asks(cls: type) -> bool:
+    """Whether the code of ``forward``, or of a method that it calls, names ``training``."""
+    seen: set[str] = set()
+    todo = ["forward"]
+    while todo:
+        name = todo.pop()
+        function = getattr(cls, name, None)
+        code = getattr(function, "__code__", None)
+        if name in seen or code is None or str(getattr(function, "__module__", "")).split(".")[0] == "torch":
+            continue
+        seen.add(name)
+        names = set(_names(code))
+        if "training" in names:
+            return True
+        todo += names
+    return False
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _names(part)

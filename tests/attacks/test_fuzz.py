@@ -1,0 +1,52 @@
+"""Coverage-guided fuzzing of every parser: seconds here, an hour with ``LEAPP_SOAK=1``. ``corpus`` holds what it begins with.
+
+What it finds on the way is kept in ``build/corpus``, and the next run begins with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+TARGETS = tuple(sorted(path.name for path in (HERE / "corpus").iterdir()))
+SECONDS = 3600 // len(TARGETS) if os.environ.get("LEAPP_SOAK") else 3
+
+
+def fuzzer() -> str:
+    """A Python with atheris, which needs a place of its own."""
+    home = ROOT / ".venv-atheris"
+    with FileLock(f"{home}.lock"):
+        if not (home / "done").exists():
+            shutil.rmtree(home, ignore_errors=True)
+            subprocess.run([sys.executable, "-m", "venv", home], check=True)
+            command = [home / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "atheris==3.0.0"]
+            subprocess.run(command, check=True, timeout=600)
+            (home / "done").touch()
+    return str(home / "bin" / "python")
+
+
+def fuzz(target: str, seconds: int) -> int:
+    """How many inputs a parser was given. Raises with the report if one of them broke it."""
+    found = ROOT / "build" / "corpus" / target
+    found.mkdir(parents=True, exist_ok=True)
+    command = [fuzzer(), HERE / "fuzz.py", target, found, HERE / "corpus" / target, f"-max_total_time={seconds}",
+               "-timeout=20", "-rss_limit_mb=2048", f"-artifact_prefix={found.parent}/{target}-"]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=seconds + 120)
+    runs = re.search(r"Done (\d+) runs", done.stderr)
+    assert done.returncode == 0 and runs is not None, done.stderr[-3000:]
+    return int(runs[1])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_input_breaks_a_parser(target: str) -> None:
+    assert fuzz(target, SECONDS) > 50

@@ -1,0 +1,117 @@
+"""State that nothing updates or reads, names that are misspelt, one tensor for two nodes: said with the lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import leapp
+from leapp import InferenceManager, annotate
+from leapp.errors import AnnotationError
+
+
+def warned(capsys: Any) -> list[str]:
+    """The warnings on the console, without the one about one pass."""
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("[WARNING]: ")]
+    return [line for line in lines if "one pass only" not in line]
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_state_that_is_never_updated_became_an_input(passes: int, tmp_path: Path, capsys: Any) -> None:
+    leapp.start("g", save_path=tmp_path)
+    for _ in range(passes):
+        x = annotate.input_tensors("n", {"x": torch.randn(3)})
+        h = annotate.state_tensors("n", {"h": torch.randn(3)})  # DECLARED
+        annotate.output_tensors("n", {"y": x + h}, export_with="onnx")
+    leapp.stop()
+    assert leapp.compile_graph(visualize=False) == {"n": True}
+    (line,) = warned(capsys)
+    here = Path(__file__).read_text().splitlines()
+    number = next(i for i, text in enumerate(here, 1) if text.endswith("# DECLARED"))
+    assert f"state 'h' (declared at {__file__}:{number})" in line and "it became a constant input" in line
+    assert "update_state('n', {'h': ...})" in line and line.endswith(leapp.report().notes[0])
+    assert sorted(InferenceManager(tmp_path / "g").inputs) == ["n/h", "n/x"]
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("slip", ["hisotry", "History", "historry"])
+def test_a_misspelt_state_is_refused_with_the_nearest_name(slip: str, passes: int, tmp_path: Path) -> None:
+    """At once, in the first pass and in the second."""
+    leapp.start("g", save_path=tmp_path)
+    for number in range(passes):
+        x = annotate.input_tensors("n", {"x": torch.randn(3)})
+        history = annotate.state_tensors("n", {"history": torch.zeros(3)})
+        if number == passes - 1:
+            words = rf"no state '{slip}' \(update_state\(\) at .*test_notes\.py:\d+\).*Did you mean 'history'"
+            with pytest.raises(AnnotationError, match=words):
+                annotate.update_state("n", {slip: history + x})
+            break
+        annotate.update_state("n", {"history": history + x})
+        annotate.output_tensors("n", {"y": x + history}, export_with="onnx")
+    leapp.stop()
+
+
+def test_names_that_differ_on_purpose_are_no_slips(tmp_path: Path) -> None:
+    """A first value without a declaration stays possible beside other states, whatever they are called."""
+    leapp.start("g", save_path=tmp_path)
+    history: Any = None
+    h1, other = torch.zeros(3), torch.zeros(3)
+    for _ in range(3):
+        x = annotate.input_tensors("n", {"x": torch.randn(3)})
+        h1 = annotate.state_tensors("n", {"history_1": h1})
+        other = annotate.state_tensors("n", {"historic": other})
+        history = torch.zeros(3) if history is None else annotate.state_tensors("n", {"history_2": history})
+        history = annotate.update_state("n", {"history_2": history * 0.5 + x})
+        h1, other = annotate.update_state("n", {"history_1": h1 + x, "historic": other - x})
+        annotate.output_tensors("n", {"y": history + h1 + other}, export_with="onnx")
+    leapp.stop()
+    assert leapp.compile_graph(visualize=False) == {"n": True}
+
+
+def test_a_state_that_nothing_declares_is_said_to_be_unread(tmp_path: Path, capsys: Any) -> None:
+    leapp.start("g", save_path=tmp_path)
+    for _ in range(2):
+        x = annotate.input_tensors("n", {"x": torch.randn(3)})
+        annotate.update_state("n", {"memory": x * 2.0})
+        annotate.output_tensors("n", {"y": x + 1.0}, export_with="onnx")
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+    (line,) = [t for t in warned(capsys) if "nothing reads it" in t]
+    assert "state 'memory' is updated at" in line and "test_notes.py" in line and "Declare it" in line
+
+
+@pytest.mark.parametrize("go_on", [False, True], ids=["the tensor itself", "what the first node returned"])
+def test_one_tensor_for_two_nodes_is_noted(go_on: bool, tmp_path: Path, capsys: Any) -> None:
+    """They are two graph inputs; publishing the tensor makes it one."""
+    leapp.start("g", save_path=tmp_path)
+    for _ in range(2):
+        obs = torch.randn(3)
+        a = annotate.input_tensors("a", {"obs": obs})
+        annotate.output_tensors("a", {"y": a * 2.0}, export_with="onnx")
+        b = annotate.input_tensors("b", {"observation": a if go_on else obs})
+        annotate.output_tensors("b", {"z": b + 1.0}, export_with="onnx")
+    leapp.stop()
+    assert leapp.compile_graph(visualize=False) == {"a": True, "b": True}
+    (line,) = warned(capsys)
+    assert "'a/obs'" in line and "'b/observation'" in line and "two graph inputs" in line and "output_tensors('a', ...)" in line
+    assert line.count("test_notes.py:") == 2
+    assert sorted(InferenceManager(tmp_path / "g").inputs) == ["a/obs", "b/observation"]
+
+
+def test_a_tensor_that_is_published_is_one_graph_input(tmp_path: Path, capsys: Any) -> None:
+    """What the note advises works."""
+    leapp.start("g", save_path=tmp_path)
+    for _ in range(2):
+        obs = annotate.input_tensors("a", {"obs": torch.randn(3)})
+        shared, _ = annotate.output_tensors("a", {"shared": obs.clone(), "y": obs * 2.0}, export_with="onnx")
+        shared = annotate.input_tensors("b", {"obs": shared})
+        annotate.output_tensors("b", {"z": shared + 1.0}, export_with="onnx")
+    leapp.stop()
+    assert leapp.compile_graph(visualize=False) == {"a": True, "b": True}
+    assert warned(capsys) == []
+    manager, x = InferenceManager(tmp_path / "g"), torch.randn(3)
+    assert manager.inputs == ["a/obs"]
+    torch.testing.assert_close(manager({"a/obs": x})["b/z"], x + 1.0)

@@ -1,0 +1,169 @@
+"""Modules left in training mode, and nodes that draw random numbers: warned of with the module, its path and the line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import leapp
+from leapp import InferenceManager, annotate
+from leapp.errors import TraceError, ValidationError
+
+
+class Normaliser(nn.Module):
+    """Running statistics, as reinforcement learning libraries keep them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.centred(x)
+
+    def centred(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return x - self.mean
+
+
+class Policy(nn.Module):
+    """A module around another one."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 3), inner)
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.body(x)  # INNER
+        return y[0] if isinstance(y, tuple) else y
+
+
+SENSITIVE: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "Dropout": (lambda: nn.Dropout(0.4), "at random"),
+    "AlphaDropout": (lambda: nn.AlphaDropout(0.4), "at random"),
+    "BatchNorm1d": (lambda: nn.BatchNorm1d(3), "statistics of the batch"),
+    "GRU": (lambda: nn.GRU(3, 3, num_layers=2, dropout=0.3), "at random between its layers"),
+    "RReLU": (nn.RReLU, "slope"),
+    "Normaliser": (Normaliser, "asks for self.training"),
+}
+INDIFFERENT: dict[str, Callable[[], nn.Module]] = {
+    "Linear": lambda: nn.Linear(3, 3),
+    "Dropout of nothing": lambda: nn.Dropout(0.0),
+    "LayerNorm": lambda: nn.LayerNorm(3),
+    "GRU of one layer": lambda: nn.GRU(3, 3),
+    "BatchNorm without statistics": lambda: nn.BatchNorm1d(3, track_running_stats=False),
+}
+
+
+def compiled(tmp_path: Path, code: Callable[[Tensor], Tensor], backend: str = "jit", passes: int = 2, **kwargs: Any) -> Any:
+    """Trace a node in a few passes, and compile it."""
+    leapp.start("g", save_path=tmp_path)
+    for _ in range(passes):
+        x = annotate.input_tensors("n", {"x": torch.randn(4, 3)})
+        annotate.output_tensors("n", {"y": code(x)}, export_with=backend)
+    leapp.stop()
+    return leapp.compile_graph(visualize=False, **{"strict": False, **kwargs})
+
+
+@pytest.mark.parametrize("name", SENSITIVE)
+def test_modules_in_training_mode_are_named_with_path_line_and_cure(name: str, tmp_path: Path, capsys: Any) -> None:
+    make, effect = SENSITIVE[name]
+    policy = Policy(make())
+    compiled(tmp_path, policy)
+    (line,) = [t for t in capsys.readouterr().err.splitlines() if "is in training mode" in t]
+    for words in ("[WARNING]: n: ", f"Policy.body.1 ({name})", "test_training.py:", "# INNER", effect, ".eval() on the Policy"):
+        assert words in line
+    assert leapp.report().training == [line.removeprefix("[WARNING]: ")]
+    compiled(tmp_path, policy.eval())
+    assert "training mode" not in capsys.readouterr().err and leapp.report().training == []
+
+
+@pytest.mark.parametrize("name", INDIFFERENT)
+def test_modules_that_compute_the_same_in_both_modes_are_not_named(name: str, tmp_path: Path, capsys: Any) -> None:
+    compiled(tmp_path, Policy(INDIFFERENT[name]()))
+    assert "training mode" not in capsys.readouterr().err
+
+
+def dropped(x: Tensor) -> Tensor:
+    noisy = nn.functional.dropout(x, 0.5)  # DRAWS
+    return noisy * 2.0
+
+
+def noisy(x: Tensor) -> Tensor:
+    noise = torch.randn_like(x)  # DRAWS
+    scaled = noise * 0.1
+    return x + scaled
+
+
+def sampled(x: Tensor) -> Tensor:
+    chosen = torch.normal(x, torch.ones_like(x))  # DRAWS
+    return chosen.clamp(-1.0, 1.0)
+
+
+@pytest.mark.parametrize("code", [dropped, noisy, sampled])
+def test_a_node_that_draws_is_not_simply_true(code: Callable[[Tensor], Tensor], tmp_path: Path, capsys: Any) -> None:
+    """A warning with the line that draws, and a result that is false and tells why. The bundle is written and draws."""
+    results = compiled(tmp_path, code, strict=True)
+    told = capsys.readouterr().err
+    assert results["n"] is not True and not results["n"] and "DRAWS" in str(results["n"])
+    (line,) = [t for t in told.splitlines() if "draws random numbers" in t]
+    assert line.startswith("[WARNING]: node 'n'") and "# DRAWS" in line and "allow_random=True" in line
+    manager, x = InferenceManager(tmp_path / "g"), torch.randn(4, 3)
+    assert not torch.equal(manager({"n/x": x})["n/y"], manager({"n/x": x})["n/y"])
+
+    assert compiled(tmp_path, code, strict=True, allow_random=True) == {"n": True}
+    assert "draws random numbers" not in capsys.readouterr().err
+    assert compiled(tmp_path, code, strict=False) == {"n": True}
+
+
+def frozen(x: Tensor) -> Tensor:
+    noise = torch.rand(3)  # DRAWS
+    shifted = noise - 0.5
+    return x + shifted
+
+
+def test_random_numbers_that_are_frozen_are_named_where_they_are_drawn(tmp_path: Path, capsys: Any) -> None:
+    """One pass warns and does not say true; the second pass refuses. Both name the line that draws."""
+    results = compiled(tmp_path, frozen, passes=1, strict=True)
+    told = capsys.readouterr().err
+    assert not results["n"] and "# DRAWS" in str(results["n"]) and "# DRAWS" in told and "shifted = " not in told
+    with pytest.raises(TraceError, match=r"random numbers, drawn once and frozen.*# DRAWS"):
+        compiled(tmp_path, frozen, strict=True)
+
+
+def test_numbers_that_were_drawn_before_the_node_may_be_constants(tmp_path: Path) -> None:
+    """A random projection is drawn once, and belongs to the model."""
+    leapp.start("g", save_path=tmp_path)
+    projection = torch.randn(3, 3)
+    x = annotate.input_tensors("n", {"x": torch.randn(4, 3)})
+    annotate.output_tensors("n", {"y": x @ projection}, export_with="onnx")
+    leapp.stop()
+    assert leapp.compile_graph(visualize=False) == {"n": True}
+
+
+def test_draws_that_reach_no_output_do_not_count(tmp_path: Path) -> None:
+    """A policy that samples for its logs and returns its mean is proven like any other."""
+
+    def code(x: Tensor) -> Tensor:
+        mean = x * 2.0
+        torch.normal(mean, 1.0)
+        return mean
+
+    assert compiled(tmp_path, code, strict=True) == {"n": True}
+
+
+def test_a_model_that_does_not_draw_what_the_node_drew_is_refused_with_that_line(tmp_path: Path) -> None:
+    """ONNX has dropout of its own, which its engine may leave out."""
+    network = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), nn.Linear(3, 3))
+
+    def code(x: Tensor) -> Tensor:
+        y: Tensor = network(x)  # DRAWS
+        return y
+
+    with pytest.raises(ValidationError, match=r"cause: the node draws random numbers at .*# DRAWS(.|\n)*\.eval\(\)"):
+        compiled(tmp_path, code, "onnx", strict=True)
