@@ -27,9 +27,9 @@ import onnx
 import ray
 from onnx import TensorProto, helper, numpy_helper
 
+from leapp.bundle.sidecars import describe_model
 from leapp.bundle.staging import Staging
 from leapp.bundle.system import system_information
-from leapp.bundle.writing import describe_model
 from leapp.fleet import replay_fleet
 from leapp.graph.contract import Contract, Node, Port
 from leapp.graph.contract import Pipeline as Wiring

@@ -12,7 +12,7 @@ import pytest
 import leapp
 from leapp import ExportManager
 from leapp.cli import main
-from leapp.graph.words import close
+from leapp.graph.suggest import close
 
 from .tables.mistakes import MISTAKES, PREAMBLE, Mistake
 

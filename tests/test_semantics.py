@@ -10,9 +10,9 @@ import pytest
 import torch
 import yaml
 
-from leapp.bundle.layout import dump_contract
+from leapp.bundle.contract_yaml import dump_contract
 from leapp.errors import AnnotationError, AnnotationTypeError
-from leapp.graph.contract import Contract, Node, Pipeline
+from leapp.graph.contract import Contract, Node, Wiring
 from leapp.graph.ports import port
 from leapp.semantics import (
     GraphConfigs,
@@ -147,7 +147,7 @@ def test_meaning_beyond_names_reaches_the_yaml_as_plain_data():
         frame="base",
     )
     node = Node(inputs=(port("q", "float32", (1, 2), semantics),), outputs=())
-    text = dump_contract(Contract(nodes={"n": node}, pipeline=Pipeline(inputs={"n": ("q",)})))
+    text = dump_contract(Contract(nodes={"n": node}, pipeline=Wiring(inputs={"n": ("q",)})))
     assert yaml.safe_load(text)["models"]["n"]["inputs"][0] == {
         "name": "q",
         "dtype": "float32",

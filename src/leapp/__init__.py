@@ -62,7 +62,7 @@ def _hint(name: str) -> str:
     if name.startswith("_"):
         return ""
     from leapp.errors import __all__ as errors
-    from leapp.graph.words import close
+    from leapp.graph.suggest import close
 
     return f" It is leapp.errors.{name}." if name in errors else close(name, [*_HOMES, "annotate"])
 

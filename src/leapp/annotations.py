@@ -272,7 +272,7 @@ class Annotate:
         """The user's line, in a session."""
         if self._session is None:
             return ""
-        from leapp.capture.source import where
+        from leapp.capture.user_line import where
 
         return f" at {where()}"
 
@@ -312,7 +312,7 @@ def _wrong_type(text: str) -> Exception:
 
 
 def _refuse_unknown(given: Mapping[str, object], call: str, known: Sequence[str]) -> None:
-    from leapp.graph.words import refuse_unknown
+    from leapp.graph.suggest import refuse_unknown
 
     refuse_unknown(given, known, f"annotate.{call}")
 

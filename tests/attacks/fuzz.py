@@ -16,12 +16,11 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["leapp"]):
-    from leapp.bundle import signing
-    from leapp.bundle import text as yaml_text
-    from leapp.bundle.arrays import decode
+    from leapp.bundle import signing, yaml_text
+    from leapp.bundle.contract_yaml import contract_of
     from leapp.bundle.integrity import INTEGRITY, seal, verified_seal
-    from leapp.bundle.layout import contract_of
     from leapp.bundle.onnx_files import external_files
+    from leapp.bundle.safetensors import decode
     from leapp.client.wire import Assembly, unpack
     from leapp.errors import LeappError
     from leapp.graph.contract import Port

@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from leapp.bundle import RawTensor, check_files, load_contract, open_bundle, read_samples
-from leapp.bundle.arrays import encode
 from leapp.bundle.files import hash_file
 from leapp.bundle.integrity import seal
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.reading import model_file, read_model
+from leapp.bundle.safetensors import encode
 from leapp.errors import BundleError, LeappError
 from tests.bundle.conftest import write
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from leapp.bundle import RawTensor
-from leapp.bundle.arrays import encode
 from leapp.bundle.files import hash_file
+from leapp.bundle.safetensors import encode
 from leapp.errors import BundleError, LeappError
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager

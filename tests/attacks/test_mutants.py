@@ -24,7 +24,7 @@ import yaml
 from leapp.bundle import load_contract, open_bundle, read_initial_values
 from leapp.bundle.files import hash_file
 from leapp.bundle.integrity import INTEGRITY, seal
-from leapp.bundle.text import parse
+from leapp.bundle.yaml_text import parse
 from leapp.errors import BundleError, LeappError
 from leapp.runtime import Pipeline
 from tests.runtime.bundles import Fuse, Sense, loop

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from leapp.bundle import RawTensor, Sample
+from leapp.bundle.sidecars import describe_model, write_initial_values, write_samples
 from leapp.bundle.staging import Staging
 from leapp.bundle.system import system_information
-from leapp.bundle.writing import describe_model, write_initial_values, write_samples
-from leapp.graph.contract import Contract, Node, Pipeline, Port
+from leapp.graph.contract import Contract, Node, Port, Wiring
 
 
 def ports(*names: str, shape: tuple[int, ...] = (2,)) -> tuple[Port, ...]:
@@ -24,7 +24,7 @@ def write(final: Path, content: str = "one", nodes: tuple[str, ...] = ("pre", "p
     last = nodes[-1]
     described = {name: Node(inputs=ports("x"), outputs=ports("y")) for name in nodes[:-1]}
     described[last] = Node(inputs=ports("x", "h"), outputs=ports("y", "h"))
-    pipeline = Pipeline(
+    pipeline = Wiring(
         data_flow={f"{a}/y": (f"{b}/x",) for a, b in zip(nodes, nodes[1:])},
         feedback_flow={f"{last}/h": (f"{last}/h",)},
         inputs={nodes[0]: ("x",)},

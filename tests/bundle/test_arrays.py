@@ -11,9 +11,9 @@ import safetensors.torch
 import torch
 
 from leapp.bundle import RawTensor, Sample
-from leapp.bundle.arrays import decode, decode_samples, encode, encode_samples
+from leapp.bundle.safetensors import decode, decode_samples, encode, encode_samples
 from leapp.errors import BundleError
-from leapp.graph.contract import DTYPES, Contract, Node, Pipeline, Port
+from leapp.graph.contract import DTYPES, Contract, Node, Port, Wiring
 
 
 def random_tensor(dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -97,7 +97,7 @@ def sample_contract() -> Contract:
     x = Port(name="x", dtype="float32", shape=(2,))
     return Contract(
         nodes={"n": Node(inputs=(x,), outputs=(x,)), "m": Node(inputs=(), outputs=(x,))},
-        pipeline=Pipeline(inputs={"n": ("x",)}, outputs={"n": ("x",), "m": ("x",)}),
+        pipeline=Wiring(inputs={"n": ("x",)}, outputs={"n": ("x",), "m": ("x",)}),
     )
 
 

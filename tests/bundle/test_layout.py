@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leapp.bundle import load_contract, open_bundle
-from leapp.bundle.layout import contract_of, dump_contract
+from leapp.bundle.contract_yaml import contract_of, dump_contract
 from leapp.bundle.schema import schema
-from leapp.bundle.text import dump, parse
+from leapp.bundle.yaml_text import dump, parse
 from leapp.errors import BundleError, BundleFileError
-from leapp.graph.contract import Contract, ModelFile, Node, Pipeline, Port
+from leapp.graph.contract import Contract, ModelFile, Node, Port, Wiring
 
 SYSTEM = """\
 system information:
@@ -168,7 +168,7 @@ def test_any_contract_survives(node_name, port_name, extra, element_names, confi
     described = Port(name=port_name, dtype="int8", shape=(3, 0), kind=port_name, element_names=element_names, extra=extra)
     contract = Contract(
         nodes={node_name: Node(inputs=(described,), outputs=(described,), model=ModelFile(extra={"opset_version": 20}))},
-        pipeline=Pipeline(inputs={node_name: (port_name,)}, outputs={node_name: (port_name,)}, configs=configs),
+        pipeline=Wiring(inputs={node_name: (port_name,)}, outputs={node_name: (port_name,)}, configs=configs),
         system={"leapp config version": "1.3", "leapp version": "0.7.2"},
     )
     text = dump_contract(contract)
@@ -206,7 +206,7 @@ def test_signs_that_editors_take_for_line_ends_are_escaped(sign):
 
 def test_long_lists_wrap_like_existing_files():
     names = ("z", *(f"very_long_output_name_{i:02}" for i in range(6)))
-    text = dump_contract(Contract(nodes={}, pipeline=Pipeline(outputs={"b": names})))
+    text = dump_contract(Contract(nodes={}, pipeline=Wiring(outputs={"b": names})))
     assert (
         """
     b: [z, very_long_output_name_00, very_long_output_name_01, very_long_output_name_02,
@@ -219,7 +219,7 @@ def test_long_lists_wrap_like_existing_files():
 def test_a_list_used_twice_is_written_twice():
     shared = ["a", "b"]
     ports = tuple(Port(name=n, dtype="int8", shape=(2,), element_names=[shared], extra={"l": shared}) for n in "xy")
-    text = dump_contract(Contract(nodes={"n": Node(inputs=ports, outputs=())}, pipeline=Pipeline()))
+    text = dump_contract(Contract(nodes={"n": Node(inputs=ports, outputs=())}, pipeline=Wiring()))
     assert "&" not in text and "*" not in text
 
 

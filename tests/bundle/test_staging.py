@@ -15,10 +15,10 @@ import yaml
 from leapp.bundle import check_files, open_bundle, staging
 from leapp.bundle.files import hash_file
 from leapp.bundle.integrity import seal
+from leapp.bundle.sidecars import describe_model
 from leapp.bundle.staging import Staging
-from leapp.bundle.writing import describe_model
 from leapp.errors import BundleError, SessionError
-from leapp.graph.contract import Contract, ModelFile, Node, Pipeline
+from leapp.graph.contract import Contract, ModelFile, Node, Wiring
 
 from .conftest import write
 
@@ -87,7 +87,7 @@ def test_a_model_the_user_put_here_outlives_the_export_that_names_it(bundle, way
     (bundle / "mine.pt").write_text("precious")
     node = Node(inputs=(), outputs=(), model=ModelFile(model_path="mine.pt", sha256sum="0" * 64, backend="jit"))
     with Staging(bundle) as stage:
-        stage.commit("g", Contract(nodes={"mine": node}, pipeline=Pipeline(), system={}))
+        stage.commit("g", Contract(nodes={"mine": node}, pipeline=Wiring(), system={}))
     assert listing(bundle) == {"g.yaml", "log.txt", "mine.pt"}
     write(bundle, "third")
     assert (bundle / "mine.pt").read_text() == "precious"
@@ -129,7 +129,7 @@ def test_a_link_where_a_folder_is_needed_is_kept(bundle, way):
         (staged.path / "pre").mkdir()
         (staged.path / "pre" / "model.onnx").write_text("new")
         model = describe_model(staged.path / "pre" / "model.onnx", staged.path, "onnx")
-        staged.commit("g", Contract(nodes={"pre": Node(inputs=(), outputs=(), model=model)}, pipeline=Pipeline()))
+        staged.commit("g", Contract(nodes={"pre": Node(inputs=(), outputs=(), model=model)}, pipeline=Wiring()))
     assert victim.read_text() == "mine"
     assert (bundle / "pre" / "model.onnx").read_text() == "new"
     assert staged.kept == {"pre": "pre.kept1"}
@@ -186,9 +186,9 @@ def test_commit_refuses_what_was_not_written_and_a_second_time(bundle):
         stage.commit("other", contract)
     assert not (bundle.parent / "other").exists()
     with Staging(bundle) as stage:
-        stage.commit("h", Contract(nodes={}, pipeline=Pipeline()))
+        stage.commit("h", Contract(nodes={}, pipeline=Wiring()))
         with pytest.raises(SessionError):
-            stage.commit("h", Contract(nodes={}, pipeline=Pipeline()))
+            stage.commit("h", Contract(nodes={}, pipeline=Wiring()))
 
 
 def test_a_link_to_the_directory_stays_a_link(bundle):

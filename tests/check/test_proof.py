@@ -12,10 +12,10 @@ import torch
 
 import leapp
 from leapp import TensorSemantics, annotate
-from leapp.check.blame import first_departure
 from leapp.check.compare import compare
 from leapp.errors import ExportError, TraceError, ValidationError
 from leapp.export import ExportJob, export_node
+from leapp.tracing.blame import first_departure
 
 
 def trace(where, function, backend, draw=lambda: torch.randn(2, 3), passes=2):

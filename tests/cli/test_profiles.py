@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from leapp.bundle import Bundle, RawTensor
-from leapp.bundle.layout import dump_contract
+from leapp.bundle.contract_yaml import dump_contract
 from leapp.bundle.profiles import PROFILES, check_profile, deployment_gaps
-from leapp.bundle.writing import write_initial_values
-from leapp.graph.contract import Contract, ModelFile, Node, Pipeline, Port
+from leapp.bundle.sidecars import write_initial_values
+from leapp.graph.contract import Contract, ModelFile, Node, Port, Wiring
 
 
 def bundle(directory: Path, inputs: list[Port], backend: str | None = "onnx", opset: int = 18, **wiring: object) -> Bundle:
@@ -22,9 +22,9 @@ def bundle(directory: Path, inputs: list[Port], backend: str | None = "onnx", op
     sha = hashlib.sha256(b"").hexdigest()
     model = ModelFile(model_path="n.onnx", md5sum="0" * 32, sha256sum=sha, backend=backend, extra={"opset_version": opset})
     node = Node(inputs=tuple(inputs), outputs=(Port(name="y", dtype="float32", shape=(2,)),), model=model)
-    pipeline = Pipeline(inputs={"n": tuple(p.name for p in inputs)}, outputs={"n": ("y",)})
+    pipeline = Wiring(inputs={"n": tuple(p.name for p in inputs)}, outputs={"n": ("y",)})
     if wiring:
-        pipeline = Pipeline(outputs={"n": ("y",)}, **wiring)  # type: ignore[arg-type]
+        pipeline = Wiring(outputs={"n": ("y",)}, **wiring)  # type: ignore[arg-type]
     contract = Contract(nodes={"n": node}, pipeline=pipeline, system={"leapp config version": "1.3"})
     path = directory / "g.yaml"
     path.write_text(dump_contract(contract) + "\nintegrity: unsealed\n")
@@ -98,7 +98,7 @@ def test_gaps_name_the_ports() -> None:
     image = Port(name="image", dtype="float32", shape=(3, 8, 8), kind="camera", extra={"units": "1"})
     done = Port(name="y", dtype="float32", shape=(2,), kind="k", element_names=[["a", "b"]], extra={"units": "m"})
     node = Node(inputs=(vector, image), outputs=(done,))
-    pipeline = Pipeline(inputs={"n": ("x", "image")}, outputs={"n": ("y",)}, feedback_flow={"n/y": ("n/h",)})
+    pipeline = Wiring(inputs={"n": ("x", "image")}, outputs={"n": ("y",)}, feedback_flow={"n/y": ("n/h",)})
     gaps = deployment_gaps(Contract(nodes={"n": node}, pipeline=pipeline))
     assert [gap.split(":")[0] for gap in gaps] == [
         "no frequency", "no kind", "no units", "no element names", "no model", "no initial values",

@@ -19,15 +19,14 @@ import torch
 import yaml
 
 from leapp.bundle import RawTensor, check_files, open_bundle, read_samples
-from leapp.bundle.arrays import encode
+from leapp.bundle.contract_yaml import dump_contract
 from leapp.bundle.files import hash_file
 from leapp.bundle.integrity import seal
-from leapp.bundle.layout import dump_contract
 from leapp.bundle.reading import _load
-from leapp.bundle.writing import describe_model
+from leapp.bundle.safetensors import encode
+from leapp.bundle.sidecars import describe_model
 from leapp.errors import BundleError, LeappError
-from leapp.graph.contract import Contract, Node, Port
-from leapp.graph.contract import Pipeline as Wiring
+from leapp.graph.contract import Contract, Node, Port, Wiring
 from leapp.runtime import Pipeline
 from leapp.runtime.arrays import ONNX_CODES, numpy_dtype
 from tests.attacks import test_files as files

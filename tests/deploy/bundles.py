@@ -15,9 +15,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from leapp.bundle import RawTensor
+from leapp.bundle.sidecars import describe_model, write_initial_values
 from leapp.bundle.staging import Staging
-from leapp.bundle.writing import describe_model, write_initial_values
-from leapp.graph.contract import Contract, Node, Pipeline, Port
+from leapp.graph.contract import Contract, Node, Port, Wiring
 
 TYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
 TYPES["bfloat16"] = TensorProto.BFLOAT16
@@ -53,7 +53,7 @@ def weights(*shape: int, seed: int) -> Any:
 
 
 def write_bundle(
-    directory: Path, graph: str, models: dict[str, tuple[list[Port], list[Port], bytes]], wiring: Pipeline,
+    directory: Path, graph: str, models: dict[str, tuple[list[Port], list[Port], bytes]], wiring: Wiring,
     initial: dict[str, Any],
 ) -> Path:  # fmt: skip
     """Seal models as a bundle and return its directory."""
@@ -70,7 +70,7 @@ def write_bundle(
             values = {k: RawTensor.of(v) for k, v in initial.items()}
             file = write_initial_values(staging.path, graph, values, contract)
             fields = {f: getattr(wiring, f) for f in wiring.__struct_fields__} | {"initial_values": file}
-            contract = Contract(nodes=nodes, pipeline=Pipeline(**fields), system=system)
+            contract = Contract(nodes=nodes, pipeline=Wiring(**fields), system=system)
         staging.commit(graph, contract)
     return directory
 
@@ -119,7 +119,7 @@ def arm(directory: Path) -> Path:
             "table": weights(3, 2, seed=5),
         },
     )
-    wiring = Pipeline(
+    wiring = Wiring(
         data_flow={"arm/y": ("policy/x",)},
         feedback_flow={
             "arm/h_out": ("arm/h",),
@@ -166,5 +166,5 @@ def halved(directory: Path) -> Path:
         make("Cast", ["bounded"], ["y"], to=TensorProto.BFLOAT16),
     ]
     model = onnx_model(inputs, outputs, nodes, {"decay": np.array(0.5, np.float32)})
-    wiring = Pipeline(feedback_flow={"p/h_out": ("p/h",)}, inputs={"p": ("x",)}, outputs={"p": ("y",)})
+    wiring = Wiring(feedback_flow={"p/h_out": ("p/h",)}, inputs={"p": ("x",)}, outputs={"p": ("y",)})
     return write_bundle(directory, "half", {"p": (inputs, outputs, model)}, wiring, {})

@@ -15,12 +15,11 @@ import torch
 import leapp
 from leapp import annotate
 from leapp.bundle import open_bundle
+from leapp.bundle.sidecars import describe_model
 from leapp.bundle.staging import Staging
-from leapp.bundle.writing import describe_model
 from leapp.deploy import TritonOptions, deploy_triton
 from leapp.errors import BundleError, InputError
-from leapp.graph.contract import Contract, Node
-from leapp.graph.contract import Pipeline as Wiring
+from leapp.graph.contract import Contract, Node, Wiring
 from leapp.runtime import Pipeline
 from tests.deploy import bundles
 from tests.deploy.interpreter import END, START, Server, configs

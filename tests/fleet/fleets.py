@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from leapp.bundle.sidecars import describe_model
 from leapp.bundle.staging import Staging
-from leapp.bundle.writing import describe_model
-from leapp.graph.contract import Contract, Node, Pipeline, Port
-from leapp.runtime import Pipeline as Running
+from leapp.graph.contract import Contract, Node, Port, Wiring
+from leapp.runtime import Pipeline
 
 JOINTS = ["hip", "knee", "ankle"]
 WEIGHT = np.array([[0.9, 0.0, 0.2], [0.0, -1.1, 0.0], [0.4, 0.0, 0.7]], np.float32)
@@ -56,7 +56,7 @@ def write_policy(
             outputs=(ports["target"], ports["h_out"]),
             model=describe_model(path, staging.path, "onnx"),
         )
-        wiring = Pipeline(
+        wiring = Wiring(
             feedback_flow={"policy/h_out": ("policy/h_in",)}, inputs={"policy": (inputs,)}, outputs={"policy": outputs}
         )
         system = {"leapp config version": "1.3", "leapp version": "1.0"}
@@ -69,7 +69,7 @@ def write_recordings(
 ) -> list[Path]:
     """Recordings of different inputs. In each, the knee stands still until step ``steps // 2``."""
     directory.mkdir(parents=True, exist_ok=True)
-    running, generator = Running(bundle), np.random.default_rng(5)
+    running, generator = Pipeline(bundle), np.random.default_rng(5)
     paths = []
     for number in range(count):
         path = directory / f"run{number:04}.{suffixes[number % len(suffixes)]}"

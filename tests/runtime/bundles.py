@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from leapp.bundle import RawTensor
-from leapp.bundle.layout import dump_contract
+from leapp.bundle.contract_yaml import dump_contract
+from leapp.bundle.sidecars import describe_model, write_initial_values
 from leapp.bundle.trust import remember
-from leapp.bundle.writing import describe_model, write_initial_values
-from leapp.graph.contract import Contract, Node, Pipeline, Port, key
+from leapp.graph.contract import Contract, Node, Port, Wiring, key
 
 BACKENDS = ("onnx", "jit", "pt2")
 
@@ -95,14 +95,14 @@ def write_bundle(
             for p in node.outputs
             if (key(name, p.name) in outputs if outputs is not None else key(name, p.name) not in given)
         )
-    wiring = Pipeline(
+    wiring = Wiring(
         data_flow=flows[0], feedback_flow=flows[1], configs=configs,
         inputs={k: v for k, v in ins.items() if v}, outputs={k: v for k, v in outs.items() if v},
     )  # fmt: skip
     contract = Contract(nodes=nodes, pipeline=wiring, system={"leapp config version": "1.3"})
     if initial:
         file = write_initial_values(directory, "g", {k: RawTensor.of(v) for k, v in initial.items()}, contract)
-        wiring = Pipeline(**{f: getattr(wiring, f) for f in wiring.__struct_fields__} | {"initial_values": file})
+        wiring = Wiring(**{f: getattr(wiring, f) for f in wiring.__struct_fields__} | {"initial_values": file})
         contract = Contract(nodes=nodes, pipeline=wiring, system=contract.system)
     path = directory / "g.yaml"
     path.write_text(dump_contract(contract) + "\nintegrity: unsealed\n")

@@ -13,7 +13,7 @@ import yaml
 
 import leapp
 from leapp import InferenceManager, annotate
-from leapp.bundle.writing import describe_model
+from leapp.bundle.sidecars import describe_model
 from leapp.errors import BundleError, InputError
 from leapp.runtime import Pipeline
 

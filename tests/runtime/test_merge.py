@@ -13,8 +13,8 @@ from leapp.bundle.files import hash_file
 from leapp.runtime import merge as merging
 from leapp.runtime.engines import EngineOptions, OnnxUnit, TorchUnit
 from leapp.runtime.inference_manager import InferenceManager
+from leapp.runtime.load import open_units
 from leapp.runtime.merge import Part, merge
-from leapp.runtime.opening import open_units
 from leapp.runtime.pipeline import Pipeline
 from leapp.runtime.plan import make_plan
 from tests.runtime.bundles import Stage, chain, loop, write_bundle

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from leapp.errors import BundleError
-from leapp.graph.contract import Contract, ModelFile, Node, Pipeline, Port
-from leapp.runtime import Pipeline as Runtime
+from leapp.graph.contract import Contract, ModelFile, Node, Port, Wiring
+from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
 from leapp.runtime.plan import make_plan
 from tests.runtime.bundles import Scale, Stage, chain, write_bundle
@@ -34,7 +34,7 @@ def contract(nodes: dict[str, Node] | None = None, **wiring: object) -> Contract
         "inputs": {"a": ("x",)},
         "outputs": {"b": ("y",)},
     } | wiring
-    return Contract(nodes=nodes or {"a": node("x", "y"), "b": node("x h", "y h")}, pipeline=Pipeline(**parts))
+    return Contract(nodes=nodes or {"a": node("x", "y"), "b": node("x h", "y h")}, pipeline=Wiring(**parts))
 
 
 def other_input(name: str, shape: tuple[int, ...], dtype: str) -> Node:
@@ -130,7 +130,7 @@ def test_nodes_of_one_backend_stand_together_when_edges_allow():
     assert make_plan(free).order == ("a", "c", "b", "d")
 
 
-@pytest.mark.parametrize("face", [Runtime, InferenceManager])
+@pytest.mark.parametrize("face", [Pipeline, InferenceManager])
 @pytest.mark.parametrize("backend", ["onnx", "jit", "pt2"])
 def test_a_model_that_is_not_what_the_bundle_says_is_refused_at_load(tmp_path, face, backend):
     path, _ = chain(tmp_path / "one", [backend])
@@ -149,7 +149,7 @@ def test_a_model_that_is_not_what_the_bundle_says_is_refused_at_load(tmp_path, f
             face(path)
 
 
-@pytest.mark.parametrize("face", [Runtime, InferenceManager])
+@pytest.mark.parametrize("face", [Pipeline, InferenceManager])
 @pytest.mark.parametrize("backend", ["onnx", "jit", "pt2"])
 def test_a_file_that_is_no_model_is_refused_by_name(tmp_path, face, backend):
     from leapp.bundle.files import hash_file
@@ -163,7 +163,7 @@ def test_a_file_that_is_no_model_is_refused_by_name(tmp_path, face, backend):
         face(path, allow_code=True)
 
 
-@pytest.mark.parametrize("face", [Runtime, InferenceManager])
+@pytest.mark.parametrize("face", [Pipeline, InferenceManager])
 def test_a_script_without_forward_is_refused_by_name(tmp_path, face):
     from leapp.bundle.files import hash_file
 
@@ -186,11 +186,11 @@ def test_models_opened_in_threads_leave_the_compiler_as_it_was(tmp_path):
     given = [("STATIC", 2), ("DYNAMIC", 10)]
     before = torch._C._jit_set_fusion_strategy(given)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: Runtime(path), range(24)))
+        list(pool.map(lambda _: Pipeline(path), range(24)))
     assert torch._C._jit_set_fusion_strategy(before) == given
 
 
-@pytest.mark.parametrize("face", [Runtime, InferenceManager])
+@pytest.mark.parametrize("face", [Pipeline, InferenceManager])
 def test_code_is_refused_when_asked(tmp_path, face):
     for backend in ("jit", "pt2"):
         path, _ = chain(tmp_path / backend, ["onnx", backend])
@@ -202,7 +202,7 @@ def test_code_is_refused_when_asked(tmp_path, face):
     torch.testing.assert_close(torch.as_tensor(got), modules[1](modules[0](x)))
 
 
-@pytest.mark.parametrize("face", [Runtime, InferenceManager])
+@pytest.mark.parametrize("face", [Pipeline, InferenceManager])
 def test_a_bundle_is_opened_by_yaml_by_directory_and_only_with_the_expected_digest(tmp_path, face):
     path = write_bundle(tmp_path / "g", {"p": Stage(Scale(4, 2), {"x": torch.ones(1, 4)}, ["y"], "onnx")})
     for where in (path, str(path), path.parent):

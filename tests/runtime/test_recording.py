@@ -14,8 +14,8 @@ import torch
 
 from leapp.errors import InputError, LeappError, MissingDependencyError
 from leapp.runtime import Pipeline
+from leapp.runtime.bench import measure
 from leapp.runtime.inference_manager import InferenceManager
-from leapp.runtime.latency import measure
 from leapp.runtime.torch_engines import array_over
 from tests.runtime.bundles import BACKENDS, Stage, array, held, loop, memory, write_bundle
 

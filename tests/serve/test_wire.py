@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leapp.bundle.arrays import RawTensor, encode
+from leapp.bundle.safetensors import RawTensor, encode
 from leapp.client.wire import FRAME, Assembly, frames, pack, unpack
 from leapp.errors import InputError
 from leapp.serve.limits import Allowance, Allowances

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from leapp.graph.contract import Contract, ModelFile, Node, Pipeline, Port
+from leapp.graph.contract import Contract, ModelFile, Node, Port, Wiring
 
 
 def port(name: str, shape: tuple[int, ...] = (1, 12), dtype: str = "float32", **meaning: object) -> Port:
@@ -32,7 +32,7 @@ def contract(
     outputs = {n: tuple(p.name for p in v.outputs if f"{n}/{p.name}" not in used) for n, v in nodes.items()}
     return Contract(
         nodes=nodes,
-        pipeline=Pipeline(
+        pipeline=Wiring(
             data_flow={k: tuple(v) for k, v in data.items()},
             feedback_flow={k: tuple(v) for k, v in feedback.items()},
             inputs={n: p for n, p in inputs.items() if p},
@@ -232,7 +232,7 @@ def hostile() -> Contract:
 
 def loose() -> Contract:
     made = contract({"a": node([port("x"), port("unused")], [port("y"), port("dropped")])})
-    pipeline = Pipeline(inputs={"a": ("x",)}, outputs={"a": ("y",)})
+    pipeline = Wiring(inputs={"a": ("x",)}, outputs={"a": ("y",)})
     return Contract(nodes=made.nodes, pipeline=pipeline)
 
 

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from leapp.errors import BundleError
-from leapp.graph.contract import Contract, Pipeline
+from leapp.graph.contract import Contract, Wiring
 from leapp.view import Picture, draw, text, write_views
-from leapp.view.boxes import Box, Route
+from leapp.view.node_box import Box, Route
 from leapp.view.png import png_scale
 
 from .cases import CASES, FACTS, HOSTILE, chain, contract, mesh, node, port, quadruped, states
@@ -379,7 +379,7 @@ def test_a_graph_name_cannot_leave_the_directory(tmp_path: Path):
 
 
 def test_wiring_to_a_port_that_does_not_exist_is_refused():
-    broken = Contract(nodes=chain(2).nodes, pipeline=Pipeline(data_flow={"stage_0/y": ("stage_1/nothing",)}))
+    broken = Contract(nodes=chain(2).nodes, pipeline=Wiring(data_flow={"stage_0/y": ("stage_1/nothing",)}))
     with pytest.raises(BundleError, match=r"'stage_1/nothing'.*no node has this input"):
         draw(broken, "g")
     with pytest.raises(BundleError, match="output"):

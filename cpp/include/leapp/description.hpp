@@ -1,4 +1,4 @@
-// What a bundle's YAML says: nodes, ports, wiring. Opens no file. The rules and words are those of src/leapp/bundle/layout.py.
+// What a bundle's YAML says: nodes, ports, wiring. Opens no file. The rules and words are those of src/leapp/bundle/contract_yaml.py.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// How long a step takes, and how often it would be late. The figures are those of src/leapp/runtime/latency.py.
+// How long a step takes, and how often it would be late. The figures are those of src/leapp/runtime/bench.py.
 #pragma once
 
 #include <algorithm>

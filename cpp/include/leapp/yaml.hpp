@@ -1,7 +1,7 @@
 // A YAML document read into plain data, with bounds.
 //
 // libyaml cuts the text into events, as it does for the Python reader (PyYAML's CSafeLoader): both see the same events, so the
-// rules below are all that has to agree. They are those of src/leapp/bundle/text.py.
+// rules below are all that has to agree. They are those of src/leapp/bundle/yaml_text.py.
 #pragma once
 
 #include <locale.h>

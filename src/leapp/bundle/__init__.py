@@ -5,8 +5,8 @@ This station alone knows the YAML and the sidecar files. It imports no tensor li
 
 from __future__ import annotations
 
-from leapp.bundle.arrays import RawTensor, Sample
 from leapp.bundle.reading import Bundle, check_files, load_contract, open_bundle, read_initial_values, read_samples
+from leapp.bundle.safetensors import RawTensor, Sample
 
 __all__ = [
     "Bundle", "RawTensor", "Sample", "check_files", "load_contract", "open_bundle", "read_initial_values", "read_samples",

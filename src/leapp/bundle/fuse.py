@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from leapp.bundle import text as yaml_text
-from leapp.bundle.arrays import RawTensor, check_initial_values
+from leapp.bundle import yaml_text
+from leapp.bundle.contract_yaml import contract_of, dump_contract
 from leapp.bundle.files import read_regular
-from leapp.bundle.layout import contract_of, dump_contract
 from leapp.bundle.reading import Bundle, model_file, read_initial_values
+from leapp.bundle.safetensors import RawTensor, check_initial_values
 from leapp.errors import BundleError
 from leapp.extras import require
 from leapp.graph.contract import Contract, key

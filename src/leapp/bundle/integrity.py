@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from leapp.bundle import text as yaml_text
+from leapp.bundle import yaml_text
+from leapp.bundle.contract_yaml import MODELS, PIPELINE, SYSTEM
 from leapp.bundle.files import as_argument
-from leapp.bundle.layout import MODELS, PIPELINE, SYSTEM
 from leapp.errors import BundleError
 from leapp.graph.contract import Port
 

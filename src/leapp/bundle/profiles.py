@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from leapp.bundle import text as yaml_text
-from leapp.bundle.layout import TARGET, dump_contract
+from leapp.bundle import yaml_text
+from leapp.bundle.contract_yaml import TARGET, dump_contract
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.reading import Bundle, read_initial_values, read_model
 from leapp.graph.contract import DTYPES, Contract, Port, key

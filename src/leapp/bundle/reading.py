@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leapp.bundle import text as yaml_text
-from leapp.bundle.arrays import RawTensor, Sample, check_initial_values, decode, decode_samples
+from leapp.bundle import yaml_text
+from leapp.bundle.contract_yaml import contract_of
 from leapp.bundle.files import check_collisions, hash_file, locate, read_regular, read_verified, verify
 from leapp.bundle.integrity import Seal, annotations_of, verified_seal
-from leapp.bundle.layout import contract_of
 from leapp.bundle.onnx_files import external_files
+from leapp.bundle.safetensors import RawTensor, Sample, check_initial_values, decode, decode_samples
 from leapp.bundle.signing import Keys, Signature, key_paths, verified_signature
 from leapp.errors import BundleError, BundleFileError, InputError
 from leapp.graph.contract import Contract

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
+from leapp.bundle.contract_yaml import MODELS, PIPELINE, SYSTEM
 from leapp.bundle.integrity import INTEGRITY, UNSEALED
-from leapp.bundle.layout import MODELS, PIPELINE, SYSTEM
-from leapp.graph.contract import CONFIG_VERSION, DTYPES, ModelFile, Pipeline, Port
+from leapp.graph.contract import CONFIG_VERSION, DTYPES, ModelFile, Port, Wiring
 
 __all__ = ["schema"]
 
@@ -17,7 +17,7 @@ _SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 
 def schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a bundle description."""
-    _, parts = msgspec.json.schema_components([Port, ModelFile, Pipeline], ref_template="#/$defs/{name}")
+    _, parts = msgspec.json.schema_components([Port, ModelFile, Wiring], ref_template="#/$defs/{name}")
     for name in ("Port", "ModelFile"):
         # In the file, extra keys stand beside the others.
         parts[name]["properties"].pop("extra")
@@ -27,7 +27,7 @@ def schema() -> dict[str, Any]:
     axis = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}], "default": None}
     parts["Port"]["properties"]["batch_axis"] = axis
     parts["ModelFile"]["required"] = ["model_path", "md5sum", "sha256sum", "backend"]
-    parts["Pipeline"]["required"] = ["data_flow", "inputs", "outputs"]
+    parts["Wiring"]["required"] = ["data_flow", "inputs", "outputs"]
     ports = {"type": "array", "items": {"$ref": "#/$defs/Port"}}
     parts["Node"] = _object({"inputs": ports, "outputs": ports, "parameters": {"$ref": "#/$defs/ModelFile"}})
     seal = _object({"digest": _SHA256, "files": {"type": "object", "additionalProperties": _SHA256}})
@@ -35,7 +35,7 @@ def schema() -> dict[str, Any]:
     top = _object(
         {
             MODELS: {"type": "object", "additionalProperties": {"$ref": "#/$defs/Node"}},
-            PIPELINE: {"$ref": "#/$defs/Pipeline"},
+            PIPELINE: {"$ref": "#/$defs/Wiring"},
             SYSTEM: {"type": "object"},
         }
     )

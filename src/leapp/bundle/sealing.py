@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from leapp.bundle import text as yaml_text
+from leapp.bundle import yaml_text
+from leapp.bundle.contract_yaml import contract_of
 from leapp.bundle.files import locate, read_regular, sha256_of
 from leapp.bundle.integrity import INTEGRITY, digest_of, seal
-from leapp.bundle.layout import contract_of
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.reading import description_text, find_description
 from leapp.errors import BundleError

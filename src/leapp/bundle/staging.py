@@ -24,10 +24,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from leapp.bundle import text as yaml_text
+from leapp.bundle import yaml_text
+from leapp.bundle.contract_yaml import MODELS, PIPELINE, dump_contract
 from leapp.bundle.files import hash_file, read_regular, sha256_of
 from leapp.bundle.integrity import INTEGRITY, seal
-from leapp.bundle.layout import MODELS, PIPELINE, dump_contract
 from leapp.bundle.onnx_files import external_files
 from leapp.errors import BundleError, SessionError, StorageError
 from leapp.graph.contract import Contract

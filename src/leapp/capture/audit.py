@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from leapp.capture.calls import tensors
+from leapp.capture.call_kinds import tensors
 from leapp.capture.replay import Replay
 from leapp.capture.tape import Call
 from leapp.compat.core import DispatchMode

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from leapp.capture.calls import tensors
+from leapp.capture.call_kinds import tensors
 from leapp.capture.replay import Replay
-from leapp.capture.source import Where, where
 from leapp.capture.tape import Call, Ref
+from leapp.capture.user_line import Where, where
 from leapp.compat.core import registered_device
 from leapp.errors import TraceError
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from types import CellType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
-from leapp.capture.source import is_library
+from leapp.capture.user_line import is_library
 from leapp.compat.python import getframe
 
 __all__ = ["containers_in_sight", "holders"]

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.extents import Measure
+from leapp.capture.batch.symbolic_size import Measure
 from leapp.capture.replay import Program
-from leapp.capture.source import Where
 from leapp.capture.tape import Call, Constant, Memory, Ref
+from leapp.capture.user_line import Where
 
 __all__ = ["Difference", "Kind", "by_data", "differences", "same_value"]
 

@@ -12,8 +12,8 @@ import torch
 
 from leapp.capture.provenance import Published
 from leapp.capture.recorder import Recorder
-from leapp.capture.source import where
 from leapp.capture.tape import Call, Escape
+from leapp.capture.user_line import where
 from leapp.compat.python import getframe
 
 __all__ = ["rebuild", "reduce"]

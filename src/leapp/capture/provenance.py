@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from leapp.capture.calls import Kind, tensors
-from leapp.capture.regions import geometry
-from leapp.capture.source import Where, where
+from leapp.capture.aliasing import geometry
+from leapp.capture.call_kinds import Kind, tensors
+from leapp.capture.user_line import Where, where
 
 __all__ = ["Provenance", "Published", "Read"]
 

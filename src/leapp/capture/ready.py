@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from leapp.capture.functions import linalg, math, signal
+from leapp.capture.functions import math, scipy_linalg, scipy_signal
 
 __all__ = ["READY", "Ready"]
 
@@ -26,9 +26,6 @@ class Ready(NamedTuple):
     replacement: Callable[..., Any]
 
 
-READY: list[Ready] = [
-    Ready(module, name, form)
-    for module, forms in (("math", math.FUNCTIONS), ("scipy.linalg", linalg.FUNCTIONS), ("scipy.signal", signal.FUNCTIONS))
-    for name, form in forms.items()
-]
+_FORMS = {"math": math.FUNCTIONS, "scipy.linalg": scipy_linalg.FUNCTIONS, "scipy.signal": scipy_signal.FUNCTIONS}
+READY: list[Ready] = [Ready(module, name, form) for module, forms in _FORMS.items() for name, form in forms.items()]
 """Every ready function."""

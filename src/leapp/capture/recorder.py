@@ -19,20 +19,20 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from leapp.capture.ages import Ages
-from leapp.capture.batch import Follower
-from leapp.capture.calls import ATOMS, KINDS, Kind, classify, tensors
+from leapp.capture.aliasing import geometry, lent_memory
+from leapp.capture.batch.follower import Follower
+from leapp.capture.batch.symbolic_size import Number, bare, numbers
+from leapp.capture.call_kinds import ATOMS, KINDS, Kind, classify, tensors
 from leapp.capture.devices import refuse_mixed
-from leapp.capture.extents import Number, bare, numbers
+from leapp.capture.indexed_views import Picks
 from leapp.capture.modes import DISPATCH_MODES, FUNCTION_MODES, Unseen, silence
 from leapp.capture.numpy.arrays import Arrays
 from leapp.capture.numpy.plain import address
-from leapp.capture.picks import Picks
+from leapp.capture.old_memory import Ages
 from leapp.capture.provenance import Provenance, Published
-from leapp.capture.regions import geometry, lent_memory
-from leapp.capture.rewrites import CONSTRUCTORS, REWRITES
-from leapp.capture.source import Where, came_through, where
+from leapp.capture.substitutes import CONSTRUCTORS, REWRITES
 from leapp.capture.tape import Call, Escape, Ref, Tape, refer
+from leapp.capture.user_line import Where, came_through, where
 from leapp.compat.core import DispatchMode, HigherOrderOperator, functorch_level
 from leapp.compat.modes import DisableTorchFunction, any_autocast, backward_task, is_functorch_wrapped
 from leapp.errors import TraceError

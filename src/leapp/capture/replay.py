@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from leapp.capture.calls import tensors
-from leapp.capture.extents import Measure
+from leapp.capture.batch.symbolic_size import Measure
+from leapp.capture.call_kinds import tensors
 from leapp.capture.fastpath import WORKSPACE_LAST
 from leapp.capture.tape import Call, Constant, Memory, Ref, Tape
 

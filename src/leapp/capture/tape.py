@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from leapp.capture.calls import ATOMS
-from leapp.capture.extents import Followed
-from leapp.capture.regions import Geometry, geometry, locate, overlaps, region
-from leapp.capture.source import Where, where
+from leapp.capture.aliasing import Geometry, geometry, locate, overlaps, region
+from leapp.capture.batch.symbolic_size import Followed
+from leapp.capture.call_kinds import ATOMS
+from leapp.capture.user_line import Where, where
 from leapp.compat.core import storage_expired
 from leapp.compat.modes import DisableTorchFunction, free_weak_storage
 from leapp.errors import TraceError
 
 if TYPE_CHECKING:
-    from leapp.capture.batch import Follower
-    from leapp.capture.picks import Picks
+    from leapp.capture.batch.follower import Follower
+    from leapp.capture.indexed_views import Picks
 
 __all__ = ["Call", "Constant", "Escape", "Memory", "Ref", "Tape", "refer", "snapshot"]
 

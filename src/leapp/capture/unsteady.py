@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from leapp.capture.source import Where
+from leapp.capture.user_line import Where
 
 __all__ = ["unsteady_names"]
 

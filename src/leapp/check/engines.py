@@ -13,11 +13,11 @@ import numpy as np
 
 from leapp.bundle import Bundle
 from leapp.bundle.reading import read_external, read_model
-from leapp.graph.contract import Contract, Pipeline, key
-from leapp.runtime import Pipeline as Running
+from leapp.graph.contract import Contract, Wiring, key
+from leapp.runtime import Pipeline
+from leapp.runtime.buffers import run_session
 from leapp.runtime.engines import External, OnnxUnit, open_session
 from leapp.runtime.plan import make_plan
-from leapp.runtime.program import run_session
 
 __all__ = ["LEVELS", "Place", "alone", "engines", "here", "open_engine", "open_level", "open_pipeline"]
 
@@ -62,15 +62,15 @@ def open_engine(bundle: Bundle, name: str) -> Engine:
     return run
 
 
-def open_pipeline(bundle: Bundle) -> Running:
+def open_pipeline(bundle: Bundle) -> Pipeline:
     """The whole bundle. Whoever checks one has asked before whether its programs may run; an export checks its own."""
-    return Running(bundle, allow_code=True)
+    return Pipeline(bundle, allow_code=True)
 
 
 def alone(bundle: Bundle, name: str) -> Bundle:
     """A bundle with one node, all of whose ports are the graph's."""
     node = bundle.contract.nodes[name]
-    pipeline = Pipeline(
+    pipeline = Wiring(
         inputs={name: tuple(p.name for p in node.inputs)}, outputs={name: tuple(p.name for p in node.outputs)}
     )
     return replace(bundle, contract=Contract(nodes={name: node}, pipeline=pipeline, system=bundle.contract.system))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from leapp.bundle import Bundle, Sample
 from leapp.check.engines import Array, Engine, Place, engines, here
-from leapp.check.replay import Outcome, check_node
+from leapp.check.samples import Outcome, check_node
 
 __all__ = ["measure_node"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from leapp.bundle import Bundle
 from leapp.bundle.fuse import read_fused
 from leapp.check.engines import Array, Place, here
-from leapp.check.replay import Samples, Verdict, check_pipeline
+from leapp.check.samples import Samples, Verdict, check_pipeline
 from leapp.graph.contract import key
 from leapp.runtime.plan import make_plan
 from leapp.runtime.values import from_raw, rows_of, spread

@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
-from leapp.graph.words import close
+from leapp.graph.suggest import close
 
 __all__ = ["build", "parse"]
 

@@ -11,10 +11,10 @@ from typing import Any
 from leapp.bundle import Bundle, Sample, check_files, read_samples
 from leapp.bundle.files import memory_of_machine
 from leapp.bundle.trust import require_trust, untrusted, why_untrusted
-from leapp.check.apart import Apart, ApartError
+from leapp.check.engine_process import Apart, ApartError
 from leapp.check.engines import Place, open_pipeline
 from leapp.check.figures import measure_node
-from leapp.check.replay import Outcome, check_pipeline
+from leapp.check.samples import Outcome, check_pipeline
 from leapp.cli.consent import open_for
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.errors import BundleError, BundleFileError, LeappError

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from leapp.bundle.layout import contract_of
+from leapp.bundle.contract_yaml import contract_of
 from leapp.bundle.reading import Bundle
-from leapp.bundle.text import parse
+from leapp.bundle.yaml_text import parse
 from leapp.client.link import Closed, Link, address, open_link
 from leapp.client.wire import Message, pack
 from leapp.errors import (

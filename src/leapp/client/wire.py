@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from leapp.bundle.arrays import RawTensor, decode, encode
+from leapp.bundle.safetensors import RawTensor, decode, encode
 from leapp.errors import BundleError, InputError
 from leapp.runtime.arrays import Array
 from leapp.runtime.values import from_raw

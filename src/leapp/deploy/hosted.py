@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from leapp.bundle import Bundle, RawTensor
+from leapp.bundle.sidecars import write_initial_values
 from leapp.bundle.staging import Staging
-from leapp.bundle.writing import write_initial_values
 from leapp.deploy.layout import copy_model, move_models, write_config
 from leapp.deploy.options import TritonOptions, instance_group, sequence_batching, versions
 from leapp.deploy.pbtxt import entries

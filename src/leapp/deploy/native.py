@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leapp.bundle import Bundle, RawTensor
-from leapp.bundle.writing import write_initial_values
+from leapp.bundle.sidecars import write_initial_values
 from leapp.deploy.division import Division, divide
 from leapp.deploy.layout import copy_model, move_models, write_config, write_values
 from leapp.deploy.options import TritonOptions, instance_group, sequence_batching, versions

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .backends import BACKENDS, check_params, is_onnx, resolve_backend
-from .job import ExportJob, ExportResult
-from .series import end_sharing, series
+from leapp.export.backends import BACKENDS, check_params, is_onnx, resolve_backend
+from leapp.export.job import ExportJob, ExportResult
+from leapp.export.series import end_sharing, series
 
 __all__ = ["ExportJob", "ExportResult", "check_params", "export_node", "is_onnx", "resolve_backend", "series"]
 
@@ -26,7 +26,7 @@ def export_node(job: ExportJob, directory: Path) -> ExportResult:
     check_params(backend, job.params)
     import warnings
 
-    from .failures import explained
+    from leapp.export.failures import explained
 
     with explained(job, backend, _write), warnings.catch_warnings():
         # Exporters warn about their own workings: deprecations of what they call, modules they did not find.

@@ -14,9 +14,8 @@ import torch
 
 from leapp.compat.core import with_state
 from leapp.compat.graphs import enable_python_dispatcher
-
-from .listing import AtenGraph, NotPlainError, list_aten, state_of, whole
-from .spelling import Spelled
+from leapp.export.listing import AtenGraph, NotPlainError, list_aten, state_of, whole
+from leapp.export.rewrites import Spelled
 
 __all__ = ["trace_aten"]
 

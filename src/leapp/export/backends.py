@@ -14,7 +14,7 @@ from typing import Any
 from leapp.errors import ExportError
 from leapp.export.job import ExportJob, ExportResult
 from leapp.graph.formats import FORMATS, Format
-from leapp.graph.words import close, nearest
+from leapp.graph.suggest import close, nearest
 
 __all__ = ["BACKENDS", "Backend", "check_params", "is_onnx", "resolve_backend"]
 
@@ -58,12 +58,12 @@ BACKENDS = {
         Backend("jit", FORMATS["jit"], "torchscript:export_torchscript", _TRACE_PARAMS, ("jit-script",)),
         Backend("jit-trace", FORMATS["jit"], "torchscript:export_torchscript", _TRACE_PARAMS),
         Backend(
-            "onnx", FORMATS["onnx"], "onnxmodel:export_onnx", {**_ONNX_PARAMS, "verify": (bool,), "optimize": (bool,)},
+            "onnx", FORMATS["onnx"], "onnx:export_onnx", {**_ONNX_PARAMS, "verify": (bool,), "optimize": (bool,)},
             ("onnx-dynamo",),
         ),
         # prescript is taken for compatibility: the trace it used to prepare is no longer made with TorchScript.
-        Backend("onnx-torchscript", FORMATS["onnx"], "onnxmodel:export_onnx", {**_ONNX_PARAMS, "prescript": (bool,)}),
-        Backend("pt2", FORMATS["pt2"], "program:export_program", {"strict": (bool,)}, ("exported-program",)),
+        Backend("onnx-torchscript", FORMATS["onnx"], "onnx:export_onnx", {**_ONNX_PARAMS, "prescript": (bool,)}),
+        Backend("pt2", FORMATS["pt2"], "pt2:export_pt2", {"strict": (bool,)}, ("exported-program",)),
     )
 }  # fmt: skip
 

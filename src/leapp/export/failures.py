@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from leapp.errors import ExportError
-
-from .backends import is_onnx
-from .job import ExportJob, ExportResult
+from leapp.export.backends import is_onnx
+from leapp.export.job import ExportJob, ExportResult
 
 __all__ = ["MissingOperatorsError", "explained"]
 
@@ -55,7 +54,7 @@ def _line(
     job: ExportJob, export: Callable[[ExportJob, Path], ExportResult], same: Callable[[Exception], bool]
 ) -> str:
     """Where the user's code asks for what fails, as part of a sentence; empty if that cannot be told."""
-    from .locating import first_failing, spelled_call
+    from leapp.export.bisect import first_failing, spelled_call
 
     try:
         call = first_failing(job, export, same)

@@ -23,15 +23,14 @@ from onnxscript import version_converter
 from leapp.compat import onnx_exporter
 from leapp.compat.graphs import is_whole_composite
 from leapp.errors import ExportError
-
-from .aten import trace_aten
-from .failures import MissingOperatorsError
-from .job import ExportJob
-from .listing import AtenGraph
-from .numbers import keep_precision
-from .onnxfile import IR_VERSION, Draft, Weight
-from .onnxgraph import ONNX_TYPES, UnknownSizeError, Value, Writer
-from .operators import DECOMPOSITIONS, TRANSLATIONS, whole_composites
+from leapp.export.aten import trace_aten
+from leapp.export.failures import MissingOperatorsError
+from leapp.export.job import ExportJob
+from leapp.export.listing import AtenGraph
+from leapp.export.numbers import keep_precision
+from leapp.export.onnxfile import IR_VERSION, Draft, Weight
+from leapp.export.onnxgraph import ONNX_TYPES, UnknownSizeError, Value, Writer
+from leapp.export.operators import DECOMPOSITIONS, TRANSLATIONS, whole_composites
 
 __all__ = ["draft_with_library", "model_as_draft"]
 

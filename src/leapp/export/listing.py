@@ -20,10 +20,9 @@ import torch
 
 from leapp.compat.core import DispatchMode, OpOverload, is_composite, with_state
 from leapp.compat.graphs import enable_python_dispatcher, fake_rules, graph_module, kept_whole, set_kernels
-
-from .series import shared
-from .spelling import Spelled
-from .veils import HiddenValueError
+from leapp.export.rewrites import Spelled
+from leapp.export.series import shared
+from leapp.export.veils import HiddenValueError
 
 __all__ = [
     "RUNNING", "AtenGraph", "NotPlainError", "Taker", "UnknownOperatorError", "follow", "list_aten", "state_of", "whole",
@@ -300,7 +299,7 @@ def list_aten(
     keep: tuple[Any, ...],
 ) -> AtenGraph:
     """The operators of ``module`` on tensors like ``example`` as a graph. See :func:`follow`."""
-    from .shadows import Shadows
+    from leapp.export.fake_cache import Shadows
 
     graph = _Graph()
     return graph.finish(follow(module, example, decompositions, keep, graph, Shadows()))

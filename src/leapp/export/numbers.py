@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from leapp.compat.core import OpOverload
-
-from .listing import AtenGraph
+from leapp.export.listing import AtenGraph
 
 __all__ = ["factor_shape", "keep_precision", "loses", "loses_divided_by"]
 

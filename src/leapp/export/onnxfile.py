@@ -14,7 +14,7 @@ from typing import IO, Any
 import onnx
 import torch
 
-from .onnxgraph import ONNX_TYPES, Sheet, Value
+from leapp.export.onnxgraph import ONNX_TYPES, Sheet, Value
 
 __all__ = ["IR_VERSION", "SINGLE_FILE_LIMIT", "Draft", "Weight", "draft_of", "write_model"]
 

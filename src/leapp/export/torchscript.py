@@ -20,13 +20,12 @@ import torch
 
 from leapp.compat.core import clean_script, new_script_graph, script_from_graph, script_from_trace, with_state
 from leapp.errors import ExportError
-
-from .job import ExportJob, ExportResult
-from .saving import save_archive
-from .spelling import Spelled
+from leapp.export.job import ExportJob, ExportResult
+from leapp.export.rewrites import Spelled
+from leapp.export.saving import save_archive
 
 if TYPE_CHECKING:
-    from .listing import AtenGraph
+    from leapp.export.listing import AtenGraph
 
 __all__ = ["PARAMETER_NAMES", "argument_names", "export_torchscript", "trace_function"]
 
@@ -145,9 +144,8 @@ def _trace_functional(job: ExportJob, error: Exception) -> Any:
     """
     try:
         from leapp.compat.graphs import core_decompositions
-
-        from .aten import trace_aten
-        from .operators import DECOMPOSITIONS
+        from leapp.export.aten import trace_aten
+        from leapp.export.operators import DECOMPOSITIONS
 
         lists = {op: function for op, function in DECOMPOSITIONS.items() if "_foreach_" in str(op)}
         known = {**core_decompositions(), **DECOMPOSITIONS}

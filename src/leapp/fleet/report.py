@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from leapp.check.replay import element_name
+from leapp.check.samples import element_name
 from leapp.fleet.outcome import Result
 from leapp.fleet.statistics import Statistics
 from leapp.graph.contract import Port

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["CONFIG_VERSION", "DTYPES", "Contract", "ModelFile", "Node", "Pipeline", "Port", "key", "split_key"]
+__all__ = ["CONFIG_VERSION", "DTYPES", "Contract", "ModelFile", "Node", "Port", "Wiring", "key", "split_key"]
 
 CONFIG_VERSION = "1.3"
 
@@ -75,7 +75,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelFile = ModelFile()
 
 
-class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     """How nodes are wired. Flow maps go from ``node/output`` to the ``node/input`` keys it feeds."""
 
     data_flow: dict[str, tuple[str, ...]] = {}
@@ -90,7 +90,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a bundle's YAML says. ``nodes`` keeps the order in which the nodes were completed."""
 
     nodes: dict[str, Node]
-    pipeline: Pipeline
+    pipeline: Wiring
     system: dict[str, Any] = {}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from leapp.errors import BundleError
-from leapp.graph.contract import DTYPES, Contract, Node, Pipeline, Port, key, split_key
+from leapp.graph.contract import DTYPES, Contract, Node, Port, Wiring, key, split_key
 
 __all__ = ["Problem", "check", "execution_order", "links", "misfit", "port_problem", "ports", "repeated", "wiring_problem"]
 
@@ -71,7 +71,7 @@ def repeated(listed: tuple[Port, ...]) -> Problem | None:
     return None
 
 
-def wiring_problem(nodes: Mapping[str, Node], pipeline: Pipeline) -> Problem | None:
+def wiring_problem(nodes: Mapping[str, Node], pipeline: Wiring) -> Problem | None:
     """The first rule of wiring that a pipeline breaks.
 
     Every input is fed once: by a flow or from outside. Every output goes somewhere. The ends of a link agree. All ports
@@ -100,7 +100,7 @@ def misfit(source: str, given: Port, target: str, taken: Port) -> str | None:
     return None if forms[0] == forms[1] else f"'{source}' gives {forms[0]}, but '{target}' takes {forms[1]}"
 
 
-def _wiring_problems(inputs: Mapping[str, Port], outputs: Mapping[str, Port], pipeline: Pipeline) -> Iterator[Problem]:
+def _wiring_problems(inputs: Mapping[str, Port], outputs: Mapping[str, Port], pipeline: Wiring) -> Iterator[Problem]:
     fed: dict[str, str] = {}
     used: set[str] = set()
     for flow in ("data_flow", "feedback_flow"):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from leapp.errors import AnnotationError
-from leapp.graph.contract import Node, Pipeline, key, split_key
+from leapp.graph.contract import Node, Wiring, key, split_key
 from leapp.graph.validate import misfit, ports
 
 __all__ = ["Link", "wire"]
@@ -32,7 +32,7 @@ def wire(
     wanted: Iterable[str] = (),
     states: Iterable[str] = (),
     static: Iterable[str] = (),
-) -> Pipeline:
+) -> Wiring:
     """Build the flow maps and the graph's inputs and outputs.
 
     A graph input is an input that nothing feeds. A graph output is an output that feeds nothing, or one that is
@@ -65,7 +65,7 @@ def wire(
             chosen.update([k for k in fed_back if k not in hidden] or fed_back)
     outputs = [k for k in all_outputs if k in chosen]
     inputs = [key(n, p.name) for n, node in nodes.items() for p in node.inputs if key(n, p.name) not in fed]
-    return Pipeline(
+    return Wiring(
         data_flow={k: tuple(v) for k, v in flows[False].items()},
         feedback_flow={k: tuple(v) for k, v in flows[True].items()},
         inputs=_by_node(inputs),

@@ -15,11 +15,11 @@ from leapp.errors import BundleError, InputError
 from leapp.graph.contract import Port, split_key
 from leapp.graph.formats import is_program
 from leapp.runtime.arrays import Array
+from leapp.runtime.buffers import Frame, Slot, run_session
+from leapp.runtime.codegen import Name, write_steps
 from leapp.runtime.engines import OnnxUnit, TorchUnit
 from leapp.runtime.guards import Guard
-from leapp.runtime.program import Frame, Slot, run_session
 from leapp.runtime.runner import Runner
-from leapp.runtime.step import Name, write_steps
 from leapp.runtime.torch_engines import TORCH_DTYPES, array_over, tensor_over, torch_device
 from leapp.runtime.values import misfit, require_plain, to_array
 

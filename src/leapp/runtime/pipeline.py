@@ -10,9 +10,9 @@ from numpy import ndarray
 
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, numpy_dtype, random_array
-from leapp.runtime.program import Frame, Slot
+from leapp.runtime.buffers import Frame, Slot
+from leapp.runtime.codegen import Name, write_steps
 from leapp.runtime.runner import Runner
-from leapp.runtime.step import Name, write_steps
 from leapp.runtime.values import to_array
 
 __all__ = ["Pipeline"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from leapp.errors import BundleError, InputError, InputTypeError, UnknownPortError
 from leapp.graph.contract import Contract, Node, Port, key, split_key
 from leapp.graph.formats import RUNNABLE
+from leapp.graph.suggest import close
 from leapp.graph.validate import check, execution_order, links, ports
-from leapp.graph.words import close
 
 __all__ = ["Plan", "make_plan"]
 

@@ -18,12 +18,12 @@ from leapp.bundle.trust import require_trust
 from leapp.errors import InputError, InputTypeError
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, allocate, check_sum, is_float
-from leapp.runtime.catalogue import Catalogue
+from leapp.runtime.buffers import Program
+from leapp.runtime.description import Catalogue
 from leapp.runtime.engines import EngineOptions, Unit
-from leapp.runtime.opening import open_units
+from leapp.runtime.load import open_units
 from leapp.runtime.plan import make_plan
-from leapp.runtime.program import Program
-from leapp.runtime.runs import Runs
+from leapp.runtime.recording_api import Runs
 from leapp.runtime.values import from_raw
 
 __all__ = ["NonFinite", "Runner"]

@@ -11,8 +11,8 @@ import numpy as np
 from leapp.errors import InputError, InputTypeError, UnknownPortError
 from leapp.graph.contract import Port, key, split_key
 from leapp.runtime.arrays import Array
-from leapp.runtime.face import Face
-from leapp.runtime.program import Frame, Program, Slot
+from leapp.runtime.base import Face
+from leapp.runtime.buffers import Frame, Program, Slot
 from leapp.runtime.values import is_tensor, require_plain, rows_of, spread, to_array
 
 __all__ = ["Stateful"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from leapp.bundle.arrays import RawTensor
+from leapp.bundle.safetensors import RawTensor
 from leapp.errors import InputError, InputTypeError
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, form, numpy_dtype

@@ -24,7 +24,7 @@ from typing import Any
 from leapp.bundle.files import memory_of_machine
 from leapp.bundle.reading import open_bundle
 from leapp.bundle.trust import require_trust
-from leapp.check.apart import limit_memory
+from leapp.check.engine_process import limit_memory
 from leapp.errors import InputError, MissingDependencyError, ServerError
 from leapp.ray_nodes import keep_replica_here, only_here
 from leapp.serve.metrics import Snapshot

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from leapp.bundle.layout import dump_contract
+from leapp.bundle.contract_yaml import dump_contract
 from leapp.bundle.reading import fingerprint, open_bundle
 from leapp.errors import InputError
 from leapp.runtime import Pipeline

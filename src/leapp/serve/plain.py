@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from leapp.bundle.arrays import RawTensor
+from leapp.bundle.safetensors import RawTensor
 from leapp.client.wire import checked_array, pack, unpack
 from leapp.errors import InputError
 from leapp.graph.contract import DTYPES

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from leapp.bundle.layout import dump_contract
+from leapp.bundle.contract_yaml import dump_contract
 from leapp.bundle.reading import Bundle
 from leapp.errors import BundleError, UnknownPortError
 from leapp.graph.contract import Contract, Port

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from leapp.capture.source import Where, is_library, where
+from leapp.capture.user_line import Where, is_library, where
 from leapp.compat.python import getframe
 
 __all__ = ["Attributes", "Changed", "line_that_reads", "line_that_writes"]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import torch
 
+from leapp.tracing.edges import same_bits
 from leapp.tracing.node import NodeTrace
-from leapp.tracing.sources import same_bits
 
 __all__ = ["placeholders"]
 

@@ -23,11 +23,11 @@ from leapp.bundle.fuse import fused_name
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.profiles import PROFILES, Profile, check_profile, spelled
 from leapp.bundle.sbom import write_bom
+from leapp.bundle.sidecars import describe_model, write_initial_values, write_samples
 from leapp.bundle.staging import MODEL_SUFFIXES, Staging
 from leapp.bundle.system import system_information
 from leapp.bundle.trust import remember
-from leapp.bundle.writing import describe_model, write_initial_values, write_samples
-from leapp.check.apart import LARGE, Apart
+from leapp.check.engine_process import LARGE, Apart
 from leapp.check.engines import open_engine
 from leapp.errors import AnnotationError, BundleError, BundleFileError, ExportError, SessionError, TraceError
 from leapp.export import export_node, series
@@ -42,16 +42,16 @@ from leapp.tracing.batching import follow_batch
 from leapp.tracing.brought import placeholders
 from leapp.tracing.deployment import missing_for_deployment
 from leapp.tracing.details import page_details
+from leapp.tracing.edges import same_bits
 from leapp.tracing.failed import clear, kept_beside
 from leapp.tracing.jobs import FileNames, export_job, file_names, in_step, raw_samples
 from leapp.tracing.log import SECTION, SYSTEM, logger
 from leapp.tracing.node import InputPort, NodeTrace, OutputPort
 from leapp.tracing.progress import Progress
-from leapp.tracing.proving import Proof, prove
+from leapp.tracing.prove import Proof, prove
 from leapp.tracing.report import ProofInfo, Report, enforce
 from leapp.tracing.session import Session
 from leapp.tracing.settings import Settings
-from leapp.tracing.sources import same_bits
 
 __all__ = ["compile_session", "sketch"]
 

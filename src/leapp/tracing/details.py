@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leapp.capture.source import cell
+from leapp.capture.user_line import cell
 from leapp.compat.core import OpOverload
 from leapp.export import is_onnx
 from leapp.graph.contract import key

@@ -14,7 +14,7 @@ from leapp.capture.recorder import Recorder
 from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, SessionError, StorageError
 from leapp.extras import require
 from leapp.graph.html import card
-from leapp.graph.words import knows_its_keywords
+from leapp.graph.suggest import knows_its_keywords
 from leapp.semantics import GraphConfigs
 from leapp.tracing.failed import keep_log
 from leapp.tracing.log import FATAL, RAISED, Log, logger

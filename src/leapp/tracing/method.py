@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leapp.errors import AnnotationError, AnnotationTypeError
-from leapp.graph.words import nearest
+from leapp.graph.suggest import nearest
 from leapp.semantics import TensorSemantics
 
 __all__ = ["MethodNode", "bind_arguments", "node_name_of", "output_names_of", "refuse_unfit", "self_of"]

@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from leapp.capture.source import where
+from leapp.capture.user_line import where
 from leapp.errors import AnnotationError, TraceError
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from leapp.capture.provenance import Read
     from leapp.capture.replay import Program, Replay
-    from leapp.capture.source import Where
     from leapp.capture.tape import Tape
+    from leapp.capture.user_line import Where
     from leapp.semantics import TensorSemantics
     from leapp.tracing.attributes import Changed
 

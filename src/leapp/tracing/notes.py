@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from leapp.graph.contract import key
-from leapp.graph.words import close
+from leapp.graph.suggest import close
 from leapp.semantics import InputKindEnum, OutputKindEnum
 
 if TYPE_CHECKING:

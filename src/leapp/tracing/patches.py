@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from leapp.capture.calls import tensors
+from leapp.capture.call_kinds import tensors
 from leapp.capture.functions.lists import list_rows
 from leapp.capture.functions.readers import reader_rows
 from leapp.capture.functions.standin import rotation_rows

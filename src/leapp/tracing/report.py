@@ -11,14 +11,14 @@ import torch
 
 from leapp.capture.audit import hidden_reads
 from leapp.capture.replay import Replay, cut, fill
-from leapp.capture.source import is_library, line_name
 from leapp.capture.unsteady import unsteady_names
+from leapp.capture.user_line import is_library, line_name
 from leapp.errors import TraceError
 from leapp.graph.contract import Contract
 from leapp.graph.html import card, picture, table
+from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
 from leapp.tracing.notes import notes
-from leapp.tracing.sources import same_bits
 from leapp.tracing.undeclared import departs, kept, undeclared_state
 
 if TYPE_CHECKING:

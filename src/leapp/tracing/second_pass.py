@@ -20,9 +20,9 @@ from leapp.capture.replay import Program, Replay, cut
 from leapp.capture.tape import Tape
 from leapp.tracing.attributes import Attributes, Changed, line_that_reads
 from leapp.tracing.batching import checked_axis
+from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, Parting, Sample
-from leapp.tracing.sources import same_bits
 from leapp.tracing.undeclared import reproduces
 
 __all__ = ["SecondPass"]

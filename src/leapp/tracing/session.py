@@ -20,8 +20,8 @@ import torch
 from leapp.capture.devices import require_device
 from leapp.capture.holders import containers_in_sight
 from leapp.capture.recorder import Recorder
-from leapp.capture.source import Where, where
 from leapp.capture.tape import snapshot
+from leapp.capture.user_line import Where, where
 from leapp.errors import (
     AnnotationError,
     AnnotationTypeError,
@@ -32,19 +32,19 @@ from leapp.errors import (
 )
 from leapp.export.backends import check_params, resolve_backend
 from leapp.graph.html import card, picture, table
-from leapp.graph.words import nearest
+from leapp.graph.suggest import nearest
 from leapp.semantics import TensorSemantics
-from leapp.tracing import buffers
+from leapp.tracing import state
 from leapp.tracing.attributes import Attributes
 from leapp.tracing.batching import check_batch_axis, checked_axis
+from leapp.tracing.edges import Sources, same_bits
 from leapp.tracing.finishing import Finisher, Given
+from leapp.tracing.later_passes import Passes, refuse_form
 from leapp.tracing.log import logger
 from leapp.tracing.method import MethodNode, bind_arguments, output_names_of, self_of
 from leapp.tracing.node import InputPort, NodeTrace, Role, Sample, TrackedBuffer, dtype_name
-from leapp.tracing.passes import Passes, refuse_form
 from leapp.tracing.payload import Entry, Loans, entries, leaf_names, map_leaves, refuse_nested_state, unpack
 from leapp.tracing.second_pass import SecondPass
-from leapp.tracing.sources import Sources, same_bits
 from leapp.tracing.training import TrainingModes
 from leapp.tracing.undeclared import outliving
 
@@ -398,7 +398,7 @@ class Session:
         if existing is not None:
             return self._declared_twice(node, existing, t, role, semantics, at, batch)
         source = self.sources.find(node, name, t) if role == "input" else None
-        buffers.check_name(node, name, at)
+        state.check_name(node, name, at)
         port = InputPort(name, dtype_name(t), tuple(t.shape), role, None, at, semantics, source, batch)
         node.current.inputs[name] = snapshot(t)
         node.inputs[name] = port
@@ -581,7 +581,7 @@ class Session:
 
     def _register(self, node: NodeTrace, name: str, t: Tensor, at: Where) -> Tensor:
         if node.finished:
-            if buffers.registered_again(node, name, t, at):
+            if state.registered_again(node, name, t, at):
                 self.second.buffer(node, name, t)
             return t
         if node.tape is None or any(b.tensor is t and b.port == name for b in node.buffers):
@@ -596,7 +596,7 @@ class Session:
                 f"node '{node.name}' already has an input '{name}', declared at {node.inputs[name].where}; register_buffer() "
                 f"at {at} needs another name."
             )
-        buffers.track(node, name, TrackedBuffer(name, t, fresh=self.recorder.ages.is_fresh(t)), at)
+        state.track(node, name, TrackedBuffer(name, t, fresh=self.recorder.ages.is_fresh(t)), at)
         return t
 
     @_one_thread_at_a_time
@@ -625,7 +625,7 @@ class Session:
         owner = functools.reduce(getattr, path.split("."), model) if path else model
         port_name = name.replace(".", "_")
         if node.finished:
-            buffer = buffers.tracked(node, owner, leaf, port_name)
+            buffer = state.tracked(node, owner, leaf, port_name)
             if buffer is not None:
                 node.check(node.inputs[buffer.port], t, "buffer", at)
                 node.current.inputs[buffer.port] = snapshot(t) if self.passes.is_looked_at(node) else t
@@ -640,7 +640,7 @@ class Session:
         free, number = port_name, 2
         while free in node.inputs:
             free, number = f"{port_name} {number}", number + 1
-        buffers.track(node, free, TrackedBuffer(free, t, owner, leaf), at)
+        state.track(node, free, TrackedBuffer(free, t, owner, leaf), at)
 
     # -- outputs -------------------------------------------------------------------------------------------------------
 
@@ -822,7 +822,7 @@ class Session:
 
     def _caller(self, function: Callable[..., Any], args: Any, kwargs: Any) -> NodeTrace | None:
         """The open node whose values a decorated function is given: the function is then a part of that node."""
-        from leapp.capture.calls import tensors
+        from leapp.capture.call_kinds import tensors
 
         if self._running.depth:
             return None

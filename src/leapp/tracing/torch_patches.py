@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from leapp.capture.calls import tensors
+from leapp.capture.call_kinds import tensors
 from leapp.capture.numpy.patches import Row
 from leapp.capture.recorder import PLAIN, Recorder, refuse_functions
-from leapp.capture.source import where
+from leapp.capture.user_line import where
 from leapp.compat.core import functorch_level, torch_function_modes
 from leapp.errors import TraceError
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from leapp.capture.source import Where, where
+from leapp.capture.user_line import Where, where
 
 __all__ = ["TrainingModes"]
 

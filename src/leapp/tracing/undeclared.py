@@ -15,14 +15,14 @@ import torch
 from leapp.capture.holders import holders
 from leapp.capture.replay import Replay, cut
 from leapp.check.compare import compare
+from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
 from leapp.tracing.node import Kept
-from leapp.tracing.sources import same_bits
 
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
-    from leapp.capture.source import Where
     from leapp.capture.tape import Constant
+    from leapp.capture.user_line import Where
     from leapp.tracing.node import NodeTrace, Sample
 
 __all__ = ["contradicts", "departs", "kept", "outliving", "reproduces", "rewritten_constants", "undeclared_state"]

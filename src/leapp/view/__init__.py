@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .page import page, write_page
-from .picture import Picture, draw
-from .writing import write_views
+from leapp.view.page import page, write_page
+from leapp.view.picture import Picture, draw
+from leapp.view.writing import write_views
 
 __all__ = ["Picture", "draw", "page", "write_page", "write_views"]

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from leapp.graph.contract import Contract, key
-
-from .text import visible
+from leapp.view.text import visible
 
 __all__ = ["exported_details"]
 

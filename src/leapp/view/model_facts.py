@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .onnx_model import Model, Operator, Weight, read_onnx
+from leapp.view.onnx_model import Model, Operator, Weight, read_onnx
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,12 +16,11 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from leapp.graph.contract import Contract, Node, Port, key
-
-from .boxes import Box, Point
-from .layout import Layout
-from .picture import Picture, draw, file_for
-from .svg import encode_mark, encode_svg, path_data
-from .text import visible
+from leapp.view.layout import Layout
+from leapp.view.node_box import Box, Point
+from leapp.view.picture import Picture, draw, file_for
+from leapp.view.svg import encode_mark, encode_svg, path_data
+from leapp.view.text import visible
 
 if TYPE_CHECKING:
     from leapp.bundle import Sample
@@ -290,7 +289,7 @@ def _node(
         "outputs": ports("out", node.outputs),
     }
     if models is not None and model.backend == "onnx" and model.model_path is not None:
-        from .model_facts import model_facts
+        from leapp.view.model_facts import model_facts
 
         facts |= model_facts(models / model.model_path)
     known = ("parameters", "seconds", "passed", "pruned", "random", "op_count", "ops", "constants", "escapes", "weights")

@@ -12,10 +12,9 @@ import msgspec
 
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract
-
-from .layout import Layout, arrange
-from .scene import Group, compose
-from .subject import Subject, describe
+from leapp.view.facts import Subject, describe
+from leapp.view.layout import Layout, arrange
+from leapp.view.marks import Group, compose
 
 __all__ = ["Picture", "draw", "file_for"]
 
@@ -35,13 +34,13 @@ class Picture(msgspec.Struct, frozen=True):
 
     def png(self) -> bytes:
         """The picture as a PNG file."""
-        from .png import encode_png
+        from leapp.view.png import encode_png
 
         return encode_png(self.groups, self.layout.width, self.layout.height)
 
     def svg(self) -> str:
         """The picture as an SVG document."""
-        from .svg import encode_svg
+        from leapp.view.svg import encode_svg
 
         return encode_svg(self.groups, self.layout.width, self.layout.height, self.name)
 

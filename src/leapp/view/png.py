@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from .boxes import STYLES, Box, Point, flatten, rounded
-from .scene import BACKGROUND, Group, Line, Mark, Polygon, Rect
-from .text import drawable, font
+from leapp.view.marks import BACKGROUND, Group, Line, Mark, Polygon, Rect
+from leapp.view.node_box import STYLES, Box, Point, flatten, rounded
+from leapp.view.text import drawable, font
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from .boxes import STYLES, Path, Point
-from .scene import BACKGROUND, Group, Line, Mark, Polygon, Rect
-from .text import drawable, visible
+from leapp.view.marks import BACKGROUND, Group, Line, Mark, Polygon, Rect
+from leapp.view.node_box import STYLES, Path, Point
+from leapp.view.text import drawable, visible
 
 __all__ = ["encode_mark", "encode_svg", "path_data"]
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .onnx_model import Weight
+from leapp.view.onnx_model import Weight
 
 __all__ = ["read_torch_weights"]
 

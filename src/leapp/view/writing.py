@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leapp.graph.contract import Contract
-
-from .page import draw_for_page, page
-from .picture import file_for
+from leapp.view.page import draw_for_page, page
+from leapp.view.picture import file_for
 
 if TYPE_CHECKING:
     from leapp.bundle import Sample

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from leapp.capture.functions import rotation
+from leapp.capture.functions import scipy_rotation as rotation
 from leapp.capture.numpy.plain import arrays_in, unwrapped
 from leapp.capture.numpy.traced import listening
 

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from leapp.capture.calls import ATOMS, Kind
-from leapp.capture.extents import numbers
+from leapp.capture.aliasing import geometry
+from leapp.capture.batch.symbolic_size import numbers
+from leapp.capture.call_kinds import ATOMS, Kind
 from leapp.capture.numpy.behind import Behinds
 from leapp.capture.numpy.indexing import basic, chosen, is_basic, leading_mask, locate, runs_backwards
 from leapp.capture.numpy.plain import (
@@ -36,10 +37,9 @@ from leapp.capture.numpy.table import BLIND, CHECKS, DATA_SHAPED, IN_PLACE, SEQU
 from leapp.capture.numpy.traced import set_current
 from leapp.capture.numpy.two_runs import TwoRuns
 from leapp.capture.numpy.ufuncs import Ufuncs
-from leapp.capture.regions import geometry
-from leapp.capture.rewrites import assemble
-from leapp.capture.source import asked_by_capture, where
+from leapp.capture.substitutes import assemble
 from leapp.capture.tape import Call, refer
+from leapp.capture.user_line import asked_by_capture, where
 
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder

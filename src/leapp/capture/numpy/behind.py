@@ -18,7 +18,8 @@ import torch
 from numpy import generic, ndarray
 from torch.autograd.graph import increment_version
 
-from leapp.capture.calls import classify
+from leapp.capture.aliasing import geometry
+from leapp.capture.call_kinds import classify
 from leapp.capture.numpy.plain import (
     Array,
     address,
@@ -34,9 +35,8 @@ from leapp.capture.numpy.plain import (
 from leapp.capture.numpy.scalars import TracedScalar, scalar
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.traced import TracedNpArray
-from leapp.capture.regions import geometry
-from leapp.capture.source import Where, where
 from leapp.capture.tape import Escape, Tape, snapshot
+from leapp.capture.user_line import Where, where
 from leapp.compat.modes import storage_uses
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy import generic, ndarray
 
-from leapp.capture.extents import Followed
+from leapp.capture.batch.symbolic_size import Followed
 from leapp.capture.modes import silence
 from leapp.capture.numpy.scalars import TracedScalar, number_of
 from leapp.capture.numpy.traced import TracedNpArray

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy import ndarray
 
+from leapp.capture.aliasing import geometry
 from leapp.capture.numpy.behind import Behind, Behinds, flipped
 from leapp.capture.numpy.plain import (
     Array,
@@ -30,7 +31,6 @@ from leapp.capture.numpy.plain import (
 )
 from leapp.capture.numpy.scalars import TracedScalar, scalar
 from leapp.capture.numpy.table import Unmapped
-from leapp.capture.regions import geometry
 from leapp.capture.tape import Tape
 from leapp.errors import LeappError
 

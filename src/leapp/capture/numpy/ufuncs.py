@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.extents import Followed
+from leapp.capture.batch.symbolic_size import Followed
 from leapp.capture.numpy.indexing import locate
 from leapp.capture.numpy.plain import arrays_in, as_tensor, from_numpy, given, is_number, torch_dtype, unwrapped
 from leapp.capture.numpy.scalars import TracedScalar, number_of
 from leapp.capture.numpy.table import NUMBERS, NUMPY_UFUNCS, SCIPY_UFUNCS, UFUNCS, Unmapped, accumulated, reduced
 from leapp.capture.numpy.two_runs import TwoRuns
-from leapp.capture.source import where
+from leapp.capture.user_line import where
 
 __all__ = ["Ufuncs"]
 

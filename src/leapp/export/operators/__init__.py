@@ -7,7 +7,7 @@ next: to the second table, and then to torch's library. A function stands in the
 in most traces, so loops over them unroll.
 """
 
-from . import (
+from leapp.export.operators import (
     arithmetic,
     cells,
     geometry,
@@ -26,8 +26,8 @@ from . import (
 )
 
 # Last, because each goes before what the others have registered.
-from . import complexes, narrow, wide  # isort: skip
-from .table import DECOMPOSITIONS, TRANSLATIONS, whole_composites
+from leapp.export.operators import complexes, narrow, wide  # isort: skip
+from leapp.export.operators.table import DECOMPOSITIONS, TRANSLATIONS, whole_composites
 
 __all__ = [
     "DECOMPOSITIONS", "TRANSLATIONS", "arithmetic", "cells", "complexes", "geometry", "gradients", "indexing", "layers",

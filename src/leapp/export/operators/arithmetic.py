@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .table import aten, is_float, promoted, replaces
+from leapp.export.operators.table import aten, is_float, promoted, replaces
 
 __all__ = ["sign", "signbit"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn.functional import linear
 
-from .table import aten, replaces
+from leapp.export.operators.table import aten, replaces
 
 
 @replaces(aten.gru_cell.default)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .arithmetic import signbit
-from .table import aten, replaces, replaces_where
+from leapp.export.operators.arithmetic import signbit
+from leapp.export.operators.table import aten, replaces, replaces_where
 
 _complex = functools.partial(replaces_where, Tensor.is_complex)
 """Registers what an overload is written as where it takes complex values; whatever replaces it otherwise stays."""

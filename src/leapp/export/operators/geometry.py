@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .arithmetic import sign, signbit
-from .table import aten, promoted, replaces
+from leapp.export.operators.arithmetic import sign, signbit
+from leapp.export.operators.table import aten, promoted, replaces
 
 
 @replaces(aten.atan2.default)

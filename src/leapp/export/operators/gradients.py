@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from leapp.compat.graphs import core_decompositions
-
-from .table import DECOMPOSITIONS, aten, replaces
+from leapp.export.operators.table import DECOMPOSITIONS, aten, replaces
 
 # The library leaves these two to torch, which leaves them whole.
 for _op in (aten.silu_backward.default, aten.mish_backward.default):

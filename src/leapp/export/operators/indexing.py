@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .table import aten, broadcast_shapes, replaces
+from leapp.export.operators.table import aten, broadcast_shapes, replaces
 
 # Writes into a part: the library computes with the old content, and NaN or infinity in fresh memory spoils the result.
 

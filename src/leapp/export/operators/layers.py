@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .table import aten, replaces
+from leapp.export.operators.table import aten, replaces
 
 # Batch norm that computes its statistics from the batch: the library translates it as if it used the running ones.
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from leapp.compat.core import find_operator
-
-from .arithmetic import sign
-from .table import aten, broadcast_shapes, replaces
+from leapp.export.operators.arithmetic import sign
+from leapp.export.operators.table import aten, broadcast_shapes, replaces
 
 _UNROLL_LIMIT = 32
 """Matrices up to this size are solved by unrolled elimination; larger ones would make unwieldy models."""

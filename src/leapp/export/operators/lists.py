@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from leapp.compat.core import operator_names
-
-from .table import aten, replaces
+from leapp.export.operators.table import aten, replaces
 
 
 def _each(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .table import aten, is_float, replaces_where
+from leapp.export.operators.table import aten, is_float, replaces_where
 
 _NARROW = (torch.uint8, torch.int8, torch.int16)
 _WHERE = (aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)

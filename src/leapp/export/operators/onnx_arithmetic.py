@@ -14,8 +14,7 @@ import torch
 
 from leapp.export.numbers import factor_shape, loses, loses_divided_by
 from leapp.export.onnxgraph import Value, Writer, result_type
-
-from .table import aten, translates
+from leapp.export.operators.table import aten, translates
 
 __all__ = ["as_float"]
 

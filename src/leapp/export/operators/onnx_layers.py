@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from leapp.export.onnxgraph import Value, Writer
-
-from .table import aten, translates
+from leapp.export.operators.table import aten, translates
 
 _GEMM = (torch.float32, torch.float16)
 """Types in which ``Gemm`` keeps its factors exactly enough."""

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from leapp.export.onnxgraph import Value, Writer
-
-from .onnx_arithmetic import as_float
-from .table import aten, translates
+from leapp.export.operators.onnx_arithmetic import as_float
+from leapp.export.operators.table import aten, translates
 
 
 def _axes(op: Writer, x: Value, dims: Any) -> Value:

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from leapp.export.onnxgraph import ONNX_TYPES, Value, Writer, result_type
-
-from .table import aten, translates
+from leapp.export.operators.table import aten, translates
 
 # Shapes
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .table import aten, replaces
+from leapp.export.operators.table import aten, replaces
 
 __all__ = ["erf"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .table import aten, replaces
+from leapp.export.operators.table import aten, replaces
 
 _UNROLL_LIMIT = 8
 _SWEEPS = 10

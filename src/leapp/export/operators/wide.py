@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .special import erf
-from .table import aten, replaces_where
+from leapp.export.operators.special import erf
+from leapp.export.operators.table import aten, replaces_where
 
 _wide = functools.partial(replaces_where, lambda tensor: tensor.dtype == torch.float64)
 """Registers what an overload is written as where it computes in float64."""

@@ -11,10 +11,10 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from leapp.bundle import text as yaml_text
-from leapp.bundle.text import Flow
+from leapp.bundle import yaml_text
+from leapp.bundle.yaml_text import Flow
 from leapp.errors import BundleError, visible
-from leapp.graph.contract import Contract, ModelFile, Node, Pipeline, Port
+from leapp.graph.contract import Contract, ModelFile, Node, Port, Wiring
 from leapp.graph.validate import port_problem, repeated, wiring_problem
 
 __all__ = ["MODELS", "PIPELINE", "SYSTEM", "TARGET", "contract_of", "dump_contract", "port_entry"]
@@ -64,7 +64,7 @@ def _node_entry(node: Node) -> dict[str, Any]:
     }
 
 
-def _pipeline_entry(pipeline: Pipeline, target: Any) -> dict[str, Any]:
+def _pipeline_entry(pipeline: Wiring, target: Any) -> dict[str, Any]:
     entry: dict[str, Any] = {}
     for key in ("data_flow", "feedback_flow", "inputs", "outputs"):
         entry[key] = {source: Flow(targets) for source, targets in getattr(pipeline, key).items()}
@@ -204,8 +204,8 @@ class _Reader:
         fields["extra"] = {key: item for key, item in entry.items() if key not in known}
         return self._convert(fields, type_, path)
 
-    def _pipeline(self, entry: dict[str, Any]) -> Pipeline:
-        known = set(Pipeline.__struct_fields__)
+    def _pipeline(self, entry: dict[str, Any]) -> Wiring:
+        known = set(Wiring.__struct_fields__)
         fields = {key: value for key, value in entry.items() if key in known}
         older = entry.get("feedback_connections")
         if older is not None and fields.setdefault("feedback_flow", older) != older:
@@ -213,7 +213,7 @@ class _Reader:
         for key in ("data_flow", "inputs", "outputs"):
             if key not in fields:
                 self._fail((PIPELINE,), f"'{key}' is missing")
-        return self._convert(fields, Pipeline, (PIPELINE,))
+        return self._convert(fields, Wiring, (PIPELINE,))
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from leapp.errors import BundleError
 from leapp.runtime.arrays import form
-from leapp.runtime.program import Frame, Program, Slot
+from leapp.runtime.buffers import Frame, Program, Slot
 
 __all__ = ["Door", "Name", "write_steps"]
 

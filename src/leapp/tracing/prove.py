@@ -18,27 +18,27 @@ from msgspec.structs import replace as changed
 
 from leapp.bundle import Bundle
 from leapp.bundle import Sample as RawSample
-from leapp.capture.source import line_name
 from leapp.capture.tape import Call, Constant
-from leapp.check.apart import Apart, ApartError, is_large
-from leapp.check.blame import first_departure, recording_departs, why_not_run
+from leapp.capture.user_line import line_name
 from leapp.check.brought import check_brought
+from leapp.check.engine_process import Apart, ApartError, is_large
 from leapp.check.engines import Engine, Place, engines, here, open_pipeline
 from leapp.check.fused import check_fused
-from leapp.check.replay import Outcome, Verdict, check_node, check_pipeline
+from leapp.check.samples import Outcome, Verdict, check_node, check_pipeline
 from leapp.errors import ExportError, ValidationError
-from leapp.export.locating import spelled_call
+from leapp.export.bisect import spelled_call
 from leapp.graph.contract import key
 from leapp.graph.formats import RUNNABLE
 from leapp.runtime.plan import Plan, make_plan
 from leapp.tracing.batching import ROWS, resized
+from leapp.tracing.blame import first_departure, recording_departs, why_not_run
 from leapp.tracing.brought import placeholders
+from leapp.tracing.edges import same_bits
 from leapp.tracing.jobs import FileNames, export_job, in_step, raw_sample, raw_samples
 from leapp.tracing.log import RAISED, logger
 from leapp.tracing.node import InputPort, NodeTrace, Sample
 from leapp.tracing.progress import Progress
 from leapp.tracing.report import Report
-from leapp.tracing.sources import same_bits
 
 __all__ = ["Failure", "Proof", "Unproven", "prove"]
 

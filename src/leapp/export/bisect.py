@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 
-from leapp.capture.extents import Measure
+from leapp.capture.batch.symbolic_size import Measure
 from leapp.capture.replay import Replay, fill, results
 from leapp.capture.tape import Call
-
-from .job import ExportJob, ExportResult
-from .listing import RUNNING
+from leapp.export.job import ExportJob, ExportResult
+from leapp.export.listing import RUNNING
 
 __all__ = ["Prefix", "first_failing", "spelled_call"]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from leapp.capture.calls import REWRITTEN, classify, tensors
-from leapp.capture.source import where
+from leapp.capture.call_kinds import REWRITTEN, classify, tensors
 from leapp.capture.tape import Call, Ref, Tape, refer
+from leapp.capture.user_line import where
 
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder

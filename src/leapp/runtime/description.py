@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leapp.bundle.layout import MODELS, PIPELINE, SYSTEM, dump_contract
-from leapp.bundle.text import parse
+from leapp.bundle.contract_yaml import MODELS, PIPELINE, SYSTEM, dump_contract
+from leapp.bundle.yaml_text import parse
 from leapp.errors import InputError, UnknownPortError
 from leapp.graph.html import describe_contract
+from leapp.runtime.base import Face
 from leapp.runtime.binding import Bound, Reordering, reorder
-from leapp.runtime.face import Face
 from leapp.runtime.ports import PortInfo, describe
 
 __all__ = ["Catalogue"]

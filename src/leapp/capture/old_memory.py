@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.calls import Kind
+from leapp.capture.call_kinds import Kind
 from leapp.compat.core import storage_expired
 from leapp.compat.modes import free_weak_storage
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from .subject import LinkFacts, LinkKind, NodeFacts, PortFacts, Spot
-from .text import text_width, wrap
+from leapp.view.facts import LinkFacts, LinkKind, NodeFacts, PortFacts, Spot
+from leapp.view.text import text_width, wrap
 
 __all__ = [
     "STYLES",

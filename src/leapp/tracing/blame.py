@@ -15,12 +15,12 @@ import torch
 
 from leapp.bundle import Bundle, RawTensor
 from leapp.bundle.reading import model_file
-from leapp.bundle.writing import describe_model
+from leapp.bundle.sidecars import describe_model
 from leapp.check.compare import compare
 from leapp.check.engines import engines
 from leapp.export import ExportJob, export_node
-from leapp.export.locating import Prefix, spelled_call
-from leapp.graph.contract import Contract, Node, Pipeline, Port
+from leapp.export.bisect import Prefix, spelled_call
+from leapp.graph.contract import Contract, Node, Port, Wiring
 from leapp.runtime.values import from_raw
 
 __all__ = ["first_departure", "recording_departs", "why_not_run"]
@@ -72,7 +72,7 @@ def _run(
         result = export_node(replace(job, module=probe, output_names=names), directory)
         model = describe_model(result.path, directory, result.backend)
         node = Node(inputs=_ports(job.input_names, inputs), outputs=_ports(names, outputs), model=model)
-        bundle = Bundle(directory / "probe.yaml", Contract(nodes={job.node: node}, pipeline=Pipeline()), None, {})
+        bundle = Bundle(directory / "probe.yaml", Contract(nodes={job.node: node}, pipeline=Wiring()), None, {})
         _, engine = next(engines(bundle, job.node, False))
         given = {name: from_raw(RawTensor.of(value)) for name, value in zip(job.input_names, inputs, strict=True)}
         found = engine(given)

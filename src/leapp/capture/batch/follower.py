@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from leapp.capture.extents import Followed, Measure, number
+from leapp.capture.batch.symbolic_size import Followed, Measure, number
 from leapp.capture.replay import fill, results
-from leapp.capture.source import Where, asked_by_leapp, where
 from leapp.capture.tape import Call, Constant, Memory, Ref, Tape
+from leapp.capture.user_line import Where, asked_by_leapp, where
 from leapp.compat.core import DispatchMode, OpOverload
 from leapp.compat.modes import DisableTorchFunction, FakeTensorMode, normal_dispatch
 
@@ -518,7 +518,7 @@ class Follower:
         return self._sizes[ref.slot, dim]
 
     def derived(self, function: Callable[..., Any], args: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
-        """See :class:`leapp.capture.extents.Owner`."""
+        """See :class:`leapp.capture.batch.symbolic_size.Owner`."""
         if all(v == values[0] for v in values):
             return values[0]
         refs = tuple(a.ref if isinstance(a, Followed) else a for a in args)
@@ -534,7 +534,7 @@ class Follower:
         return number(values, self, _ref(slot))
 
     def bake(self, what: str) -> None:
-        """See :class:`leapp.capture.extents.Owner`."""
+        """See :class:`leapp.capture.batch.symbolic_size.Owner`."""
         self.baked.append(Baked(where(), what))
 
 

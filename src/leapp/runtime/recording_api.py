@@ -11,7 +11,7 @@ import numpy as np
 from leapp.errors import InputError
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array
-from leapp.runtime.latency import Latency, measure
+from leapp.runtime.bench import Latency, measure
 from leapp.runtime.recording import Recorder, Recording, Replay, RunStep, compare, read_recording
 from leapp.runtime.state import Stateful
 from leapp.runtime.values import is_tensor, to_array

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from leapp.bundle.arrays import RawTensor, Sample, check_initial_values, encode, encode_samples
 from leapp.bundle.files import hash_file
+from leapp.bundle.safetensors import RawTensor, Sample, check_initial_values, encode, encode_samples
 from leapp.graph.contract import Contract, ModelFile
 
 __all__ = ["describe_model", "write_initial_values", "write_samples"]

@@ -16,14 +16,14 @@ from typing import NoReturn
 import torch
 
 from leapp.capture.recorder import Recorder
-from leapp.capture.source import where
 from leapp.capture.tape import snapshot
+from leapp.capture.user_line import where
 from leapp.errors import AnnotationError, AnnotationTypeError, SessionError
-from leapp.graph.words import nearest
-from leapp.tracing import buffers
+from leapp.graph.suggest import nearest
+from leapp.tracing import state
+from leapp.tracing.edges import Sources
 from leapp.tracing.node import InputPort, NodeTrace, Role, Sample, spelled
 from leapp.tracing.second_pass import SecondPass
-from leapp.tracing.sources import Sources
 
 __all__ = ["Passes", "refuse_form"]
 
@@ -128,7 +128,7 @@ class Passes:
             (node.samples if len(node.samples) < self._samples_kept else node.compared_later).append(current)
             self._second.finish(node, given, current)
         if node.buffers:
-            buffers.left_by_pass(node)
+            state.left_by_pass(node)
         node.left = left
         self._recorder.published.publish(node.name, node.entered, given, static)
         node.current = Sample(node.entered)

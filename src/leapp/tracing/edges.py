@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
+from leapp.capture.aliasing import geometry
 from leapp.capture.provenance import Glue, Published
 from leapp.capture.recorder import Recorder
-from leapp.capture.regions import geometry
-from leapp.capture.source import Where, where
 from leapp.capture.tape import Tape
+from leapp.capture.user_line import Where, where
 from leapp.errors import TraceError
 from leapp.tracing.log import logger
 from leapp.tracing.node import InputPort, NodeTrace, Source

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from leapp.capture import selecting
-from leapp.capture.regions import Geometry, geometry
-from leapp.capture.source import where
+from leapp.capture.aliasing import Geometry, geometry
 from leapp.capture.tape import Call, Memory, Ref, Tape, refer
+from leapp.capture.user_line import where
 
 __all__ = ["Picks"]
 

@@ -15,13 +15,12 @@ import onnx
 import torch
 
 from leapp.errors import ExportError
-
-from .job import ExportJob, ExportResult, tell_loading
-from .listing import NotPlainError, Taker, UnknownOperatorError, follow
-from .onnxfile import Draft, draft_of, write_model
-from .onnxgraph import ONNX_TYPES, Sheet, UnknownSizeError, Value
-from .operators import DECOMPOSITIONS, TRANSLATIONS, whole_composites
-from .veils import Veils
+from leapp.export.job import ExportJob, ExportResult, tell_loading
+from leapp.export.listing import NotPlainError, Taker, UnknownOperatorError, follow
+from leapp.export.onnxfile import Draft, draft_of, write_model
+from leapp.export.onnxgraph import ONNX_TYPES, Sheet, UnknownSizeError, Value
+from leapp.export.operators import DECOMPOSITIONS, TRANSLATIONS, whole_composites
+from leapp.export.veils import Veils
 
 __all__ = ["DEFAULT_OPSET", "export_onnx"]
 
@@ -39,7 +38,7 @@ def export_onnx(job: ExportJob, directory: Path) -> ExportResult:
         draft = _draft(job, opset)
     except (NotPlainError, UnknownOperatorError) as reason:
         tell_loading(job.node, f"for {reason}", __package__ + ".library")
-        from .library import draft_with_library
+        from leapp.export.library import draft_with_library
 
         draft = draft_with_library(job, opset)
     if job.params.get("report"):

@@ -41,7 +41,7 @@ import sys
 sys.path = sys.path[sys.path[0] == "":]
 import json
 sys.path[:] = json.loads(sys.argv[1])
-from leapp.check.apart import serve
+from leapp.check.engine_process import serve
 serve(*sys.argv[2:])
 """
 # The first step keeps a json.py in the working directory out of it, which this process would not import either.

@@ -14,9 +14,9 @@ from itertools import pairwise
 
 import msgspec
 
-from .boxes import TRACK, NodeBox, Point, Route, rounded
-from .order import Segment, assign_heights, cut_cycles, layer_nodes, reduce_crossings
-from .subject import LinkFacts, LinkKind, Spot
+from leapp.view.facts import LinkFacts, LinkKind, Spot
+from leapp.view.node_box import TRACK, NodeBox, Point, Route, rounded
+from leapp.view.order import Segment, assign_heights, cut_cycles, layer_nodes, reduce_crossings
 
 __all__ = ["Sheet"]
 

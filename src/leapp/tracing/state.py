@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 
 from leapp.capture.recorder import Recorder
-from leapp.capture.source import Where
 from leapp.capture.tape import snapshot
+from leapp.capture.user_line import Where
 from leapp.errors import AnnotationError, TraceError
+from leapp.tracing.edges import same_bits
 from leapp.tracing.node import InputPort, NodeTrace, TrackedBuffer, dtype_name
-from leapp.tracing.sources import same_bits
 
 __all__ = ["is_scratch", "left_by_pass", "registered_again", "resolve", "track", "tracked"]
 

@@ -16,8 +16,8 @@ import torch
 
 import leapp
 from leapp import annotate
-from leapp.check import apart
-from leapp.check.apart import Apart, ApartError
+from leapp.check import engine_process
+from leapp.check.engine_process import Apart, ApartError
 from leapp.errors import ValidationError
 
 BACKENDS = ("jit", "onnx", "pt2")
@@ -33,7 +33,7 @@ def all_apart(monkeypatch):
         opened.append(function.__name__)
         return open_there(self, function, *args)
 
-    monkeypatch.setattr(apart, "LARGE", 0)
+    monkeypatch.setattr(engine_process, "LARGE", 0)
     monkeypatch.setattr(Apart, "open", noted)
     return opened
 
@@ -81,7 +81,7 @@ def test_a_wrong_value_is_reported_as_if_it_were_run_here(tmp_path, all_apart):
 
     there = report()
     assert all_apart == ["open_engine"]
-    apart.LARGE = 1 << 30
+    engine_process.LARGE = 1 << 30
     assert report() == there
     assert re.search(r"(?s)n/\w+, sample 2: .*frozen.*\n.*# the culprit", there), there
 
@@ -145,7 +145,7 @@ def test_the_process_ends_with_the_block_and_with_its_parent(tmp_path):
     with Apart() as other:
         pid = other.open(os.getpid) and other._process.pid
     assert not alive(pid)
-    code = "import os, operator\nfrom leapp.check.apart import Apart\na = Apart()\na.open(operator.itemgetter, 'x')\n"
+    code = "import os, operator\nfrom leapp.check.engine_process import Apart\na = Apart()\na.open(operator.itemgetter, 'x')\n"
     code += "print(a._process.pid, flush=True)\nos._exit(0)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)

@@ -10,10 +10,10 @@ from itertools import combinations, pairwise
 
 import msgspec
 
-from .boxes import Box, Label, NodeBox, Path, Point, PortBox, Route, lines_of
-from .layout import Layout, LegendEntry
-from .subject import Spot
-from .text import visible
+from leapp.view.facts import Spot
+from leapp.view.layout import Layout, LegendEntry
+from leapp.view.node_box import Box, Label, NodeBox, Path, Point, PortBox, Route, lines_of
+from leapp.view.text import visible
 
 __all__ = ["BACKGROUND", "Group", "Line", "Mark", "Polygon", "Rect", "Text", "compose"]
 

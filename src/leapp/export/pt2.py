@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from .job import ExportJob, ExportResult, tell_loading
-from .saving import save_archive
-from .spelling import Spelled
+from leapp.export.job import ExportJob, ExportResult, tell_loading
+from leapp.export.rewrites import Spelled
+from leapp.export.saving import save_archive
 
-__all__ = ["export_program"]
+__all__ = ["export_pt2"]
 
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node", "seq_nr")
 
 
-def export_program(job: ExportJob, directory: Path) -> ExportResult:
+def export_pt2(job: ExportJob, directory: Path) -> ExportResult:
     """Write ``<node>.pt2``: positional inputs in port order, one output per port."""
     path = directory / f"{job.node}.pt2"
     tell_loading(job.node, "for .pt2 files", "torch._dynamo")

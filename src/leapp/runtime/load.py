@@ -8,7 +8,7 @@ from pathlib import Path
 from leapp.bundle.packages import check_package
 from leapp.bundle.reading import Bundle, read_external, read_model
 from leapp.runtime.engines import EngineOptions, External, Unit, load_units
-from leapp.runtime.memory import Unnamed
+from leapp.runtime.memfd import Unnamed
 from leapp.runtime.plan import Plan
 
 __all__ = ["open_units"]

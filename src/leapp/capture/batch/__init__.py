@@ -1,0 +1,1 @@
+"""Which sizes and numbers of a node follow the batch."""
