@@ -549,7 +549,7 @@ class Policy:
 
     def __init__(self) -> None:
         self.obs, self.table = np.zeros(6, np.float32), {"last": np.zeros(3, np.float32)}
-        self.count, self.calls, self.mode = 0, 0, "warm"
+        self.count, self.calls, self.mode, self.history = 0, 0, "warm", [0]
 
     def step(self, number: int, compute: Callable[[Policy, Any], Any], register: bool = False) -> None:
         x = A.input_tensors("n", {"x": values(number).numpy()})
@@ -581,11 +581,43 @@ class Policy:
         self.mode = self.mode + "er"
         return x * (3.0 if self.mode == "warmererer" else 2.0)  # READ
 
+    def in_a_closure(self, x: Any) -> Any:
+        return in_a_closure(x)
+
+    def in_a_list_of_a_closure(self, x: Any) -> Any:
+        return in_a_list(x)
+
+    def global_number(self, x: Any) -> Any:
+        global calls_so_far
+        calls_so_far += 1
+        return x * (3.0 if calls_so_far > 100 else 2.0)  # READ
+
     def for_the_log(self, x: Any) -> Any:
         self.calls += 1
+        self.history.append(len(self.history))
         return x * 2.0
 
 
+calls_so_far = 0
+
+
+def _counting() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    number, numbers = 0, [0]
+
+    def alone(x: Any) -> Any:
+        nonlocal number
+        number += 1
+        return x * (3.0 if number > 100 else 2.0)  # READ
+
+    def listed(x: Any) -> Any:
+        numbers[0] += 1
+        return x * (3.0 if numbers[0] > 100 else 2.0)  # READ
+
+    return alone, listed
+
+
+in_a_closure, in_a_list = _counting()
+COUNTERS = [Policy.counter, Policy.text, Policy.in_a_closure, Policy.in_a_list_of_a_closure, Policy.global_number]
 WRITTEN = [Policy.attribute, Policy.tensor_over_it, Policy.in_a_dict, Policy.in_a_global]
 
 
@@ -613,7 +645,7 @@ def test_a_write_into_an_older_array_that_is_registered(compute: Callable[[Polic
     torch.testing.assert_close(got, torch.as_tensor(compute(Policy(), x.numpy())))
 
 
-@pytest.mark.parametrize("compute", [Policy.counter, Policy.text])
+@pytest.mark.parametrize("compute", COUNTERS)
 def test_a_counter_that_acts_later(compute: Callable[[Policy, Any], Any], tmp_path: Path) -> None:
     """Passes that agree do not clear a number that changes in each of them, if some code reads it."""
     policy = Policy()

@@ -14,7 +14,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from inspect import CO_OPTIMIZED
-from types import CodeType, FrameType, FunctionType
+from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ import torch
 from leapp.capture.user_line import Where, is_library, where
 from leapp.compat.python import getframe
 
-__all__ = ["Attributes", "Changed", "line_that_reads", "line_that_writes"]
+__all__ = ["Attributes", "Changed", "is_memory", "line_that_reads", "line_that_writes"]
 
 Tensor = torch.Tensor
 _NUMBERS = (int, float, str)
@@ -36,6 +36,8 @@ _LARGEST = 1 << 16
 """Arrays with more bytes are not copied to see whether they change."""
 _HEAP = 1 << 9
 """The flag of classes that Python code makes. Most values in variables are of types in C."""
+_ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "update", "add", "clear"})
+"""Methods that change a container and give nothing back: a log that grows is not read by them."""
 _MOST = 64
 """So many objects of one frame are looked at."""
 
@@ -65,6 +67,33 @@ class _Variables:
         self.__dict__.update(arrays)
 
 
+class _Closure(_Variables):
+    """The variables that a function shares with the one around it: they live as long as the function."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: FunctionType) -> None:
+        self.function = function
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        pairs = zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True)
+        return {name: cell.cell_contents for name, cell in pairs if not _is_empty(cell)}
+
+
+class _Globals(_Variables):
+    """The numbers among the global variables of a module."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        return {name: value for name, value in list(self.names.items()) if _is_number(value) and name[:2] != "__"}
+
+
 class _Seen(NamedTuple):
     owner: Any
     parts: dict[str, Any]
@@ -77,31 +106,34 @@ class Attributes:
 
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
-        self._modules: set[int] = set()
-        """The global variables that were looked at."""
 
     def look(self, owner: Any) -> None:
         """Remember what an object holds, unless it was seen before."""
         if id(owner) not in self._seen and not _keeps_nothing(owner):
-            parts = _parts(owner)
-            contents = {n: v.tobytes() for n, v in parts.items() if type(v) is np.ndarray and _is_compared(v)}
-            self._seen[id(owner)] = _Seen(owner, parts, contents, where())
+            self._remember(id(owner), owner)
+
+    def _remember(self, key: int, owner: Any) -> None:
+        parts = _parts(owner)
+        contents = {n: v.tobytes() for n, v in parts.items() if type(v) is np.ndarray and _is_compared(v)}
+        self._seen[key] = _Seen(owner, parts, contents, where())
 
     def look_around(self) -> None:
-        """Look at what the code that opens a node can name: its ``self``, and the objects and arrays in its variables."""
+        """Look at what the code that opens a node can name: its ``self``, and what its variables hold."""
         frame: FrameType | None = getframe(1)
         while frame is not None:
-            file = frame.f_code.co_filename
-            if not is_library(file) and _SITE not in file:
-                for names in (_variables(frame), frame.f_globals):
-                    if names is not frame.f_globals or id(names) not in self._modules:
-                        self._look_at(dict(names))
-                self._modules.add(id(frame.f_globals))
+            if not _is_installed(frame.f_code):
+                self._look_at(_variables(frame))
+                if id(frame.f_globals) not in self._seen:
+                    self._remember(id(frame.f_globals), _Globals(frame.f_globals))
+                    self._look_at(dict(frame.f_globals))
             frame = frame.f_back
 
     def _look_at(self, names: dict[str, Any]) -> None:
         for owner in [v for v in names.values() if _is_the_users(v)][:_MOST]:
             self.look(owner)
+        for f in names.values():
+            if type(f) is FunctionType and f.__closure__ and id(f) not in self._seen and not _is_installed(f.__code__):
+                self._remember(id(f), _Closure(f))
         arrays = {n: v for n, v in names.items() if type(v) is np.ndarray}
         if arrays:
             self.look(_Variables(arrays))
@@ -140,7 +172,14 @@ class Attributes:
     def forget(self) -> None:
         """No node is open any more."""
         self._seen.clear()
-        self._modules.clear()
+
+
+def is_memory(changed: Changed, codes: Iterable[CodeType]) -> bool:
+    """Whether a change is one that the code of the node made. A global variable may be the program's own loop counter."""
+    if not isinstance(changed.owner, _Globals):
+        return True
+    steps = (step for code in codes for step in dis.get_instructions(code))
+    return any(step.opname == "STORE_GLOBAL" and step.argval == changed.name for step in steps)
 
 
 def line_that_reads(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
@@ -171,12 +210,14 @@ def _uses(code: CodeType, name: str) -> tuple[list[Where], list[Where]]:
     loads: list[Where] = []
     stores: list[Where] = []
     written: set[int] = set()
-    for step in dis.get_instructions(code):
+    steps = list(dis.get_instructions(code))
+    for step, following in zip(steps, [*steps[1:], steps[-1]], strict=True):
         at = Where(code, step.offset)
         if step.opname in ("STORE_SUBSCR", "STORE_SLICE"):
             written.add(at.line)
         elif step.argval == name:
-            (stores if step.opname.startswith("STORE_") else loads).append(at)
+            adds = following.argval in _ADDS
+            (stores if adds or step.opname.startswith("STORE_") else loads).append(at)
     stores += [at for at in loads if at.line in written]
     return loads, stores
 
@@ -189,7 +230,19 @@ def _is_the_users(value: Any) -> bool:
     if kind.__module__.partition(".")[0] in ("leapp", "torch"):
         return False
     step = next((f for f in vars(kind).values() if isinstance(f, FunctionType)), None)
-    return step is not None and not is_library(step.__code__.co_filename) and _SITE not in step.__code__.co_filename
+    return step is not None and not _is_installed(step.__code__)
+
+
+def _is_installed(code: CodeType) -> bool:
+    """Whether code is of a library or another installed package, not of the user's program."""
+    return is_library(code.co_filename) or _SITE in code.co_filename
+
+
+def _is_empty(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is cell
+    except ValueError:  # the variable has no value yet
+        return True
 
 
 def _variables(frame: FrameType) -> dict[str, Any]:

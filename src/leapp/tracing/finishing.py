@@ -17,7 +17,7 @@ from leapp.capture.user_line import Where
 from leapp.errors import AnnotationError, TraceError
 from leapp.semantics import TensorSemantics
 from leapp.tracing import state
-from leapp.tracing.attributes import Attributes, Changed, line_that_reads, line_that_writes
+from leapp.tracing.attributes import Attributes, Changed, is_memory, line_that_reads, line_that_writes
 from leapp.tracing.constants import constant_names
 from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, OutputPort, dtype_name
@@ -197,6 +197,8 @@ class Finisher:
 
 def _located(node: NodeTrace, changed: Changed, codes: list[CodeType]) -> Changed | None:
     """A change with the line that made it. An array counts where the node reads it: what was written to it is frozen there."""
+    if not is_memory(changed, codes):
+        return None
     if not isinstance(changed.after, np.ndarray):
         return changed._replace(where=line_that_writes(changed, codes) or changed.where)
     assert node.program is not None

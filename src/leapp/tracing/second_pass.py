@@ -18,7 +18,7 @@ from leapp.capture.pass_diff import Difference, Kind, by_data, differences
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import Program, Replay, cut
 from leapp.capture.tape import Tape
-from leapp.tracing.attributes import Attributes, Changed, line_that_reads
+from leapp.tracing.attributes import Attributes, Changed, is_memory, line_that_reads
 from leapp.tracing.batching import checked_axis
 from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
@@ -106,7 +106,8 @@ class SecondPass:
         changed = [c for c in self._attributes.changes(set(), lambda _: False)[1] if not isinstance(c.after, np.ndarray)]
         if len(self._recorder.tapes) == 1:
             self._attributes.forget()
-        return [c._replace(where=at) for c in changed if (at := line_that_reads(c, codes)) is not None]
+        kept = (c for c in changed if is_memory(c, codes))
+        return [c._replace(where=at) for c in kept if (at := line_that_reads(c, codes)) is not None]
 
 
 def _read_again(found: Difference, program: Program) -> Parting:
