@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import leapp.compat
-from leapp.cli.machine import PACKAGES
+from leapp.cli.doctor import PACKAGES
 from leapp.compat import core, graphs
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -75,7 +75,7 @@ def test_a_bundle_runs_and_gives_what_it_gave_where_it_was_exported(base, policy
 
 VERBS = [
     ["inspect"], ["verify"], ["verify", "--thorough"],
-    ["run"], ["bench", "--steps", "20"], ["check", "--profile", "onnxruntime"],
+    ["run"], ["bench", "--steps", "20"], ["check", "--target", "onnxruntime"],
 ]  # fmt: skip
 
 

@@ -234,9 +234,9 @@ def test_bench_counts_late_steps(policy: Policy, capsys: pytest.CaptureFixture[s
     [(0, 0, 0), (1, 0, 1), (4, 4, 0), (8, 4, 0), (9, 4, 1), (0, 9, 0), (100, 100, 0), (130, 100, 1)],
 )
 def test_bench_blames_the_steps_only_beyond_the_noise_of_the_machine(misses: int, noise: int, code: int) -> None:
-    from leapp.cli.running import judge
+    from leapp.cli.bench import is_late
 
-    assert judge(misses, noise) == bool(code)
+    assert is_late(misses, noise) == bool(code)
 
 
 # -- diff
@@ -286,7 +286,7 @@ def test_diff_tells_meaning_wiring_and_settings(policy: Policy, scripted: Policy
 def test_check_says_who_can_take_a_bundle(
     policy: Policy, scripted: Policy, profile: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ask(capsys, "check", "--profile", profile, policy.path)[0] == 0
+    assert ask(capsys, "check", "--target", profile, policy.path)[0] == 0
     code, data = ask(capsys, "check", "--profile", profile, scripted.path)
     assert (code, data["ok"]) == (1, False)
     assert {f["where"] for f in data["findings"] if f["level"] == "error"} >= {"filter", "policy"}
@@ -426,7 +426,7 @@ def test_an_unreadable_bundle_is_an_error_on_one_line(tmp_path: Path, capsys: py
 
 
 def test_wrong_usage_is_an_error_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in (["nothing"], ["run"], ["run", "x", "--steps", "many"], ["check", "x", "--profile", "toaster"]):
+    for argv in (["nothing"], ["run"], ["run", "x", "--steps", "many"], ["check", "x", "--target", "toaster"]):
         assert main(argv) == 2
         assert capsys.readouterr().err.count("\n") == 1
 
@@ -437,7 +437,7 @@ def test_every_command_keeps_to_the_exit_codes(
     """0 ok, 1 check failed, 2 error."""
     broken, recording = damaged(policy, tmp_path, "policy.onnx"), tmp_path / "run.npz"
     assert main(["run", str(policy.path), "--record", str(recording)]) == 0
-    other = ("check", "--profile", "tensorrt")
+    other = ("check", "--target", "tensorrt")
     table: dict[int, list[tuple[object, ...]]] = {
         0: [("inspect", policy.path), ("verify", policy.path), ("replay", policy.path, recording), (*other, policy.path)],
         1: [

@@ -12,7 +12,7 @@ import leapp
 from leapp import annotate
 from leapp.bundle import open_bundle
 from leapp.cli import main
-from leapp.cli.looking import recorded_values
+from leapp.cli.bundle_page import recorded_values
 from leapp.runtime import Pipeline
 
 

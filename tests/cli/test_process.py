@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import pty
 import resource
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import leapp
+from leapp.cli import main
+from leapp.cli.parser import VERBS, build
 
 from .conftest import Policy
 
@@ -53,7 +56,7 @@ assert not heavy, heavy
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "run", "check", "view", "diff"])
 def test_no_command_imports_torch_for_an_onnx_bundle(policy: Policy, command: str, tmp_path: Path) -> None:
-    more = {"check": ["--profile", "tensorrt"], "view": ["--no-open", "--output", str(tmp_path)], "diff": [str(policy.path)]}
+    more = {"check": ["--target", "tensorrt"], "view": ["--no-open", "--output", str(tmp_path)], "diff": [str(policy.path)]}
     argv = [command, str(policy.path), *more.get(command, [])]
     program = f"""
 import sys
@@ -157,11 +160,39 @@ with output.progress("working", 4) as advance:
 def test_the_module_and_its_help() -> None:
     done = run("--help")
     assert done.returncode == 0
-    commands = "inspect verify run bench replay view diff seal fuse deploy check schema doctor"
-    for command in commands.split():
-        assert command in done.stdout
-        assert run(command, "--help").stdout.count("--json") >= 1
+    for verb, text in VERBS.items():
+        assert f" {verb} " in done.stdout and text[:30] in done.stdout
     assert run("--version").stdout.startswith("leapp ")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_explains_every_option_of_a_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert VERBS[verb].split()[0].capitalize() in shown and "--json" in shown
+    options = next(a for a in build([verb])._actions if isinstance(a, argparse._SubParsersAction)).choices[verb]._actions
+    assert [o.option_strings for o in options if o.option_strings and not o.help] == []
+
+
+def test_there_is_a_module_for_each_verb() -> None:
+    folder = Path(leapp.cli.__file__).parent
+    declaring = {path.stem for path in folder.glob("*.py") if "def add_arguments(" in path.read_text()}
+    assert declaring == set(VERBS)
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"], ["serve", "--help"], ["completion", "bash"]])
+def test_help_and_completion_import_nothing_heavy(argv: list[str]) -> None:
+    """A shell may run ``leapp completion`` each time it starts."""
+    program = f"""
+import sys
+from leapp.cli import main
+assert main({argv!r}) == 0
+heavy = {{"numpy", "onnx", "onnxruntime", "torch", "rich", "PIL", "ray"}} & set(sys.modules)
+assert not heavy, heavy
+verbs = {{name for name in sys.modules if name.startswith("leapp.")}}
+assert {argv!r} != ["--help"] or len(verbs) < 12, verbs
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL, timeout=60)
 
 
 def test_bash_completes_commands_options_and_choices() -> None:
@@ -174,7 +205,7 @@ def test_bash_completes_commands_options_and_choices() -> None:
 
     assert complete("leapp", "ver") == {"verify"}
     assert complete("leapp", "verify", "--th") == {"--thorough"}
-    assert complete("leapp", "check", "--profile", "i") == {"isaac-ros"}
+    assert complete("leapp", "check", "--target", "i") == {"isaac-ros"}
     assert complete("leapp", "completion", "") == {"bash", "zsh", "fish"}
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Port, key, split_key
+from leapp.graph.validate import feedback_ports
 from leapp.semantics import dtype_name, shape_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ __all__ = [
     "decode_samples",
     "encode",
     "encode_samples",
-    "feedback_ports",
 ]
 
 _CODES = {
@@ -171,13 +171,6 @@ def _naturals(value: Any) -> tuple[int, ...] | None:
     if isinstance(value, list) and len(value) <= 64 and all(type(item) is int and item >= 0 for item in value):
         return tuple(value)
     return None
-
-
-def feedback_ports(contract: Contract) -> dict[str, Port]:
-    """Every input that is fed back, by ``node/port``: the ones that need an initial value."""
-    inputs = {key(name, port.name): port for name, node in contract.nodes.items() for port in node.inputs}
-    targets: Iterable[Sequence[str]] = contract.pipeline.feedback_flow.values()
-    return {target: inputs[target] for group in targets for target in group}
 
 
 def check_initial_values(values: Mapping[str, RawTensor], contract: Contract, what: str) -> None:

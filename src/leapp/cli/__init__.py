@@ -1,7 +1,7 @@
-"""The command line, ``leapp``: look at bundles, prove them, run them.
+"""The command line, ``leapp``: look at bundles, verify them, run them.
 
-It reads bundles and runs them; it knows nothing of tracing and exporting. Each command imports what it needs when it runs,
-so that looking at a bundle stays quick.
+There is one module for each verb, and ``parser.VERBS`` lists them. They read bundles and run them; they know nothing of tracing
+and exporting. A verb imports NumPy and what uses it inside its functions, so that help, completion and ``inspect`` stay quick.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:
         return _unwritable("it is closed")
     try:
-        return _answer(parse(argv))
+        return _answer(parse(sys.argv[1:] if argv is None else argv))
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else 2
     except KeyboardInterrupt:
         print("leapp: interrupted", file=sys.stderr)
         return 130
     except OSError as error:
-        # Python would complain once more when it closes the stream.
+        # Otherwise Python reports the same error again when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # A reader that leaves has seen enough.
+        # A reader that closes the pipe, such as head, has read enough.
         return 0 if isinstance(error, BrokenPipeError) else _unwritable(error.strerror or str(error))
 
 
@@ -55,10 +55,10 @@ def _answer(arguments: Namespace) -> int:
         answer: Answer = arguments.command(arguments)
     except BrokenPipeError:
         raise
-    except Exception as error:  # whatever it is, a command ends with a sentence and a number
+    except Exception as error:  # every failure ends with one sentence and an exit code
         if arguments.traceback:
             raise
         expected = isinstance(error, (LeappError, OSError))
         return report(error, expected=expected, as_json=arguments.json)
-    write(answer, as_json=arguments.json)  # what it raises is about the stream, not about the command
+    write(answer, as_json=arguments.json)  # raises for the stream only
     return answer.code

@@ -1,21 +1,26 @@
-"""``leapp completion``: a shell's completion script, made from the parser so that it cannot fall behind."""
+"""``leapp completion``: a shell's completion script, made from the parser, so that it knows every verb and option."""
 
 from __future__ import annotations
 
 import argparse
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 
 from leapp.cli.output import Answer, Text
-from leapp.cli.parser import build
+from leapp.cli.parser import VERBS, build
 
-__all__ = ["completion"]
+__all__ = ["add_arguments", "command"]
 
 _Options = list[tuple[str, str, list[str]]]
 """For each option its flag, its help and its choices."""
 
 
-def completion(arguments: Namespace) -> Answer:
+def add_arguments(parser: ArgumentParser) -> None:
+    """The arguments of ``leapp completion``."""
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def command(arguments: Namespace) -> Answer:
     """The completion script of a shell."""
     script = "\n".join({"bash": _bash, "zsh": _zsh, "fish": _fish}[arguments.shell](_commands()))
     return Answer({"shell": arguments.shell, "script": script}, [Text(script)])
@@ -23,19 +28,23 @@ def completion(arguments: Namespace) -> Answer:
 
 def _commands() -> dict[str, tuple[str, _Options, list[str]]]:
     """For each command its help, its options and the choices of its first argument."""
-    sub = next(action for action in build()._actions if isinstance(action, argparse._SubParsersAction))
+    sub = next(action for action in build(VERBS)._actions if isinstance(action, argparse._SubParsersAction))
     helps = {action.dest: action.help or "" for action in sub._choices_actions}
     found = {}
     for name, parser in sub.choices.items():
         shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
-        options = [
-            (action.option_strings[-1], (action.help or "").replace("%(default)s", str(action.default)), _choices(action))
-            for action in shown
-            if action.option_strings
-        ]
+        options = [(_flag(action), _help(action), _choices(action)) for action in shown if action.option_strings]
         words = next((_choices(action) for action in shown if not action.option_strings), [])
         found[name] = (helps[name], options, words)
     return found
+
+
+def _flag(action: argparse.Action) -> str:
+    return next(option for option in action.option_strings if option.startswith("--"))
+
+
+def _help(action: argparse.Action) -> str:
+    return (action.help or "").replace("%(default)s", str(action.default))
 
 
 def _choices(action: argparse.Action) -> list[str]:

@@ -6,7 +6,8 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from leapp.graph.contract import Contract, Port, key
+from leapp.graph.contract import Contract, Port
+from leapp.graph.validate import graph_ports, ports
 
 __all__ = ["card", "describe_contract", "picture", "table"]
 
@@ -52,8 +53,7 @@ def picture(name: str, contract: Contract) -> str:
 def describe_contract(title: str, graph: str, contract: Contract, digest: str | None) -> str:
     """What a deployer asks first: what goes in, what is kept, what comes out, at which rate, from which files."""
     pipeline = contract.pipeline
-    entering = {key(n, p.name): p for n, node in contract.nodes.items() for p in node.inputs}
-    leaving = {key(n, p.name): p for n, node in contract.nodes.items() for p in node.outputs}
+    entering = ports(contract.nodes, "inputs")
     state = sorted({target for targets in pipeline.feedback_flow.values() for target in targets})
     rate = (pipeline.configs or {}).get("frequency")
     facts = {
@@ -66,16 +66,14 @@ def describe_contract(title: str, graph: str, contract: Contract, digest: str | 
         for name, node in contract.nodes.items()
     ]
     headers = ("port", "type", "kind", "elements", "units")
-    inputs = [key(node, port) for node, ports in pipeline.inputs.items() for port in ports]
-    outputs = [key(node, port) for node, ports in pipeline.outputs.items() for port in ports]
     return card(
         title,
         facts,
         [
             picture(graph, contract),
-            table("inputs", headers, [_port(k, entering[k]) for k in inputs if k in entering]),
+            table("inputs", headers, [_port(k, p) for k, p in graph_ports(contract, "inputs").items()]),
             table("state", headers, [_port(k, entering[k]) for k in state if k in entering]),
-            table("outputs", headers, [_port(k, leaving[k]) for k in outputs if k in leaving]),
+            table("outputs", headers, [_port(k, p) for k, p in graph_ports(contract, "outputs").items()]),
             table("nodes", ("node", "backend", "file", "inputs", "outputs"), files, open=False),
         ],
     )

@@ -13,7 +13,10 @@ from typing import NamedTuple
 from leapp.errors import BundleError
 from leapp.graph.contract import DTYPES, Contract, Node, Port, Wiring, key, split_key
 
-__all__ = ["Problem", "check", "execution_order", "links", "misfit", "port_problem", "ports", "repeated", "wiring_problem"]
+__all__ = [
+    "Problem", "check", "execution_order", "feedback_ports", "graph_ports", "links", "misfit", "port_problem", "ports",
+    "repeated", "wiring_problem",
+]  # fmt: skip
 
 _MAX_ELEMENTS = 2**40
 
@@ -83,6 +86,19 @@ def wiring_problem(nodes: Mapping[str, Node], pipeline: Wiring) -> Problem | Non
 def ports(nodes: Mapping[str, Node], side: str) -> dict[str, Port]:
     """All ``inputs`` or ``outputs`` by their ``node/port`` keys."""
     return {key(name, port.name): port for name, node in nodes.items() for port in getattr(node, side)}
+
+
+def graph_ports(contract: Contract, side: str) -> dict[str, Port]:
+    """The ``inputs`` or ``outputs`` of the graph by their ``node/port`` keys, in the order of the pipeline."""
+    known = ports(contract.nodes, side)
+    listed = [key(node, name) for node, names in getattr(contract.pipeline, side).items() for name in names]
+    return {where: known[where] for where in listed if where in known}
+
+
+def feedback_ports(contract: Contract) -> dict[str, Port]:
+    """The inputs that take an output of the last step, by their ``node/port`` keys: those that need an initial value."""
+    known = ports(contract.nodes, "inputs")
+    return {target: known[target] for _, _, target in links(contract.pipeline.feedback_flow)}
 
 
 def links(flow: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, int, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from leapp.bundle.system import system_information
 from leapp.cli.output import Answer, Cell, Table, Text
 from leapp.extras import INSTALL
 
-__all__ = ["PACKAGES", "doctor"]
+__all__ = ["PACKAGES", "add_arguments", "command"]
 
 PACKAGES = {
     "numpy": "1.26", "msgspec": "0.19", "pyyaml": "6", "onnxruntime": "1.20", "onnx": "1.19", "onnxscript": "0.7.1",
@@ -27,8 +27,12 @@ _EXPORT = ("onnx", "onnxscript", "onnx-ir", "pillow", "rich")
 _OPTIONAL = frozenset({"torch", *_EXPORT})
 
 
-def doctor(arguments: Namespace) -> Answer:
-    """Look at this machine."""
+def add_arguments(parser: ArgumentParser) -> None:
+    """``leapp doctor`` has no arguments of its own."""
+
+
+def command(arguments: Namespace) -> Answer:
+    """Versions, engines and known problems of this machine."""
     own = system_information()["leapp version"]
     versions = {name: _version(name) for name in PACKAGES}
     providers, failure = _providers()
@@ -68,7 +72,7 @@ def _version(name: str) -> str | None:
 def _providers() -> tuple[list[str], str | None]:
     try:
         import onnxruntime
-    except Exception as error:  # a broken build raises whatever it likes
+    except Exception as error:  # a broken build may raise anything
         return [], " ".join(str(error).split())
     return list(onnxruntime.get_available_providers()), None
 

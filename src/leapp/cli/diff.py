@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,30 @@ from typing import Any
 from leapp.bundle import Bundle, read_initial_values, read_samples
 from leapp.bundle.reading import model_file
 from leapp.bundle.trust import untrusted, why_untrusted
-from leapp.cli.consent import open_for
+from leapp.cli.arguments import add_code, add_opening
+from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Cell, Table, Text, progress
-from leapp.graph.contract import Contract, Port, key
+from leapp.graph.contract import Contract, Port, key, split_key
+from leapp.graph.validate import graph_ports, links
 from leapp.view.onnx_model import Weight, read_onnx
 from leapp.view.torch_weights import read_torch_weights
 
-__all__ = ["diff"]
+__all__ = ["add_arguments", "command"]
 
 _Change = dict[str, Any]
 _MOST_WEIGHTS = 40
-"""How many weights are listed for people; programs get all."""
+"""How many weights a table lists; ``--json`` lists all."""
 
 
-def diff(arguments: Namespace) -> Answer:
+def add_arguments(parser: ArgumentParser) -> None:
+    """The arguments of ``leapp diff``."""
+    parser.add_argument("bundle", metavar="A")
+    parser.add_argument("other", metavar="B")
+    add_opening(parser)
+    add_code(parser)
+
+
+def command(arguments: Namespace) -> Answer:
     """What changed from one bundle to another: ports, wiring, meaning, weights, values."""
     old, new = (open_for(arguments, path) for path in (arguments.bundle, arguments.other))
     changes = [
@@ -118,18 +128,17 @@ def _ports(old: Contract, new: Contract) -> Iterator[_Change]:
 
 
 def _meaning(port: Port) -> dict[str, Any]:
-    known = {"kind": port.kind, "element_names": port.element_names, "temporal_period_ms": port.temporal_period_ms}
-    return {name: value for name, value in (known | port.extra).items() if value is not None}
+    facts = port.facts("")
+    known = {name: facts[name] for name in ("kind", "units", "element_names", "temporal_period_ms")}
+    return {name: value for name, value in (known | facts["extra"]).items() if value is not None}
 
 
 def _wiring(old: Contract, new: Contract) -> Iterator[_Change]:
     for flow, what in (("data_flow", "edge"), ("feedback_flow", "feedback")):
-        sources = (
-            {target: source for source, targets in getattr(c.pipeline, flow).items() for target in targets} for c in (old, new)
-        )
+        sources = ({target: source for source, _, target in links(getattr(c.pipeline, flow))} for c in (old, new))
         yield from _mapping(what, *sources)
     for side in ("inputs", "outputs"):
-        before, after = ([key(n, p) for n, ps in getattr(c.pipeline, side).items() for p in ps] for c in (old, new))
+        before, after = (list(graph_ports(c, side)) for c in (old, new))
         if before != after:
             yield _change(f"graph {side}", "pipeline", ", ".join(before), ", ".join(after))
 
@@ -203,7 +212,6 @@ def _values(old: Bundle, new: Bundle, allow_code: bool) -> tuple[list[dict[str, 
     import numpy as np
 
     from leapp.check.compare import Figures
-    from leapp.graph.contract import split_key
     from leapp.runtime import Pipeline
     from leapp.runtime.values import from_raw
 
@@ -249,9 +257,4 @@ def _values(old: Bundle, new: Bundle, allow_code: bool) -> tuple[list[dict[str, 
 
 
 def _graph_inputs(contract: Contract) -> dict[str, tuple[str, tuple[int, ...]]]:
-    return {
-        key(n, p.name): (p.dtype, p.shape)
-        for n, names in contract.pipeline.inputs.items()
-        for p in contract.nodes[n].inputs
-        if p.name in names
-    }
+    return {where: (port.dtype, port.shape) for where, port in graph_ports(contract, "inputs").items()}

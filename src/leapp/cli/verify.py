@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leapp.bundle import Bundle, Sample, check_files, read_samples
 from leapp.bundle.files import memory_of_machine
 from leapp.bundle.trust import require_trust, untrusted, why_untrusted
-from leapp.check.engine_process import Apart, ApartError
-from leapp.check.engines import Place, open_pipeline
-from leapp.check.figures import measure_node
-from leapp.check.samples import Outcome, check_pipeline
-from leapp.cli.consent import open_for
+from leapp.cli.arguments import add_code, add_opening, add_tolerances, seconds
+from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.errors import BundleError, BundleFileError, LeappError
 from leapp.graph.contract import key
-from leapp.runtime.arrays import random_array
-from leapp.runtime.plan import make_plan
 
-__all__ = ["measure", "verify"]
+if TYPE_CHECKING:
+    from leapp.check.engines import Place
+    from leapp.check.samples import Outcome
 
-_RTOL, _ATOL = 1e-3, 1e-5
+__all__ = ["add_arguments", "command"]
 
 
-def verify(arguments: Namespace) -> Answer:
-    """Check a bundle. What cannot be opened at all is an error; what can and is not right is a no."""
+def add_arguments(parser: ArgumentParser) -> None:
+    """The arguments of ``leapp verify``."""
+    parser.add_argument("bundle")
+    add_opening(parser)
+    add_code(parser)
+    parser.add_argument("--thorough", action="store_true", help="run ONNX models at every level of graph optimisation")
+    parser.add_argument("--digest", help="also require this digest")
+    parser.add_argument("--timeout", type=seconds, default=600.0, metavar="S",
+                        help="most seconds that a model may take to open, or to run once (default: %(default)s)")  # fmt: skip
+    add_tolerances(parser)
+
+
+def command(arguments: Namespace) -> Answer:
+    """Check a bundle. A missing bundle is an error; a bundle that fails a step is a failed check."""
+    from leapp.check.engine_process import Apart
+
     if not Path(arguments.bundle).exists():
         raise BundleFileError(f"{arguments.bundle} does not exist.")
     steps: list[dict[str, Any]] = []
@@ -59,7 +70,11 @@ def _step(name: str, ok: bool, text: str) -> dict[str, Any]:
 
 
 def _trial(bundle: Bundle, allow_code: bool, place: Place) -> dict[str, Any]:
-    """All that can be proven without samples: that the models open and run here."""
+    """What can be proven without samples: that the models open and run here."""
+    from leapp.check.engines import open_pipeline
+    from leapp.runtime.arrays import random_array
+    from leapp.runtime.plan import make_plan
+
     try:
         require_trust(bundle, allow_code or None)
         with progress("opening engines"):
@@ -77,6 +92,8 @@ def _replay(
     steps: list[dict[str, Any]],
     place: Place,
 ) -> list[dict[str, Any]]:
+    from leapp.check.figures import measure_node
+
     outputs: list[dict[str, Any]] = []
     random: set[str] = set()
     nodes = [name for name, node in bundle.contract.nodes.items() if node.model.model_path is not None]
@@ -123,6 +140,10 @@ def _node_step(name: str, found: Outcome, thorough: bool) -> dict[str, Any]:
 def _closed_loop(
     bundle: Bundle, samples: Mapping[str, Sequence[Sample]], arguments: Namespace, random: set[str], place: Place
 ) -> dict[str, Any]:
+    from leapp.check.engine_process import ApartError
+    from leapp.check.engines import open_pipeline
+    from leapp.check.samples import check_pipeline
+
     try:
         # Feedback multiplies rounding differences.
         tolerance = 10 * arguments.rtol, 10 * arguments.atol
@@ -154,7 +175,7 @@ def _answer(
     signer = None if bundle is None or bundle.signature is None else bundle.signature.key
     limits = {"bytes": memory_of_machine(), "seconds": arguments.timeout}
     data = {"ok": ok, "signed_by": signer, "limits": limits, "steps": steps, "outputs": outputs}
-    # Anybody can make checksums; only a signature says whose bundle it is.
+    # Checksums show that files are unchanged. Only a signature shows who made them.
     first = f"Verified: signed by {signer}" if signer else "Checksums match"
     words = f"{first}, {'samples reproduced' if outputs else 'values not compared'}."
     end = Text(words if ok else "Not verified.", "green" if ok else "bold red")
@@ -163,16 +184,3 @@ def _answer(
         size = f"{limits['bytes'] / 2**30:.0f} GiB"
         parts.append(Text(f"Models run in a process with at most {size} of memory and {arguments.timeout:g} s for an answer."))
     return Answer(data, [*parts, Text(""), end], 0 if ok else 1)
-
-
-def measure(bundle: Bundle, samples: Mapping[str, Sequence[Sample]], advance: Callable[[], None]) -> dict[str, Any]:
-    """Figures of every node, as the page takes them. The caller has asked whether the models may run."""
-    validation: dict[str, Any] = {}
-    nodes: dict[str, Any] = {}
-    for name, node in bundle.contract.nodes.items():
-        if node.model.model_path is not None and samples.get(name):
-            found, seconds = measure_node(bundle, name, samples[name], _RTOL, _ATOL)
-            validation |= {key(name, port): figures.as_dict() for port, figures in found.figures.items()}
-            nodes[name] = {"passed": not found.verdicts, "seconds": seconds}
-        advance()
-    return {"validation": validation, "nodes": nodes}

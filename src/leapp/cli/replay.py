@@ -1,19 +1,42 @@
-"""``leapp replay``: recordings, one or a fleet of them, given to a bundle again."""
+"""``leapp replay``: give recordings, one or many, to a bundle and compare what it returns."""
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from leapp.cli.consent import consent, open_for
+from leapp.cli.arguments import add_engine, add_opening, add_tolerances, count
+from leapp.cli.opening import consent, open_for
 from leapp.cli.output import Answer, Cell, Table, Text, announce, progress
-from leapp.fleet import FleetReport, find_recordings, replay_fleet
 
-__all__ = ["replay"]
+if TYPE_CHECKING:
+    from leapp.fleet import FleetReport
+
+__all__ = ["add_arguments", "command"]
 
 
-def replay(arguments: Namespace) -> Answer:
+def add_arguments(parser: ArgumentParser) -> None:
+    """The arguments of ``leapp replay``."""
+    add = parser.add_argument
+    add("bundle")
+    add_opening(parser)
+    add("recordings", nargs="+", metavar="RECORDING", help="a file, or a pattern such as 'runs/**/*.mcap'")
+    add("--baseline", metavar="BUNDLE", help="compare with this bundle on the recorded inputs")
+    add("--output", metavar="FILE.parquet", help="write one row for each port of each recording")
+    add("--journal", metavar="FILE", help="file to resume from (default: beside --output)")
+    add("--worst", type=count, default=5, help="worst recordings to list for each port (default: %(default)s)")
+    add("--engine", choices=("local", "ray"), default="local", help="this process, or Ray (default: local)")
+    add("--address", help="the Ray cluster (default: one on this machine)")
+    add("--workers", type=count, help="recordings that Ray replays at a time (default: all cores)")
+    add_tolerances(parser)
+    add_engine(parser)
+
+
+def command(arguments: Namespace) -> Answer:
     """Give recordings to a bundle and compare what it returns."""
+    from leapp.fleet import find_recordings, replay_fleet
+
     bundle = open_for(arguments)
     baseline = [] if arguments.baseline is None else [open_for(arguments, arguments.baseline)]
     allow_code = consent(arguments, bundle, *baseline)

@@ -1,44 +1,45 @@
-"""``leapp run`` and ``bench``: a bundle at work."""
+"""``leapp run``: run a bundle and show its outputs."""
 
 from __future__ import annotations
 
-import math
-import time
 import zipfile
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from leapp.bundle import Bundle, read_samples
-from leapp.cli.consent import consent, open_for
-from leapp.cli.output import Answer, Cell, Table, Text, announce, progress
+from leapp.cli.arguments import add_engine, add_opening, count
+from leapp.cli.opening import open_pipeline
+from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.errors import InputError
 from leapp.graph.contract import Port, split_key
-from leapp.runtime import Pipeline
-from leapp.runtime.arrays import Array, form, numpy_dtype, random_array
-from leapp.runtime.recording_files import load_npz
-from leapp.runtime.values import from_raw
+from leapp.graph.validate import graph_ports
 
-__all__ = ["bench", "run"]
+if TYPE_CHECKING:
+    from leapp.runtime.arrays import Array
 
-_MICROSECONDS = ("p50", "p99", "p999", "longest", "jitter", "noise_p50", "noise_p999")
+__all__ = ["add_arguments", "command"]
 
 
-def _load(arguments: Namespace) -> tuple[Bundle, Pipeline, float]:
-    began = time.perf_counter()
-    bundle = open_for(arguments)
-    allow_code = consent(arguments, bundle)
-    with progress("opening engines"):
-        pipeline = Pipeline(bundle, threads=arguments.threads, providers=arguments.provider, allow_code=allow_code)
-    return bundle, pipeline, time.perf_counter() - began
+def add_arguments(parser: ArgumentParser) -> None:
+    """The arguments of ``leapp run``."""
+    parser.add_argument("bundle")
+    add_opening(parser)
+    parser.add_argument("--input", metavar="FILE.npz", help="values by node/port; one value, or one for each step")
+    parser.add_argument("--steps", type=count, help="how many steps (default: as many as the input has)")
+    parser.add_argument("--output", metavar="FILE.npz", help="write the outputs of all steps")
+    parser.add_argument("--record", metavar="FILE.npz", help="write everything, for leapp replay")
+    add_engine(parser)
 
 
-def run(arguments: Namespace) -> Answer:
+def command(arguments: Namespace) -> Answer:
     """Run a bundle and show what it returns."""
-    bundle, pipeline, _ = _load(arguments)
+    import numpy as np
+
+    from leapp.runtime.arrays import form
+
+    bundle, pipeline, _ = open_pipeline(arguments)
     series, steps, origin = _inputs(bundle, arguments.input, arguments.steps)
     made: dict[str, list[Array]] = {where: [] for where in pipeline.outputs}
     recorder = pipeline.record(arguments.record) if arguments.record else nullcontext(pipeline)
@@ -72,10 +73,10 @@ def run(arguments: Namespace) -> Answer:
 
 def _inputs(bundle: Bundle, path: str | None, steps: int | None) -> tuple[dict[str, list[Array]], int, str]:
     """The values of every graph input, step by step, how many steps, and where they come from."""
-    contract = bundle.contract
-    ports = {
-        f"{n}/{p.name}": p for n, names in contract.pipeline.inputs.items() for p in contract.nodes[n].inputs if p.name in names
-    }
+    from leapp.runtime.arrays import random_array
+    from leapp.runtime.values import from_raw
+
+    ports = graph_ports(bundle.contract, "inputs")
     if path is not None:
         series = _read_series(path, ports)
         longest = max((len(values) for values in series.values()), default=1)
@@ -93,6 +94,8 @@ def _inputs(bundle: Bundle, path: str | None, steps: int | None) -> tuple[dict[s
 
 
 def _read_series(path: str, ports: Mapping[str, Port]) -> dict[str, list[Array]]:
+    from leapp.runtime.recording_files import load_npz
+
     try:
         arrays = load_npz(path)
     except zipfile.BadZipFile as error:
@@ -115,6 +118,8 @@ def _read_series(path: str, ports: Mapping[str, Port]) -> dict[str, list[Array]]
 
 
 def _steps(path: str, where: str, port: Port, array: Array) -> list[Array]:
+    from leapp.runtime.arrays import numpy_dtype
+
     dtype = numpy_dtype(port.dtype)
     if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
         array = array.view(dtype)
@@ -129,7 +134,7 @@ def _steps(path: str, where: str, port: Port, array: Array) -> list[Array]:
 def _summary(values: Array) -> dict[str, Any]:
     if not values.size or values.dtype.kind == "c":
         return {"min": None, "mean": None, "max": None}
-    wide = values.astype(np.float64)
+    wide = values.astype("float64")
     return {"min": float(wide.min()), "mean": float(wide.mean()), "max": float(wide.max())}
 
 
@@ -137,53 +142,3 @@ def _few(value: Array, limit: int = 6) -> str:
     flat = value.reshape(-1)
     texts = [f"{v:.4g}" if v.dtype.kind in "fc" else str(v) for v in flat[:limit]]
     return ", ".join(texts) + (", …" if flat.size > limit else "")
-
-
-def bench(arguments: Namespace) -> Answer:
-    """Time the steps of a bundle."""
-    bundle, pipeline, opened = _load(arguments)
-    steps = arguments.steps or (max(1, round(5 * arguments.rate)) if arguments.rate else 1000)
-    if arguments.rate and steps > arguments.rate:
-        # The steps, and then as many times nothing, to know the machine's own noise.
-        announce(f"timing {steps} steps at {arguments.rate:g} Hz takes {2 * steps / arguments.rate:.0f} s ...")
-    latency = pipeline.bench(steps, arguments.rate)
-    frequency = pipeline.frequency
-    late = judge(latency.misses or 0, latency.noise_misses or 0)
-    data: dict[str, Any] = {
-        "graph": bundle.graph,
-        "ok": not late,
-        "opened_s": opened,
-        "frequency_hz": frequency,
-        "steps": latency.steps,
-        "rate_hz": latency.rate,
-        "misses": latency.misses,
-        "noise_misses": latency.noise_misses,
-        **{f"{name}_us": getattr(latency, name) for name in _MICROSECONDS},
-    }
-    figures = {"median": "p50", "99 %": "p99", "99.9 %": "p999", "longest": "longest", "jitter": "jitter"}
-    rows = [[name, f"{getattr(latency, attribute):.1f} µs"] for name, attribute in figures.items()]
-    rows.append(["this machine, doing nothing", f"{latency.noise_p50:.1f} µs, 99.9 % {latency.noise_p999:.1f} µs"])
-    rows.append(["opened in", f"{opened:.2f} s"])
-    parts: list[Table | Text] = [Table(f"{bundle.graph}: {steps} steps", ("what", "time"), rows)]
-    rate = arguments.rate or frequency
-    if rate:
-        share = latency.p50 * rate / 1e4
-        parts.append(Text(f"At {rate:g} Hz a step may take {1e6 / rate:.0f} µs; the median takes {share:.2f} % of it."))
-    if latency.misses is not None:
-        words = f"{latency.misses} of {steps} steps were late." if latency.misses else "No step was late."
-        if latency.noise_misses:
-            words += f" This machine, doing nothing, was late {latency.noise_misses} times."
-            words += "" if late or not latency.misses else " That is its own noise."
-        parts.append(Text(words, "red" if late else "green"))
-    if arguments.page:
-        from leapp.cli.looking import write_bundle_page
-
-        page = write_bundle_page(bundle, arguments.page, measured=True)
-        data["page"] = str(page)
-        parts.append(Text(f"wrote {page}"))
-    return Answer(data, parts, 1 if late else 0)
-
-
-def judge(misses: int, noise: int) -> bool:
-    """Whether more steps were late than the idle machine accounts for, give or take two standard deviations."""
-    return misses > noise + 2 * math.sqrt(noise)

@@ -1,0 +1,59 @@
+"""Options that several verbs share, and how their values are read. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import argparse
+
+__all__ = ["add_code", "add_engine", "add_opening", "add_tolerances", "count", "rate", "seconds"]
+
+
+def add_opening(parser: argparse.ArgumentParser) -> None:
+    """Which files of a bundle may be read, and whose signature it needs."""
+    parser.add_argument("--allow-outside", action="store_true", help="accept files outside the directory of an unsealed bundle")
+    parser.add_argument("--trust", action="append", metavar="KEY", help="refuse a bundle that this public key did not sign")
+
+
+def add_code(parser: argparse.ArgumentParser) -> None:
+    """Whether programs in a bundle may run."""
+    parser.add_argument("--allow-code", action="store_true", help="run TorchScript and .pt2 models exported elsewhere")
+
+
+def add_tolerances(parser: argparse.ArgumentParser) -> None:
+    """How far values may differ."""
+    parser.add_argument("--rtol", type=float, default=1e-3, help="relative tolerance (default: %(default)s)")
+    parser.add_argument("--atol", type=float, default=1e-5, help="absolute tolerance (default: %(default)s)")
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """How the models run."""
+    parser.add_argument("--threads", type=count, default=1, help="threads of one ONNX session (default: 1)")
+    parser.add_argument("--provider", action="append", metavar="NAME", help="ONNX Runtime provider, in order of preference")
+    add_code(parser)
+    parser.add_argument("--no-code", action="store_true", help="refuse TorchScript and .pt2 models, which are programs")
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def rate(text: str) -> float:
+    """A rate in hertz."""
+    return _positive(text, 1e6, "a rate in hertz")
+
+
+def seconds(text: str) -> float:
+    """A time in seconds."""
+    return _positive(text, 1e9, "a time in seconds")
+
+
+def _positive(text: str, below: float, what: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < below:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} above 0 and below {below:g}")
+    return number

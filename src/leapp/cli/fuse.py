@@ -1,0 +1,27 @@
+"""``leapp fuse``: the whole pipeline as one ONNX model."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from leapp.bundle.fuse import fuse as write_fused
+from leapp.cli.arguments import add_opening
+from leapp.cli.opening import open_for
+from leapp.cli.output import Answer, Text, progress
+
+__all__ = ["add_arguments", "command"]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The arguments of ``leapp fuse``."""
+    parser.add_argument("bundle")
+    add_opening(parser)
+    parser.add_argument("-o", "--output", required=True, metavar="FILE.onnx", help="the file to write")
+
+
+def command(arguments: Namespace) -> Answer:
+    """Write the pipeline of a bundle as one ONNX model."""
+    bundle = open_for(arguments)
+    with progress("fusing"):
+        path = write_fused(bundle, arguments.output)
+    return Answer({"graph": bundle.graph, "output": str(path)}, [Text(f"wrote {path}")])

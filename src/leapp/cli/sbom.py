@@ -1,0 +1,31 @@
+"""``leapp sbom``: what a bundle is made of, as a CycloneDX bill of materials."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from leapp.bundle.sbom import bom_text
+from leapp.cli.arguments import add_opening
+from leapp.cli.opening import open_for
+from leapp.cli.output import Answer, Text
+
+__all__ = ["add_arguments", "command"]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The arguments of ``leapp sbom``."""
+    parser.add_argument("bundle")
+    add_opening(parser)
+    parser.add_argument("-o", "--output", metavar="FILE.json", help="write it to a file")
+    parser.add_argument("--licence", "--license", metavar="SPDX", help="the licence of the bundle, such as Apache-2.0")
+
+
+def command(arguments: Namespace) -> Answer:
+    """The bill of materials of a bundle. It is JSON with or without ``--json``."""
+    text = bom_text(open_for(arguments), licence=arguments.licence)
+    if arguments.output is None:
+        return Answer(json.loads(text), [Text(text.removesuffix("\n"))])
+    Path(arguments.output).write_text(text, encoding="utf-8", newline="\n")
+    return Answer({"output": arguments.output}, [Text(f"wrote {arguments.output}")])

@@ -1,0 +1,21 @@
+"""``leapp schema``: the JSON Schema of a bundle's description."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from leapp.bundle.schema import schema
+from leapp.cli.output import Answer, Text
+
+__all__ = ["add_arguments", "command"]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """``leapp schema`` has no arguments of its own."""
+
+
+def command(arguments: Namespace) -> Answer:
+    """The JSON Schema. It is JSON with or without ``--json``."""
+    document = schema()
+    return Answer(document, [Text(json.dumps(document, indent=2))])
