@@ -12,8 +12,10 @@ import scipy.signal
 import torch
 from scipy.spatial.transform import Rotation
 
-from leapp.capture.functions import linalg, rotation, signal
 from leapp.capture.functions import math as numbers
+from leapp.capture.functions import scipy_linalg as linalg
+from leapp.capture.functions import scipy_rotation as rotation
+from leapp.capture.functions import scipy_signal as signal
 
 RNG = np.random.default_rng(0)
 T = torch.from_numpy

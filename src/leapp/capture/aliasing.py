@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Geometry", "geometry", "lent_memory", "locate", "overlaps", "region"]
+__all__ = ["Geometry", "geometry", "lent_memory", "locate", "overlaps", "region", "same_storage"]
 
 
 class Geometry(NamedTuple):
@@ -46,6 +46,11 @@ class Region(NamedTuple):
 def geometry(t: torch.Tensor) -> Geometry:
     """The geometry of a strided tensor."""
     return Geometry(t.dtype, tuple(t.shape), t.stride(), int(t.storage_offset()))
+
+
+def same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors lie over the same memory."""
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
 def lent_memory(t: torch.Tensor, lent: bool = True) -> tuple[int, int, int] | None:

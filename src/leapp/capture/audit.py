@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from leapp.capture.call_kinds import tensors
 from leapp.capture.replay import Replay
 from leapp.capture.tape import Call
+from leapp.capture.trees import tensors
 from leapp.compat.core import DispatchMode
 
 __all__ = ["hidden_reads"]

@@ -6,17 +6,18 @@ metadata, what it writes to, whether it draws random numbers, and whether the sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 import torch
 
-from leapp.capture import selecting
-from leapp.capture.fastpath import COVERED, LOWERED
+from leapp.capture.indexed_views import getitem, setitem
+from leapp.capture.substitutes import COVERED, HANDLERS, KERNELS
+from leapp.capture.trees import tensors
 from leapp.compat.core import OpOverload
 
-__all__ = ["Kind", "classify", "tensors"]
+__all__ = ["KINDS", "Kind", "classify"]
 
 Tensor = torch.Tensor
 
@@ -55,20 +56,34 @@ _IDENTITIES = frozenset(
 )
 
 
-# Calls that are recorded as something else; ``rewrites`` says as what.
-REWRITTEN: set[Any] = set()
-
-
 # Calls for which the tape holds another function that gives the same values.
-_REPLAYED: dict[str, Callable[..., Any]] = {**LOWERED, "__getitem__": selecting.getitem, "__setitem__": selecting.setitem}
+_REPLAYED: dict[str, Callable[..., Any]] = {**KERNELS, "__getitem__": getitem, "__setitem__": setitem}
 
 
 class Kind:
     """How to treat calls of one function. Immutable once made."""
 
     __slots__ = (
-        "autograd", "call", "covered", "dynamic", "factory", "hidden_writes", "identity", "looks_at", "may_mask", "metadata",
-        "name", "plain", "random", "rewritten", "setter", "shape", "statistics", "tracks_grad", "write_keywords", "writes",
+        "autograd",
+        "call",
+        "covered",
+        "dynamic",
+        "factory",
+        "handled",
+        "hidden_writes",
+        "identity",
+        "looks_at",
+        "may_mask",
+        "metadata",
+        "name",
+        "plain",
+        "random",
+        "setter",
+        "shape",
+        "statistics",
+        "tracks_grad",
+        "write_keywords",
+        "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -96,7 +111,7 @@ class Kind:
         self.factory = schema is None and self.name in _FACTORIES
         self.may_mask = self.dynamic or self.name in ("__getitem__", "where")
         self.tracks_grad = self.name == "requires_grad_" or (self.setter and self.name == "requires_grad")
-        self.rewritten = schema is None and (self.name in REWRITTEN or func in REWRITTEN)
+        self.handled = schema is None and (self.name in HANDLERS or func in HANDLERS)
         self.shape = self.name in _SHAPE
         bare = self.name.split(".")[0]
         #: Positions of the arguments whose values a result that is no tensor tells of; ``None`` means all.
@@ -110,9 +125,25 @@ class Kind:
         self.autograd = self.name in _RUNS_AUTOGRAD or func is torch.autograd.grad
         #: Computes new tensors from its arguments, with nothing special to it but what can be seen when it has run.
         self.plain = schema is None and not (
-            self.writes or self.statistics or self.random or self.factory or self.rewritten or self.metadata or self.autograd
+            self.writes or self.statistics or self.random or self.factory or self.handled or self.metadata or self.autograd
             or self.setter or (self.may_mask and self.name != "__getitem__")
         )  # fmt: skip
+
+    def targets(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """The tensors that a call is known to write to."""
+        if not (self.writes or kwargs or self.statistics):
+            return []
+        found = [t for i in self.writes if i < len(args) for t in tensors(args[i])]
+        if self.statistics:
+            found += self._running_statistics(args, kwargs)
+        return found + [t for k in self.write_keywords if k in kwargs for t in tensors(kwargs[k])]
+
+    def _running_statistics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """What a normalisation in training mode writes to."""
+        mean, var, flag = self.statistics
+        training = args[flag] if flag < len(args) else kwargs.get("training", kwargs.get("use_input_stats", False))
+        given = [args[i] if i < len(args) else kwargs.get(n) for i, n in ((mean, "running_mean"), (var, "running_var"))]
+        return [t for t in given if isinstance(t, Tensor)] if training else []
 
 
 def _identify(func: Any) -> tuple[str, Callable[..., Any], bool]:
@@ -162,25 +193,3 @@ def classify(func: Any) -> Kind:
     if kind is None:
         kind = KINDS[func] = Kind(func)
     return kind
-
-
-ATOMS = frozenset(
-    {int, float, bool, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout,
-     torch.memory_format, torch.Size}
-)  # fmt: skip
-
-
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor inside a value of nested lists, tuples, dicts and slices."""
-    if isinstance(value, Tensor):
-        yield value
-    elif type(value) in ATOMS:
-        return
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, slice):
-        yield from tensors((value.start, value.stop, value.step))

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from leapp.capture.call_kinds import tensors
 from leapp.capture.replay import Replay
 from leapp.capture.tape import Call, Ref
+from leapp.capture.trees import leaves, mapped, tensors
 from leapp.capture.user_line import Where, where
 from leapp.compat.core import registered_device
 from leapp.errors import TraceError
@@ -63,7 +63,7 @@ def _carries(call: Call) -> bool:
 def _moved_call(call: Call, carried: bool) -> Call:
     """A call as it is made on the CPU. A copy from device to device stays a copy."""
     if not _carries(call):
-        return call._replace(args=_moved(call.args), kwargs=_moved(call.kwargs))
+        return _moved(call)
     named = {k: v for k, v in call.kwargs.items() if k in ("dtype", "copy", "memory_format")}
     kinds = [a for a in call.args[1:] if isinstance(a, torch.dtype)]
     if kinds:
@@ -80,16 +80,16 @@ def _to(t: Tensor, *other: Tensor, **named: Any) -> Tensor:
     return t.to(**{"dtype": t.dtype, **named})
 
 
-def _moved(value: Any) -> Any:
-    """A recorded argument in which every device is the CPU."""
-    kind = type(value)
-    if kind is torch.device:
-        return _CPU
-    if kind is tuple or kind is list:
-        return kind(_moved(v) for v in value)
-    if kind is dict:
-        return {k: "cpu" if k == "device" and isinstance(v, (str, int)) else _moved(v) for k, v in value.items()}
-    return value
+def _moved(call: Call) -> Call:
+    """A call in which every device is the CPU."""
+    args, kwargs = mapped((call.args, call.kwargs), lambda v: _CPU if type(v) is torch.device else v, skip=())
+    return call._replace(args=args, kwargs={**kwargs, "device": _CPU} if _named_device(call) else kwargs)
+
+
+def _named_device(call: Call) -> bool:
+    """Whether a call names a device that is not the CPU by a word or a number."""
+    device = call.kwargs.get("device")
+    return isinstance(device, (str, int)) and device != "cpu"
 
 
 def _elsewhere(call: Call) -> bool:
@@ -98,17 +98,8 @@ def _elsewhere(call: Call) -> bool:
         name = call.func.__name__
         if name not in ("to", "cpu") or any(isinstance(a, str) and a != "cpu" for a in call.args):
             return True
-    return _names(call.args) or _names(call.kwargs)
-
-
-def _names(value: Any) -> bool:
-    if isinstance(value, torch.device):
-        return value != _CPU
-    if isinstance(value, (tuple, list)):
-        return any(map(_names, value))
-    if isinstance(value, dict):
-        return any(_names(v) or (k == "device" and isinstance(v, (str, int)) and v != "cpu") for k, v in value.items())
-    return False
+    named = leaves((call.args, call.kwargs), torch.device, skip=())
+    return _named_device(call) or any(device != _CPU for device in named)
 
 
 def refuse_mixed(node: str, traced: Callable[[Tensor], bool], name: str, args: Any, kwargs: Any, error: Exception) -> None:

@@ -1,8 +1,11 @@
-"""Views whose place in memory a traced number decides: ``row = x[i]``.
+"""Indexing with a tensor that holds one number: ``x[i]``, ``x[i] = v``.
 
-The tape holds such a row as a copy, because no exporter has a view at a place that is known only when the model runs. So that
-a write through the row reaches what it was taken from, and the other way round, the two are brought together after each write
-to their memory. Knows tapes and slots, nothing of modes.
+Torch reads the number out and selects with it, which in an exporter is a value that left the graph. The tape holds functions
+that index with the tensor itself.
+
+``row = x[i]`` is a view whose place in memory a traced number decides. The tape holds it as a copy, because no exporter has
+a view at a place that is known only when the model runs. So that a write through the row reaches what it was taken from, and
+the other way round, the two are brought together after each write to their memory. Knows tapes and slots, nothing of modes.
 """
 
 from __future__ import annotations
@@ -13,24 +16,101 @@ from typing import Any
 
 import torch
 
-from leapp.capture import selecting
-from leapp.capture.aliasing import Geometry, geometry
+from leapp.capture.aliasing import Geometry, geometry, same_storage
 from leapp.capture.tape import Call, Memory, Ref, Tape, refer
 from leapp.capture.user_line import where
 
-__all__ = ["Picks"]
+__all__ = ["IndexedRows", "getitem", "setitem"]
 
 Tensor = torch.Tensor
 
 
-class _Pick:
+def _is_number(part: Any) -> bool:
+    """Whether a part of an index is a tensor that holds one whole number."""
+    return isinstance(part, Tensor) and part.dim() == 0 and part.dtype not in (torch.bool, torch.uint8)
+
+
+def _width(part: Any) -> int:
+    """How many dimensions an index takes up."""
+    if part is None or part is Ellipsis or isinstance(part, bool):
+        return 0
+    return part.dim() if isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) else 1
+
+
+def getitem(x: Tensor, index: Any) -> Tensor:
+    """``x[index]``."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if not any(_is_number(p) for p in parts):
+        return x[index]
+    rest: list[Any] = []
+    chosen: list[tuple[int, Tensor]] = []
+    dim = 0
+    for i, part in enumerate(parts):
+        if part is Ellipsis:
+            dim = x.dim() - sum(map(_width, parts[i + 1 :]))
+        if _is_number(part):
+            chosen.append((dim, part))
+        else:
+            rest.append(part)
+        dim += _width(part)
+    for dim, number in reversed(chosen):
+        x = torch.ops.aten.index.Tensor(x, [None] * dim + [number])
+    return x[tuple(rest)] if rest else x
+
+
+def setitem(x: Tensor, index: Any, value: Any) -> None:
+    """``x[index] = value``."""
+    if isinstance(index, Tensor) and index.dim() == 0 and index.dtype == torch.bool:
+        x.copy_(torch.where(index, value, x).reshape(x.shape))
+        return
+    if isinstance(value, Tensor) and value.untyped_storage()._cdata == x.untyped_storage()._cdata:
+        value = value.clone()  # select() may copy from a part of the same memory, an index may not
+    parts = index if isinstance(index, tuple) else (index,)
+    numbers = [i for i, p in enumerate(parts) if _is_number(p)]
+    if not numbers or any(isinstance(p, (Tensor, list)) for i, p in enumerate(parts) if i not in numbers):
+        x[index] = value
+        return
+    if len(numbers) > 1:
+        _set_at(x, parts, value)
+        return
+    at = numbers[0]
+    wide = (*parts[:at], parts[at].reshape(1), *parts[at + 1 :])
+    if isinstance(value, Tensor) and value.dim():
+        behind = x[wide].dim() - 1 - _position(x, parts, at)
+        if value.dim() > behind:
+            value = value.unsqueeze(value.dim() - behind)
+    x[wide] = value
+
+
+def _set_at(x: Tensor, parts: tuple[Any, ...], value: Any) -> None:
+    """Assign to where several numbers point: their dimensions go first, and are one of size one."""
+    dots = next((i for i, p in enumerate(parts) if p is Ellipsis), len(parts))
+    missing = x.dim() - sum(map(_width, parts))
+    spread = (*parts[:dots], *[slice(None)] * missing, *parts[dots + 1 :])
+    view = x[tuple(slice(None) if _is_number(p) else p for p in spread)]
+    kept: list[Any] = [p for p in spread if not isinstance(p, int) or isinstance(p, bool)]
+    dims = [d for d, p in enumerate(kept) if _is_number(p)]
+    view.movedim(dims, list(range(len(dims))))[tuple(kept[d].reshape(1) for d in dims)] = value
+
+
+def _position(x: Tensor, parts: tuple[Any, ...], at: int) -> int:
+    """Which dimension of the result the index at ``at`` would be, had it one."""
+    if any(p is Ellipsis for p in parts[:at]):
+        kept_before = x.dim() - sum(map(_width, parts[at:]))
+    else:
+        kept_before = sum(map(_width, parts[:at]))
+    removed = sum(1 for p in parts[:at] if isinstance(p, int) and not isinstance(p, bool))
+    return kept_before - removed + sum(1 for p in parts[:at] if p is None)
+
+
+class _Row:
     """A row: what it was taken from, by which index, and the tensors over it that the program has."""
 
-    __slots__ = ("base", "geometry", "given", "held", "index", "reads", "row", "versions")
+    __slots__ = ("base", "geometry", "given", "held", "index", "reads", "ref", "versions")
 
-    def __init__(self, base: Ref, geometry: Geometry, row: Ref) -> None:
-        self.base, self.geometry, self.row = base, geometry, row
-        self.held: list[weakref.ref[Tensor]] = [row.tensor]
+    def __init__(self, base: Ref, geometry: Geometry, ref: Ref) -> None:
+        self.base, self.geometry, self.ref = base, geometry, ref
+        self.held: list[weakref.ref[Tensor]] = [ref.tensor]
         self.given: Any = None
         """The index as the program wrote it."""
         self.index: Any = None
@@ -43,12 +123,12 @@ class _Pick:
         return next((t for ref in self.held if (t := ref()) is not None), None)
 
 
-class Picks:
+class IndexedRows:
     """The rows of one tape."""
 
     def __init__(self, tape: Tape) -> None:
         self._owner = weakref.ref(tape)
-        self.rows: dict[int, _Pick] = {}
+        self.rows: dict[int, _Row] = {}
 
     @property
     def _tape(self) -> Tape:
@@ -58,19 +138,19 @@ class Picks:
 
     def __bool__(self) -> bool:
         if self.rows:
-            self.rows = {slot: pick for slot, pick in self.rows.items() if pick.tensor() is not None}
+            self.rows = {slot: row for slot, row in self.rows.items() if row.tensor() is not None}
         return bool(self.rows)
 
     def note(self, base: Tensor, index: Any, out: Any, refs: dict[int, Ref]) -> None:
         """``out`` is ``base[index]``. If it lies in the memory of ``base``, the two have to be kept together."""
         parts = index if isinstance(index, tuple) else (index,)
-        if not any(selecting.is_number(p) for p in parts) or not _shared(base, out):
+        if not any(_is_number(p) for p in parts) or not same_storage(base, out):
             return
-        pick = _Pick(refs[id(base)], geometry(base), self._tape.known[id(out)])
-        pick.given, pick.versions = refer(index, refs), _versions(index)
+        row = _Row(refs[id(base)], geometry(base), self._tape.known[id(out)])
+        row.given, row.versions = refer(index, refs), _versions(index)
         kept = {id(p): self._tape.remember(refs[id(p)]) for p in parts if isinstance(p, Tensor)}
-        pick.index, pick.reads = refer(index, {**refs, **kept}), tuple(ref.slot for ref in kept.values())
-        self.rows[pick.row.slot] = pick
+        row.index, row.reads = refer(index, {**refs, **kept}), tuple(ref.slot for ref in kept.values())
+        self.rows[row.ref.slot] = row
 
     def follow(self, refs: dict[int, Ref], results: Sequence[Tensor]) -> None:
         """A call made ``results``; those that lie over a row it was given are views of that."""
@@ -79,11 +159,11 @@ class Picks:
             if ref is None or ref.slot in self.rows:
                 continue
             for other in refs.values():
-                pick, source = self.rows.get(other.slot), other.tensor()
-                if pick is not None and source is not None and _shared(source, t):
-                    self.rows[ref.slot] = pick
-                    self._tape.memory_of[ref.slot] = self._tape.memory_of[pick.row.slot]  # the memory of the copy
-                    pick.held.append(ref.tensor)
+                row, source = self.rows.get(other.slot), other.tensor()
+                if row is not None and source is not None and same_storage(source, t):
+                    self.rows[ref.slot] = row
+                    self._tape.memory_of[ref.slot] = self._tape.memory_of[row.ref.slot]  # the memory of the copy
+                    row.held.append(ref.tensor)
                     break
 
     def concern(self, t: Tensor) -> bool:
@@ -93,52 +173,48 @@ class Picks:
 
     def lie_in(self, t: Tensor) -> bool:
         """Whether a row was taken from the memory of ``t``."""
-        return any((row := pick.tensor()) is not None and _shared(row, t) for pick in self.rows.values())
+        return any((lying := row.tensor()) is not None and same_storage(lying, t) for row in self.rows.values())
 
     def settled(self, args: tuple[Any, ...], refs: dict[int, Ref]) -> bool:
         """Whether ``base[index] = value`` gives a row to its own place, as ``x[i] += 1`` ends: its writes have reached it."""
         base, index, value = args
         ref = refs.get(id(value))
-        pick = None if ref is None else self.rows.get(ref.slot)
-        if pick is None or pick.row is not ref or pick.base is not refs.get(id(base)):
+        row = None if ref is None else self.rows.get(ref.slot)
+        if row is None or row.ref is not ref or row.base is not refs.get(id(base)):
             return False
-        return bool(refer(index, refs) == pick.given) and _versions(index) == pick.versions is not None
+        return bool(refer(index, refs) == row.given) and _versions(index) == row.versions is not None
 
     def written(self, targets: Sequence[Ref]) -> None:
         """The last call on the tape wrote to ``targets``."""
-        rows = {self.rows[t.slot]: None for t in targets if t.slot in self.rows}
+        written = {self.rows[t.slot]: None for t in targets if t.slot in self.rows}
         memories = {self._tape.memory_of[t.slot] for t in targets}
-        for pick in rows:
-            memory = self._tape.memory_of[self._base(pick).slot]
-            self._call(selecting.setitem, pick, memory)
+        for row in written:
+            memory = self._tape.memory_of[self._base(row).slot]
+            self._call(setitem, row, memory)
             memories.add(memory)
-        for pick in dict.fromkeys(self.rows.values()):
-            if (pick not in rows or len(rows) > 1) and self._tape.memory_of[self._base(pick).slot] in memories:
-                self._call(_read_again, pick, self._tape.memory_of[pick.row.slot])
+        for row in dict.fromkeys(self.rows.values()):
+            if (row not in written or len(written) > 1) and self._tape.memory_of[self._base(row).slot] in memories:
+                self._call(_read_again, row, self._tape.memory_of[row.ref.slot])
 
-    def _base(self, pick: _Pick) -> Ref:
+    def _base(self, row: _Row) -> Ref:
         """What a row was taken from. If that was a constant, values of the node may have got into its memory since."""
-        t = pick.tensor()
-        if pick.base.slot in self._tape.constants and t is not None and self._tape.owns(t):
-            kind, shape, stride, offset = pick.geometry
+        t = row.tensor()
+        if row.base.slot in self._tape.constants and t is not None and self._tape.owns(t):
+            kind, shape, stride, offset = row.geometry
             base = torch.empty(0, dtype=kind, device=t.device).set_(t.untyped_storage(), offset, shape, stride)
-            pick.base = self._tape.alias(base)
-        return pick.base
+            row.base = self._tape.alias(base)
+        return row.base
 
-    def _call(self, func: Any, pick: _Pick, memory: Memory) -> None:
-        reads = (pick.base.slot, pick.row.slot, *pick.reads)
-        self._tape.calls.append(Call(func, (pick.base, pick.index, pick.row), {}, (), reads, (memory,), where()))
+    def _call(self, func: Any, row: _Row, memory: Memory) -> None:
+        reads = (row.base.slot, row.ref.slot, *row.reads)
+        self._tape.calls.append(Call(func, (row.base, row.index, row.ref), {}, (), reads, (memory,), where()))
 
 
 def _read_again(base: Tensor, index: Any, row: Tensor) -> None:
-    row.copy_(selecting.getitem(base, index))
+    row.copy_(getitem(base, index))
 
 
 def _versions(index: Any) -> list[int] | None:
     """How often the tensors of an index were written to; nobody counts in inference mode."""
     parts = [p for p in (index if isinstance(index, tuple) else (index,)) if isinstance(p, Tensor)]
     return None if any(p.is_inference() for p in parts) else [p._version for p in parts]
-
-
-def _shared(a: Tensor, b: Tensor) -> bool:
-    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)

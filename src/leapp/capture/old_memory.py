@@ -18,7 +18,7 @@ from leapp.capture.call_kinds import Kind
 from leapp.compat.core import storage_expired
 from leapp.compat.modes import free_weak_storage
 
-__all__ = ["Ages"]
+__all__ = ["OldMemory"]
 
 Tensor = torch.Tensor
 _NONE: frozenset[int] = frozenset()
@@ -26,7 +26,7 @@ _FILLS = frozenset({"fill_", "zero_"})
 _COPIES = frozenset({"copy_", "__setitem__"})
 
 
-class Ages:
+class OldMemory:
     """Memory is known by the address of its storage; an old one stands for itself."""
 
     def __init__(self) -> None:

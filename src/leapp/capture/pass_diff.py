@@ -171,7 +171,7 @@ class _Walk:
                 self.found.append(
                     Difference(Kind.CONSTANT, one or ours.where, ours.value, theirs.value, two or theirs.where, (a, b))
                 )
-            elif theirs.left is not None:
+            elif theirs.earlier_pass is not None:
                 self.found.append(
                     Difference(Kind.CARRIED, one or ours.where, ours.value, theirs.value, two or theirs.where, (a, b))
                 )

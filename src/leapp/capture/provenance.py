@@ -9,15 +9,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from leapp.capture.aliasing import geometry
-from leapp.capture.call_kinds import Kind, tensors
+from leapp.capture.call_kinds import Kind
+from leapp.capture.trees import tensors
 from leapp.capture.user_line import Where, where
 
-__all__ = ["Provenance", "Published", "Read"]
+__all__ = ["FormerValue", "Provenance", "Published", "Read"]
 
 Tensor = torch.Tensor
 Glue = tuple[tuple[str, Where], ...]
@@ -53,6 +54,17 @@ class Read:
     value: Any
     varies: bool = False
     """Whether the same line read another value in a later pass."""
+
+
+class FormerValue(NamedTuple):
+    """A value of a finished node."""
+
+    tensor: weakref.ref[Tensor]
+    node: str
+    where: Where
+    """The line that made it."""
+    slot: int | None = None
+    """The slot it had on the tape of the first pass, if that made it."""
 
 
 class Provenance:

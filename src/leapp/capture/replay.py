@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from leapp.capture.batch.symbolic_size import Measure
-from leapp.capture.call_kinds import tensors
-from leapp.capture.fastpath import WORKSPACE_LAST
+from leapp.capture.substitutes import WORKSPACE_LAST
 from leapp.capture.tape import Call, Constant, Memory, Ref, Tape
+from leapp.capture.trees import mapped, tensors
 
 __all__ = ["Program", "Replay", "cut", "fill", "results"]
 
@@ -188,18 +188,7 @@ def results(call: Call, result: Any) -> list[Any]:
 
 def fill(value: Any, env: dict[int, Any]) -> Any:
     """A recorded argument with every slot replaced by its value."""
-    kind = type(value)
-    if kind is Ref:
-        return env[value.slot]
-    if kind is tuple or kind is list:
-        return kind(fill(v, env) for v in value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(fill(v, env) for v in value))
-    if kind is dict:
-        return {k: fill(v, env) for k, v in value.items()}
-    if kind is slice:
-        return slice(fill(value.start, env), fill(value.stop, env), fill(value.step, env))
-    return value
+    return mapped(value, lambda v: env[v.slot] if type(v) is Ref else v)
 
 
 def _name(func: Any) -> str:

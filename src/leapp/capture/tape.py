@@ -15,7 +15,7 @@ import torch
 
 from leapp.capture.aliasing import Geometry, geometry, locate, overlaps, region
 from leapp.capture.batch.symbolic_size import Followed
-from leapp.capture.call_kinds import ATOMS
+from leapp.capture.trees import mapped
 from leapp.capture.user_line import Where, where
 from leapp.compat.core import storage_expired
 from leapp.compat.modes import DisableTorchFunction, free_weak_storage
@@ -23,11 +23,13 @@ from leapp.errors import TraceError
 
 if TYPE_CHECKING:
     from leapp.capture.batch.follower import Follower
-    from leapp.capture.indexed_views import Picks
+    from leapp.capture.indexed_views import IndexedRows
 
-__all__ = ["Call", "Constant", "Escape", "Memory", "Ref", "Tape", "refer", "snapshot"]
+__all__ = ["TEXTS", "Call", "Constant", "Escape", "Memory", "Ref", "Tape", "is_known", "refer", "snapshot"]
 
 Tensor = torch.Tensor
+TEXTS = frozenset({"__repr__", "__str__", "__format__"})
+"""Calls that write values down for people: that the text differs from pass to pass proves nothing."""
 
 # A constant below this size is copied when first read, so that no later write can reach it. A larger one is held by
 # reference: it is copied if a write to it is seen, and refused if one was not.
@@ -81,7 +83,7 @@ class Constant:
     """What other node the value was computed from, if it was."""
     start: int = 0
     """Where its memory began when it was read: other rows of one array begin elsewhere."""
-    left: Where | None = None
+    earlier_pass: Where | None = None
     """The line by which an earlier pass of the node itself made it, if one did."""
     parameter: bool = field(init=False)
     """Whether it is a parameter of a module."""
@@ -166,13 +168,13 @@ class Tape:
         self.escapes: list[Escape] = []
         self.random: list[Where] = []
         self.dynamic: set[int] = set()
-        self.torn: list[Where] = []
+        self.shared_writes: list[Where] = []
         """Where an input was written to that shares memory with another one."""
-        self.picks: Picks
+        self.indexed_rows: IndexedRows
         """The rows that traced numbers chose."""
         self.batch: Follower | None = None
         """Which sizes follow the batch, if the node is to take any."""
-        self.chance: Any = None
+        self.generators: Any = None
         """Where the global random generators stood when the node was opened."""
         self.precision = 0.0
         """The rounding step of the coarsest float type that the node computed with, if that is coarser than float32."""
@@ -278,14 +280,14 @@ class Tape:
         mine = _geometry(t)
         return any(root is None or mine is None or mine == root or overlaps(mine, root) for _, root in memory.roots())
 
-    def tear(self, t: Tensor) -> None:
+    def note_shared_write(self, t: Tensor) -> None:
         """Before a write to ``t``: inputs that share its memory are one thing to the program and several to a model."""
         memory = self._memory(t)
         if memory is None or not memory.more:
             return
         mine = geometry(t)
         if sum(r.slot in self.inputs and (g is None or overlaps(mine, g)) for r, g in memory.roots()) > 1:
-            self.torn.append(where())
+            self.shared_writes.append(where())
 
     def alias(self, t: Tensor) -> Ref:
         """The slot of a tensor whose memory is traced but which no recorded call returned: derived as a view."""
@@ -417,20 +419,13 @@ class Tape:
 
 def refer(value: Any, refs: dict[int, Ref]) -> Any:
     """A copy of an argument with every tensor replaced by its slot."""
-    if isinstance(value, (Tensor, Followed)):
-        return refs[id(value)]
-    if type(value) in ATOMS:
-        return value
-    if isinstance(value, tuple):
-        items = [refer(v, refs) for v in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if isinstance(value, list):
-        return [refer(v, refs) for v in value]
-    if isinstance(value, dict):
-        return {k: refer(v, refs) for k, v in value.items()}
-    if isinstance(value, slice):
-        return slice(refer(value.start, refs), refer(value.stop, refs), refer(value.step, refs))
-    return value
+    return mapped(value, lambda v: refs[id(v)] if isinstance(v, (Tensor, Followed)) else v)
+
+
+def is_known(known: dict[int, Ref], t: Tensor) -> bool:
+    """Whether a tensor itself, and not only its memory, has a slot."""
+    ref = known.get(id(t))
+    return ref is not None and ref.tensor() is t
 
 
 def _version(t: Tensor) -> int | None:

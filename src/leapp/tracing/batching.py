@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from leapp.capture.batch.follower import Baked, Entry, Forms
+from leapp.capture.batch.shape_worlds import Baked, Entry, Forms
 from leapp.capture.user_line import where
 from leapp.errors import AnnotationError, TraceError
 from leapp.tracing.node import InputPort, NodeTrace, OutputPort

@@ -44,7 +44,7 @@ class Sources:
             self._refuse_unfinished(node, port, t)
         found = recorder.published.source(t) or recorder.arrays.memory.published(t)
         if found is None:
-            if id(t) in recorder.former:
+            if id(t) in recorder.former_values:
                 self._report_unpublished(node, port, t)
             return None
         if found.glue:
@@ -140,7 +140,7 @@ class Sources:
         return value is None or same_bits(value, t)
 
     def _report_unpublished(self, node: NodeTrace, port: str, t: Tensor) -> None:
-        former = self._recorder.former[id(t)]
+        former = self._recorder.former_values[id(t)]
         if former.tensor() is t:
             logger.error(
                 "node '%s', input '%s' (at %s) is a value of node '%s' that output_tensors() did not publish; it becomes an "

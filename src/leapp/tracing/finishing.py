@@ -110,7 +110,7 @@ class Finisher:
         if node.backend is None:
             return None
         whose = f" It belongs to node '{owner.node}'." if owner is not None else ""
-        born = self._recorder.born.get(id(t))
+        born = self._recorder.plain_calls.made_inside.get(id(t))
         made = f" It was made at {born[1]}: {born[1].text}" if born is not None and born[0]() is t else ""
         escapes = "".join(f"\n  {e.kind} at {e.where}: {e.where.text}" for e in node.tape.escapes[:5])
         raise TraceError(
@@ -133,7 +133,7 @@ class Finisher:
     def _close(self, node: NodeTrace) -> None:
         """Stop recording, drop the inputs that reach no output, and cut the program out of the tape."""
         tape = node.require_traced()
-        ages = self._recorder.ages
+        ages = self._recorder.old_memory
         carried = {s: True for s, c in tape.constants.items() if ages.carried(c.origins)}
         received = {s: False for s, c in tape.constants.items() if ages.received(c.origins)}
         replaced = self._replaced(node)
@@ -154,7 +154,7 @@ class Finisher:
 
     def _replaced(self, node: NodeTrace) -> set[int]:
         """Constants whose memory, older than the node, the program let go of or no longer names as it did."""
-        tape, ages = node.require_traced(), self._recorder.ages
+        tape, ages = node.require_traced(), self._recorder.old_memory
         tracked = {(id(b.module), b.name) for b in node.buffers}
         replaced, node.changed = self._attributes.changes(tracked, tape.owns)
         gone = frozenset[int]().union(*map(ages.origins, replaced))

@@ -44,7 +44,7 @@ class Passes:
     def declare(self, node: NodeTrace, given: Mapping[str, Tensor], role: Role) -> list[Tensor]:
         """Inputs or states of a later pass; the tensors to go on with."""
         recorder, ports = self._recorder, node.inputs
-        known, former = recorder.published.known, recorder.former
+        known, former = recorder.published.known, recorder.former_values
         unfinished = bool(recorder.tapes)
         kept = given
         for name, t in given.items():

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from leapp.capture.call_kinds import tensors
 from leapp.capture.functions.lists import list_rows
 from leapp.capture.functions.readers import reader_rows
 from leapp.capture.functions.standin import rotation_rows
@@ -23,6 +22,7 @@ from leapp.capture.numpy.traced import listening
 from leapp.capture.pickling import reduce
 from leapp.capture.ready import READY, Ready
 from leapp.capture.recorder import Recorder
+from leapp.capture.trees import tensors
 from leapp.compat.core import keep_stance
 from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.tracing.torch_patches import torch_rows
@@ -247,7 +247,7 @@ class Patches:
         self._originals: dict[int, tuple[Any, Any]] = {}
         self._newest: str | None = None
         """The module that was loaded last when the replacements were put in place."""
-        recorder.replace, recorder.put_back = self.install, self.remove
+        recorder.on_first_open, recorder.on_last_close = self.install, self.remove
 
     def install(self) -> None:
         """Put everything in place."""

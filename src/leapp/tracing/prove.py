@@ -571,8 +571,8 @@ def _other_model(node: NodeTrace) -> str:
 
 def _frozen(node: NodeTrace, sample: Sample, report: Report) -> str:
     assert node.tape is not None
-    if node.tape.torn:
-        at = node.tape.torn[0]
+    if node.tape.shared_writes:
+        at = node.tape.shared_writes[0]
         return (
             f"cause: inputs of the node share memory, and one of them is written to at {at}: {at.text}\nIn a model each input "
             "is a value of its own. Clone the tensors before they are declared."

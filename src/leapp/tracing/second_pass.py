@@ -84,7 +84,7 @@ class SecondPass:
         slots: list[int] = []
         for name in node.outputs:
             ref = tape.find(outputs[name])
-            slots.append((ref or self._recorder.constant(tape, outputs[name])).slot)
+            slots.append((ref or self._recorder.constants.slot(tape, outputs[name])).slot)
         ports = {p.slot: node.second_slots[n] for n, p in node.inputs.items() if p.slot is not None and n in node.second_slots}
         node.changed_again = self._counters(tape)
         slot_of = {name: slot for name, slot in node.second_slots.items() if name in node.inputs}
@@ -112,7 +112,7 @@ class SecondPass:
 
 def _read_again(found: Difference, program: Program) -> Parting:
     """State that was the same in both passes, such as an integrator at rest."""
-    made = program.constants[found.slots[1]].left
+    made = program.constants[found.slots[1]].earlier_pass
     what = f"undeclared state: the value that the pass before made at {made} is read here; it was the same in both passes"
     return Parting(what, found.where, found.first, found.second, _STATE)
 
@@ -122,18 +122,18 @@ def _explained(node: NodeTrace, found: Difference, program: Program) -> Parting:
     assert node.program is not None
     found = _element(found)
     elsewhere = f" (in the second pass at {found.again})" if str(found.again) != str(found.where) else ""
-    left = next((c for c in program.constants.values() if c.left is not None), None)
+    left = next((c for c in program.constants.values() if c.earlier_pass is not None), None)
     if found.kind is Kind.NUMBER and not (elsewhere and left is not None):
         return Parting(f"a number that differs between the passes{elsewhere}", found.where, found.first, found.second, _NUMBER)
     if found.kind is not Kind.CONSTANT and left is not None:
-        what = f"undeclared state: the value that the pass before made at {left.left} is read here"
+        what = f"undeclared state: the value that the pass before made at {left.earlier_pass} is read here"
         return Parting(what, left.where, Shown("the first pass, which did not read it"), left.value, _STATE)
     if found.kind is Kind.CALL:
         what = "the passes part here: another call follows" + elsewhere
         return Parting(what, found.where, Shown(found.first), Shown(found.second), _CALL)
     ours, theirs = node.program.constants.get(found.slots[0]), program.constants.get(found.slots[1])
-    if theirs is not None and theirs.left is not None:
-        what = f"undeclared state: the value that the pass before made at {theirs.left} is read here"
+    if theirs is not None and theirs.earlier_pass is not None:
+        what = f"undeclared state: the value that the pass before made at {theirs.earlier_pass} is read here"
         return Parting(what, found.where, found.first, found.second, _STATE)
     if found.kind is Kind.VALUE or ours is None or theirs is None:
         return Parting(f"a call that reads another value{elsewhere}", found.where, found.first, found.second, _CALL)

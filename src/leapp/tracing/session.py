@@ -511,7 +511,7 @@ class Session:
         owner = self.recorder.owner([t])
         if owner is None and name in node.late:
             # The first value of a state may be a constant, such as the zeros of an empty history.
-            self.recorder.constant(node.require_traced(), t)
+            self.recorder.constants.slot(node.require_traced(), t)
         elif owner is not node.tape:
             whose = "is not computed from the node's inputs or states"
             if owner is not None:
@@ -596,7 +596,7 @@ class Session:
                 f"node '{node.name}' already has an input '{name}', declared at {node.inputs[name].where}; register_buffer() "
                 f"at {at} needs another name."
             )
-        state.track(node, name, TrackedBuffer(name, t, fresh=self.recorder.ages.is_fresh(t)), at)
+        state.track(node, name, TrackedBuffer(name, t, fresh=self.recorder.old_memory.is_fresh(t)), at)
         return t
 
     @_one_thread_at_a_time
@@ -822,7 +822,7 @@ class Session:
 
     def _caller(self, function: Callable[..., Any], args: Any, kwargs: Any) -> NodeTrace | None:
         """The open node whose values a decorated function is given: the function is then a part of that node."""
-        from leapp.capture.call_kinds import tensors
+        from leapp.capture.trees import tensors
 
         if self._running.depth:
             return None

@@ -56,7 +56,7 @@ def resolve(node: NodeTrace, recorder: Recorder) -> dict[str, tuple[Tensor, Wher
             port.role = "state"
             changed[buffer.port] = (now, port.where)
             if tape is not None and tape.find(now) is None:
-                recorder.constant(tape, now)
+                recorder.constants.slot(tape, now)
         else:
             node.buffers.remove(buffer)
             freeze(node, buffer, node.current.inputs.pop(buffer.port))

@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 
-from leapp.capture.call_kinds import tensors
 from leapp.capture.numpy.patches import Row
-from leapp.capture.recorder import PLAIN, Recorder, refuse_functions
+from leapp.capture.recorder import Recorder
+from leapp.capture.torch_modes import refuse_functions
+from leapp.capture.traced_calls import PLAIN
+from leapp.capture.trees import tensors
 from leapp.capture.user_line import where
 from leapp.compat.core import functorch_level, torch_function_modes
 from leapp.errors import TraceError
@@ -94,7 +96,7 @@ def _read_in(original: Callable[..., Any]) -> Callable[..., Any]:
         found = original(*args, **kwargs)
         recorder = _listening()
         if recorder is not None and recorder.tapes:
-            recorder.ages.read_in(tensors(found))
+            recorder.old_memory.read_in(tensors(found))
         return found
 
     return load

@@ -84,11 +84,11 @@ def outliving(node: NodeTrace, recorder: Recorder) -> list[tuple[weakref.ref[Any
     arrays = recorder.arrays.memory.living()
     declared = {id(t) for t in node.left.values()} | {id(b.tensor) for b in node.buffers}
     alive = []
-    for i, former in recorder.former.items():
+    for i, former in recorder.former_values.items():
         t = former.tensor()
         if t is None or former.node != node.name or former.slot is None or i in declared:
             continue
-        given = recorder.given.get(i)
+        given = recorder.declared_tensors.get(i)
         if recorder.source(t) is None and not (given is not None and given[0]() is t):
             alive.append((arrays.get(i, former.tensor), former.where, former.slot))
     return alive

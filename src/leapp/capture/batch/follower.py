@@ -1,435 +1,26 @@
-"""Which sizes of a node follow the batch.
+"""Which sizes of an open node follow the batch.
 
-The recorded calls are run again on tensors without data, in several *worlds* that differ in the number of rows only. What a
-size is in each world tells whether it depends on the batch; a call that fails in another world has the batch size baked into
-it. A number that the user's code asks for is recorded as a call of its own, so that the exported node asks for it again.
+A number that the user's code asks for is recorded as a call of its own, so that the exported node asks for it again. Whether
+it depends on the batch is read from the shapes for other numbers of rows (``shape_worlds.py``).
 """
 
 from __future__ import annotations
 
-import itertools
-import logging
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from leapp.capture.batch.shape_worlds import Baked, Entry, Forms, first_axis, slot_ref
 from leapp.capture.batch.symbolic_size import Followed, Measure, number
-from leapp.capture.replay import fill, results
-from leapp.capture.tape import Call, Constant, Memory, Ref, Tape
-from leapp.capture.user_line import Where, asked_by_leapp, where
-from leapp.compat.core import DispatchMode, OpOverload
-from leapp.compat.modes import DisableTorchFunction, FakeTensorMode, normal_dispatch
+from leapp.capture.tape import Call, Memory, Ref, Tape
+from leapp.capture.user_line import asked_by_leapp, where
 
-__all__ = ["SIZES", "Baked", "Entry", "Follower", "Forms", "spreads"]
+__all__ = ["Follower"]
 
 Tensor = torch.Tensor
-
-SIZES = (1, 2, 7, 1009)
-"""The numbers of rows that are tried beside the traced one."""
-
-_MAY_BE = (
-    "the number {0} may be the batch size. If it is, take it from a tensor, such as x.shape[0]; if it is not, trace with "
-    "another batch size than {0}"
-)
-_VIEW = (
-    "the result is a view for some batch sizes and a copy for others, and it or its source is written to later. Clone it before"
-)
-_TALK = logging.getLogger("torch._subclasses.fake_tensor")
-
-
-@dataclass(slots=True)
-class Entry:
-    """An input of a node: its form, and which axis is the batch.
-
-    ``kind`` tells who decided that: ``"told"`` by the user, ``"input"`` by its size, ``"buffer"`` not decided yet.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    axis: int | None
-    kind: str = "input"
-
-    def at(self, rows: int) -> tuple[int, ...]:
-        """The shape with that many rows."""
-        return tuple(rows if d == self.axis else n for d, n in enumerate(self.shape))
-
-
-@dataclass(frozen=True, slots=True)
-class Baked:
-    """A place where the traced batch size is part of the node."""
-
-    where: Where
-    what: str
-
-    def __str__(self) -> str:
-        text = f": {self.where.text}" if self.where.text else ""
-        return f"{self.where}{text}\n    {self.what}"
-
-
-def spreads(constant: Constant, rows: int) -> bool:
-    """Whether a constant may be one row that was repeated for the traced batch."""
-    value = constant.value
-    if not value.dim() or value.shape[0] != rows or constant.parameter:
-        return False
-    return bool((_bits(value) == _bits(value[:1])).all())
-
-
-def _bits(t: Tensor) -> Tensor:
-    """Bytes, by which NaN is equal to itself."""
-    return t.detach().contiguous().reshape(-1).view(torch.uint8).reshape(t.shape[0], -1)
-
-
-class _World:
-    """The values of a node for one number of rows, as tensors without data."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.env: dict[int, Any] = {}
-
-    def make(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-        with self.mode:
-            return torch.empty(tuple(shape), dtype=dtype, device=device)
-
-    def run(self, call: Call, watch: AbstractContextManager[Any] | None = None) -> None:
-        with self.mode, watch or nullcontext(), torch.no_grad():
-            result = call.func(*fill(call.args, self.env), **fill(call.kwargs, self.env))
-        made = results(call, result)
-        if len(made) != len(call.outs):
-            raise _CountError(f"it gives {len(made)} values and not {len(call.outs)}")
-        self.env.update(zip(call.outs, made, strict=True))
-
-
-class _CountError(Exception):
-    """A call returns another number of tensors."""
-
-
-class Forms:
-    """The forms of a node's values for every number of rows.
-
-    Args:
-        rows: The traced number of rows.
-        tape: The node's tape, for new slots.
-        calls: The recorded calls; more may be added later.
-        constants: The node's constants by slot.
-        entries: The node's inputs by slot.
-        spread: Constants that are one row, repeated.
-    """
-
-    def __init__(
-        self,
-        rows: int,
-        tape: Tape,
-        calls: list[Call],
-        constants: Mapping[int, Constant],
-        entries: dict[int, Entry],
-        spread: Iterable[int] = (),
-    ) -> None:
-        self.rows = rows
-        self.tape = tape
-        self.calls = calls
-        self.constants = constants
-        self.entries = entries
-        self.spread: set[int] = set(spread)
-        self.failed: Baked | None = None
-        self._restart()
-
-    def _restart(self) -> None:
-        self.done = 0
-        self.sometimes: list[tuple[int, int, int]] = []
-        """Calls whose result lies in the memory of an argument in some worlds only: index, result, argument."""
-        self.worlds = [_World(rows) for rows in (self.rows, *SIZES)]
-
-    def advance(self) -> bool:
-        """Run the calls that were not run yet. False if one of them fails."""
-        with _unseen():
-            while self.failed is None and self.done < len(self.calls):
-                failure = self._step()
-                if failure is not None and not (self._reconsider(self.done) or self._resize(self.done)):
-                    self.failed = self._explain(self.calls[self.done], *failure)
-        return self.failed is None
-
-    def shapes(self, slot: int) -> list[tuple[int, ...]]:
-        """The shape of a slot in every world, the traced one first."""
-        with _unseen():
-            for world in self.worlds:
-                self._supply(world, (slot,))
-            return [tuple(int(n) for n in w.env[slot].shape) for w in self.worlds]
-
-    def _step(self) -> tuple[int, Exception] | None:
-        """Run one call in every world: the world and the error where it fails, or ``None``."""
-        call = self.calls[self.done]
-        for world in self.worlds:
-            try:
-                self._supply(world, call.reads)
-                world.run(call)
-            except Exception as error:  # whatever torch says: the sizes do not fit
-                return world.rows, error
-        for out, read in itertools.product(call.outs, call.reads):
-            if len({_shares(world.env[out], world.env[read]) for world in self.worlds}) > 1:
-                self.sometimes.append((self.done, out, read))
-        self.done += 1
-        return None
-
-    def _supply(self, world: _World, slots: Iterable[int]) -> None:
-        """Make the inputs and constants that are not there yet."""
-        for slot in slots:
-            if slot in world.env:
-                continue
-            entry = self.entries.get(slot)
-            if entry is not None:
-                world.env[slot] = world.make(entry.at(world.rows), entry.dtype, entry.device)
-            elif slot in self.constants:
-                value = self.constants[slot].value
-                shape = (world.rows, *value.shape[1:]) if slot in self.spread else tuple(value.shape)
-                world.env[slot] = world.make(shape, value.dtype, value.device)
-
-    def changing_views(self) -> list[Baked]:
-        """Calls that give a view for some numbers of rows and a copy for others, where a write tells the two apart."""
-        found = []
-        for index, out, read in self.sometimes:
-            memories = {self.tape.memory_of[out], self.tape.memory_of[read]}
-            if any(not memories.isdisjoint(call.writes) for call in self.calls[index + 1 :]):
-                found.append(Baked(self.calls[index].where, _VIEW))
-        return found
-
-    # -- what may follow the batch after all ---------------------------------------------------------------------------
-
-    def flip(self, slots: Iterable[int]) -> None:
-        """Let inputs and constants follow the batch that did not, or take that back; start over."""
-        for slot in slots:
-            entry = self.entries.get(slot)
-            if entry is None:
-                self.spread ^= {slot}
-            else:
-                entry.axis = _axis(entry.shape, self.rows) if entry.axis is None else None
-        self._restart()
-
-    def _reconsider(self, index: int) -> bool:
-        """Find what must follow the batch too for a call not to fail."""
-        direct = [s for s in self.calls[index].reads if self._open(s)]
-        distant = [s for s in self._origins(index) if self._open(s) and s not in direct]
-        trials = [[s] for s in direct] + [direct] + [[s] for s in distant] + [direct + distant]
-        for trial in trials:
-            if not trial:
-                continue
-            self.flip(trial)
-            while self.done <= index:
-                if self._step() is not None:
-                    break
-            else:
-                return True
-            self.flip(trial)
-        while self.done < index and self._step() is None:
-            pass
-        return False
-
-    def _resize(self, index: int) -> bool:
-        """Let a size follow the batch in an operator recorded by itself, such as one inside a scripted function.
-
-        Its code asked for the size where no mode sees it. A fixed size fails here, so it cannot have been meant; if just one
-        way of following the batch does not fail, it was that one.
-        """
-        call = self.calls[index]
-        source = next(((s, e.axis) for s, e in self.entries.items() if e.axis is not None), None)
-        if source is None or not isinstance(call.func, OpOverload):
-            return False
-        places = [
-            (i, j)
-            for i, (given, declared) in enumerate(zip(call.args, call.func._schema.arguments, strict=False))
-            if isinstance(given, (list, tuple)) and str(declared.type) == "List[int]"
-            for j, n in enumerate(given)
-            if isinstance(n, int) and n > 0 and n % self.rows == 0
-        ]
-        chosen = (c for n in range(1, min(len(places), 4) + 1) for c in itertools.combinations(places, n))
-        fitting = [c for c in chosen if self._fits(index, c)]
-        if len(fitting) != 1:
-            return False
-        self.calls[index : index + 1] = self._resized(call, fitting[0], source)
-        self._restart()
-        return True
-
-    def _fits(self, index: int, places: Sequence[tuple[int, int]]) -> bool:
-        call = self.calls[index]
-        self._restart()
-        while self.done < index:
-            if self._step() is not None:
-                return False
-        return all(self._runs_in(world, call, places) for world in self.worlds)
-
-    def _runs_in(self, world: _World, call: Call, places: Sequence[tuple[int, int]]) -> bool:
-        try:
-            self._supply(world, call.reads)
-            world.run(call._replace(args=_scaled(call.args, places, lambda n: n // self.rows * world.rows)))
-        except Exception:  # whatever torch says: this is not what was meant
-            return False
-        return True
-
-    def _resized(self, call: Call, places: Sequence[tuple[int, int]], source: tuple[int, int]) -> list[Call]:
-        made: list[Call] = []
-
-        def measured(function: Callable[..., Any], args: tuple[Any, ...], reads: tuple[int, ...]) -> Ref:
-            ref = _ref(len(self.tape.memory_of))
-            self.tape.memory_of.append(Memory(True, None))
-            made.append(Call(Measure(function), args, {}, (ref.slot,), reads, (), call.where))
-            return ref
-
-        rows = measured(torch.Tensor.size, (_ref(source[0]), source[1]), source[:1])
-        by_size = {self.rows: rows}
-
-        def follow(n: int) -> Ref:
-            if n not in by_size:
-                by_size[n] = measured(operator.mul, (rows, n // self.rows), (rows.slot,))
-            return by_size[n]
-
-        args = _scaled(call.args, places, follow)
-        reads = dict.fromkeys((*call.reads, *(ref.slot for ref in by_size.values())))
-        # Tracers follow a size through a method; through an operator called by itself they do not.
-        name = call.func._opname  # type: ignore[attr-defined]
-        func: Any = getattr(torch.Tensor, name, None) or getattr(torch, name, call.func)
-        return [*made, call._replace(func=func, args=args, reads=tuple(reads))]
-
-    # -- numbers that may be the batch size ----------------------------------------------------------------------------
-
-    def suspects(self) -> list[Baked]:
-        """Calls whose arguments hold the traced batch size as a plain number, where that could be meant."""
-        found = []
-        other = next(w for w in _later(self.rows))
-        world = _World(other)
-        with _unseen():
-            for call in self.calls:
-                self._supply(world, call.reads)
-                frozen = any(_is_number(self.constants.get(s), self.rows) for s in call.reads)
-                if not frozen and self.rows not in _plain((call.args, call.kwargs)):
-                    world.run(call)
-                    continue
-                seen = _Numbers(self.rows)
-                world.run(call, seen)
-                if frozen or seen.found:
-                    found.append(Baked(call.where, _MAY_BE.format(self.rows)))
-        return found
-
-    def _open(self, slot: int) -> bool:
-        """Whether it is undecided that an input or a constant follows the batch."""
-        entry = self.entries.get(slot)
-        if entry is not None:
-            undecided = entry.kind == "buffer" or (entry.kind == "input" and entry.axis is None)
-            return undecided and _axis(entry.shape, self.rows) is not None
-        return slot in self.constants and slot not in self.spread and spreads(self.constants[slot], self.rows)
-
-    def _origins(self, index: int) -> list[int]:
-        wanted = set(self.calls[index].reads)
-        for call in reversed(self.calls[:index]):
-            if not wanted.isdisjoint(call.outs):
-                wanted.update(call.reads)
-        return sorted((s for s in wanted if s in self.entries or s in self.constants), reverse=True)
-
-    def _explain(self, call: Call, rows: int, error: Exception) -> Baked:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        name = getattr(call.func, "__name__", call.func)
-        if rows == self.rows:
-            return Baked(call.where, f"{name} cannot be followed for other batch sizes: {reason}")
-        what = f"with {rows} rows in place of {self.rows}, {name} fails: {reason}"
-        fixed = [
-            f"It reads a constant of shape {list(c.value.shape)} that has {self.rows} different rows: declare it as an input."
-            for s in call.reads
-            if (c := self.constants.get(s)) is not None and s not in self.spread and self.rows in c.value.shape[:1]
-        ]
-        advice = "Take sizes from the tensor itself, such as x.shape[0], and let no list of rows decide the code."
-        return Baked(call.where, f"{what}\n    {(fixed or [advice])[0]}")
-
-
-class _Unseen:
-    """Runs leapp's own tensors without data: no mode of the session may see them, and the dispatcher must be as usual."""
-
-    def __enter__(self) -> None:
-        from leapp.capture.recorder import Recorder
-
-        self._recorder = Recorder.current
-        if self._recorder is not None:
-            self._tapes, self._recorder.tapes = self._recorder.tapes, []
-        self._functions = DisableTorchFunction()
-        self._keys = normal_dispatch()
-        # It would print a traceback for every form that does not fit.
-        self._level = _TALK.level
-        _TALK.setLevel(logging.CRITICAL)
-        self._functions.__enter__()
-        self._keys.__enter__()
-
-    def __exit__(self, *_: Any) -> None:
-        self._keys.__exit__(None, None, None)
-        self._functions.__exit__(None, None, None)
-        _TALK.setLevel(self._level)
-        if self._recorder is not None:
-            self._recorder.tapes = self._tapes
-
-
-_unseen = _Unseen
-
-
-def _shares(a: Any, b: Any) -> bool:
-    """Whether two tensors lie in one memory."""
-    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
-        return False
-    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
-
-
-def _later(rows: int) -> list[int]:
-    return [size for size in reversed(SIZES) if size != rows]
-
-
-def _scaled(args: tuple[Any, ...], places: Sequence[tuple[int, int]], change: Callable[[int], Any]) -> tuple[Any, ...]:
-    """The arguments with the numbers at some places changed."""
-    chosen = set(places)
-    return tuple(
-        [change(n) if (i, j) in chosen else n for j, n in enumerate(a)] if any(p[0] == i for p in places) else a
-        for i, a in enumerate(args)
-    )
-
-
-def _plain(value: Any) -> Iterator[Any]:
-    """Every plain number inside nested lists, tuples and dicts."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _plain(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _plain(item)
-
-
-def _is_number(constant: Constant | None, rows: int) -> bool:
-    return constant is not None and constant.value.dim() == 0 and bool(constant.value == rows)
-
-
-class _Numbers(DispatchMode):  # type: ignore[no-untyped-call]
-    """Notes operators that compute with a number. One that is a size need not be noted: it would fail in other worlds."""
-
-    def __init__(self, rows: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.rows = rows
-        self.found = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        for i, declared in enumerate(func._schema.arguments):
-            value = args[i] if i < len(args) else kwargs.get(declared.name)
-            kind = str(declared.type)
-            # A number beside a tensor stands where the schema has a tensor.
-            if kind in ("number", "Tensor", "float") and type(value) in (int, float) and value == self.rows:
-                self.found = True
-        return func(*args, **kwargs)
-
-
-def _axis(shape: Sequence[int], rows: int | None) -> int | None:
-    """The first axis with that many entries."""
-    return next((d for d, n in enumerate(shape) if n == rows), None)
 
 
 @dataclass(slots=True, eq=False)
@@ -447,7 +38,7 @@ class Follower:
     def declare(self, slot: int, t: Tensor, axis: int | str | None) -> None:
         """Note an input. ``axis`` is the user's choice, or ``"auto"``; ``"open"`` for a buffer that may be of any kind."""
         kind = {"auto": "input", "open": "buffer"}.get(str(axis), "told")
-        chosen = _axis(t.shape, self._rows) if isinstance(axis, str) else axis
+        chosen = first_axis(t.shape, self._rows) if isinstance(axis, str) else axis
         self.entries[slot] = Entry(tuple(t.shape), t.dtype, t.device, chosen, kind)
 
     @property
@@ -457,7 +48,7 @@ class Follower:
             self._rows = self._find_rows()
             for entry in self.entries.values():
                 if entry.kind != "told":
-                    entry.axis = _axis(entry.shape, self._rows)
+                    entry.axis = first_axis(entry.shape, self._rows)
         return self._rows
 
     def _find_rows(self) -> int | None:
@@ -498,7 +89,7 @@ class Follower:
         if name in ("size", "sym_size"):
             return self._size(ref, int(args[1] if len(args) > 1 else kwargs["dim"]), shapes)
         if name in ("numel", "nelement", "sym_numel"):
-            return self._measured(ref, None, torch.Tensor.numel, (), tuple(_product(s) for s in shapes))
+            return self._measured(ref, None, torch.Tensor.numel, (), tuple(math.prod(s) for s in shapes))
         if name != "__len__" or any(s[0] != shapes[0][0] for s in shapes):
             self.bake(f"{name.strip('_')}() gives the batch size as a plain number; take x.shape[0]")
         return out
@@ -531,25 +122,8 @@ class Follower:
         slot = len(tape.memory_of)
         tape.memory_of.append(Memory(True, None))
         tape.calls.append(Call(Measure(function), args, {}, (slot,), reads, (), where()))
-        return number(values, self, _ref(slot))
+        return number(values, self, slot_ref(slot))
 
     def bake(self, what: str) -> None:
         """See :class:`leapp.capture.batch.symbolic_size.Owner`."""
         self.baked.append(Baked(where(), what))
-
-
-def _ref(slot: int) -> Ref:
-    ref = Ref.__new__(Ref)
-    ref.slot, ref.tensor = slot, _nothing  # type: ignore[assignment]
-    return ref
-
-
-def _nothing() -> None:
-    return None
-
-
-def _product(shape: Iterable[int]) -> int:
-    total = 1
-    for n in shape:
-        total *= n
-    return total

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
+from leapp.capture.trees import ATOMS, leaves, mapped
+
 __all__ = ["Extent", "Followed", "Measure", "Number", "Owner", "bare", "number", "numbers"]
 
 
@@ -211,29 +213,14 @@ def number(values: tuple[Any, ...], owner: Owner, ref: Any) -> Number:
     return (Extent if isinstance(values[0], int) else Share)(values, owner, ref)
 
 
+_NOT_SIZES = ATOMS - {torch.Size}
+
+
 def numbers(value: Any) -> Iterator[Number]:
-    """Every number that follows the batch inside nested lists, tuples, dicts and slices."""
-    if isinstance(value, Followed):
-        yield value  # type: ignore[misc]
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from numbers(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from numbers(item)
-    elif isinstance(value, slice):
-        yield from numbers((value.start, value.stop, value.step))
+    """Every number that follows the batch in a nested value."""
+    return leaves(value, Followed, _NOT_SIZES)
 
 
 def bare(value: Any) -> Any:
-    """A value with every such number replaced by what it is now."""
-    if isinstance(value, Followed):
-        return value.values[0]
-    if isinstance(value, (list, tuple)) and any(True for _ in numbers(value)):
-        items = [bare(item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, dict):
-        return {k: bare(v) for k, v in value.items()}
-    if isinstance(value, slice):
-        return slice(bare(value.start), bare(value.stop), bare(value.step))
-    return value
+    """A nested value with every such number replaced by what it is now."""
+    return mapped(value, lambda v: v.values[0] if isinstance(v, Followed) else v, _NOT_SIZES)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from leapp.capture.functions.tensors import stacked
-from leapp.capture.modes import silence
+from leapp.capture.mode_stacks import silence
 from leapp.capture.numpy.table import Unmapped
 
 __all__ = ["FUNCTIONS"]

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from leapp.capture.aliasing import geometry
+from leapp.capture.aliasing import geometry, same_storage
 from leapp.capture.batch.symbolic_size import numbers
-from leapp.capture.call_kinds import ATOMS, Kind
-from leapp.capture.numpy.behind import Behinds
+from leapp.capture.call_kinds import Kind
 from leapp.capture.numpy.indexing import basic, chosen, is_basic, leading_mask, locate, runs_backwards
+from leapp.capture.numpy.overlays import Overlays
 from leapp.capture.numpy.plain import (
     Array,
     arrays_in,
@@ -27,7 +27,6 @@ from leapp.capture.numpy.plain import (
     digits,
     owner_of,
     same_bits,
-    same_storage,
     unwrapped,
     without_out,
 )
@@ -39,6 +38,7 @@ from leapp.capture.numpy.two_runs import TwoRuns
 from leapp.capture.numpy.ufuncs import Ufuncs
 from leapp.capture.substitutes import assemble
 from leapp.capture.tape import Call, refer
+from leapp.capture.trees import ATOMS
 from leapp.capture.user_line import asked_by_capture, where
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Arrays:
     """What one session does with arrays: indexing, functions, and what crosses between the libraries."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.memory = Behinds(recorder)
+        self.memory = Overlays(recorder)
         self.runs = TwoRuns(self.memory)
         self.ufuncs = Ufuncs(self.runs)
 
@@ -83,7 +83,7 @@ class Arrays:
         if not is_basic(index):
             return self._chosen(array, index, ndarray.__getitem__(plain, bare), operands)
         result = ndarray.__getitem__(plain, bare)
-        found = self.memory.behind(array)
+        found = self.memory.overlay(array)
         if found is None:
             return result
         self.memory.refresh(found.tensor)
@@ -98,7 +98,7 @@ class Arrays:
     def _chosen(self, array: Array, index: Any, result: Any, operands: list[Any]) -> Any:
         """The result of an index with values in it. NumPy gives a view for single numbers, and so does torch."""
         view = isinstance(result, np.ndarray) and owner_of(result) is owner_of(array)
-        found = self.memory.behind(array) if view else None
+        found = self.memory.overlay(array) if view else None
         if found is not None and not found.flips:
             self.memory.refresh(found.tensor)
             t = self.runs.attempt(self.memory.traced_by(operands), lambda: found.tensor[chosen(self.memory.tensors_for(index))])
@@ -244,7 +244,7 @@ class Arrays:
         if self._dynamic(array):
             self.memory.escape(self.memory.traced(array), kind, [array], value)
         tape = self.memory.traced(array) if self.memory.recorder.batched and not asked_by_capture() else None
-        found = None if tape is None or tape.batch is None else self.memory.behind(array)
+        found = None if tape is None or tape.batch is None else self.memory.overlay(array)
         if tape is None or tape.batch is None or found is None:
             return value
         question = "numel" if kind == "size" and value == array.size else kind
@@ -281,7 +281,7 @@ class Arrays:
         """Whether the shape of an array depends on values."""
         if not any(tape.dynamic for tape in self.memory.recorder.tapes):
             return False
-        tape, found = self.memory.traced(array), self.memory.behind(array)
+        tape, found = self.memory.traced(array), self.memory.overlay(array)
         with self.memory.recorder.silence():
             ref = None if found is None or tape is None else tape.find(found.tensor)
         return ref is not None and tape is not None and ref.slot in tape.dynamic
@@ -388,7 +388,7 @@ class Arrays:
                 self.memory.copy_source(whole, result)
             return result
         data = self._torch_arguments(data)
-        refs = {id(t): tape.find(t) or self.memory.recorder.constant(tape, t) for t in arrays_in(data)}
+        refs = {id(t): tape.find(t) or self.memory.recorder.constants.slot(tape, t) for t in arrays_in(data)}
         reads = tuple({r.slot for r in refs.values()})
         given = (refer(data, refs), result.dtype, result.device)
         function = _copied if isinstance(data, Tensor) else assemble

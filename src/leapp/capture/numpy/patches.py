@@ -201,7 +201,7 @@ def _from_numpy(original: Any) -> Any:
         made = original(ndarray)
         if arrays is not None and arrays.memory.recorder.tapes:
             with arrays.memory.recorder.lock:
-                arrays.memory.recorder.ages.over(ndarray, made)
+                arrays.memory.recorder.old_memory.over(ndarray, made)
         return made
 
     return from_numpy

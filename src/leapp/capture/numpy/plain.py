@@ -12,13 +12,13 @@ import torch
 from numpy import generic, ndarray
 
 from leapp.capture.batch.symbolic_size import Followed
-from leapp.capture.modes import silence
+from leapp.capture.mode_stacks import silence
 from leapp.capture.numpy.scalars import TracedScalar, number_of
 from leapp.capture.numpy.traced import TracedNpArray
 
 __all__ = [
     "Array", "address", "agree", "arrays_in", "as_tensor", "bare_view", "bounds", "digits", "from_numpy", "frozen", "given",
-    "is_number", "owner_of", "same_bits", "same_storage", "silent_numpy", "torch_dtype", "unwrapped", "without_out",
+    "is_number", "owner_of", "same_bits", "silent_numpy", "torch_dtype", "unwrapped", "without_out",
 ]  # fmt: skip
 
 Array = ndarray[Any, Any]
@@ -139,11 +139,6 @@ def agree(a: Array, b: Array, tolerance: float) -> bool:
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are the same to the last bit."""
     return silent_numpy(a).tobytes() == silent_numpy(b).tobytes()
-
-
-def same_storage(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors lie over the same memory."""
-    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
 def is_number(value: Any) -> bool:

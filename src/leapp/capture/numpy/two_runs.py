@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from leapp.capture.aliasing import geometry
-from leapp.capture.numpy.behind import Behind, Behinds, flipped
+from leapp.capture.aliasing import geometry, same_storage
+from leapp.capture.numpy.overlays import Overlay, Overlays, flipped
 from leapp.capture.numpy.plain import (
     Array,
     agree,
@@ -24,7 +24,6 @@ from leapp.capture.numpy.plain import (
     from_numpy,
     given,
     owner_of,
-    same_storage,
     silent_numpy,
     torch_dtype,
     unwrapped,
@@ -66,7 +65,7 @@ class TwoRuns:
         memory: The tensors behind arrays.
     """
 
-    def __init__(self, memory: Behinds) -> None:
+    def __init__(self, memory: Overlays) -> None:
         self.memory = memory
         self._operands = threading.local()
 
@@ -178,7 +177,7 @@ class TwoRuns:
     def _view(self, result: Array, t: Tensor | None) -> Array | None:
         """``result`` as an array to go on with, if it lies in memory that is known already."""
         if self.memory.is_root(owner_of(result)):
-            found = self.memory.behind(result)
+            found = self.memory.overlay(result)
             if found is None:
                 return None
             with self.memory.recorder.silence():
@@ -226,7 +225,7 @@ class TwoRuns:
         before = plain.copy()
         result = self.memory.quietly(numpy)
         after = plain.copy()
-        found = self.memory.behind(target)
+        found = self.memory.overlay(target)
         if found is None:
             self.memory.escape(self.memory.traced_by(operands), name, operands, after)
         if found is None or not self.memory.concerned([target, *operands]):
@@ -272,7 +271,7 @@ class TwoRuns:
 
         self.write(name, out, operands, lambda: None, fail)
 
-    def _recorded(self, tape: Tape | None, found: Behind, after: Array, record: Callable[[Tensor], Any]) -> bool:
+    def _recorded(self, tape: Tape | None, found: Overlay, after: Array, record: Callable[[Tensor], Any]) -> bool:
         mark = 0 if tape is None else len(tape.escapes)
         try:
             target = flipped(found.tensor, found.flips) if found.flips else found.tensor
@@ -293,7 +292,7 @@ class TwoRuns:
             return False
         return recorded
 
-    def _store(self, found: Behind, value: Any) -> None:
+    def _store(self, found: Overlay, value: Any) -> None:
         value = value.to(found.tensor.dtype) if value.dtype != found.tensor.dtype else value
         found.tensor.copy_(flipped(value, found.flips) if found.flips else value)
 
@@ -349,7 +348,7 @@ class TwoRuns:
         return value.item() if isinstance(value, np.generic) else value
 
 
-def unwrap(found: Any, memory: Behinds) -> Tensor | None:
+def unwrap(found: Any, memory: Overlays) -> Tensor | None:
     """The tensor in the result of an expression."""
     found = found.array if isinstance(found, TracedScalar) else found
     if isinstance(found, np.ndarray):

@@ -163,7 +163,7 @@ class Ufuncs:
         """A tensor over the memory of a traced array, as ``torch.from_numpy`` or ``Tensor.__array_wrap__`` gives it."""
         value = value.array if isinstance(value, TracedScalar) else value
         if isinstance(value, np.ndarray) and type(value) is not np.ndarray:
-            found = self.memory.behind(value)
+            found = self.memory.overlay(value)
             if found is not None and not found.flips:
                 whole = found.tensor.to(torch.uint8) if wrapping and found.tensor.dtype == torch.bool else found.tensor
                 return whole.detach()

@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from leapp.capture.provenance import Published
     from leapp.capture.recorder import Recorder
 
-__all__ = ["Behind", "Behinds", "flipped"]
+__all__ = ["Overlay", "Overlays", "flipped"]
 
 Tensor = torch.Tensor
 # Memory of arrays up to this size is kept until the node is finished, so that views the session has not seen are known.
 _HELD = 1 << 20
 
 
-class Behind(NamedTuple):
+class Overlay(NamedTuple):
     """The tensor over the memory of an array. Torch has no negative strides: along ``flips`` it runs the other way."""
 
     array: weakref.ref[Array]
@@ -79,12 +79,12 @@ def _is_shared(t: Tensor, storage: torch.UntypedStorage) -> bool:
     return t._use_count() > 1 or storage_uses(storage) > 2  # type: ignore[attr-defined]
 
 
-class Behinds:
+class Overlays:
     """The arrays of one session."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self._behind: dict[int, Behind] = {}
+        self._overlays: dict[int, Overlay] = {}
         self._roots: dict[int, tuple[weakref.ref[Array], weakref.ref[Tensor]]] = {}
         self._held: list[Tensor] = []
         self._exposed: list[tuple[int, int, Tensor]] = []
@@ -94,15 +94,15 @@ class Behinds:
 
     # -- tensors behind arrays -------------------------------------------------------------------------------------------
 
-    def behind(self, array: Array) -> Behind | None:
+    def overlay(self, array: Array) -> Overlay | None:
         """The tensor over the memory of ``array``, or ``None`` if torch cannot describe it."""
-        found = self._behind.get(id(array))
+        found = self._overlays.get(id(array))
         if found is not None and found.array() is array:
             return found
         with self.recorder.lock, self.recorder.silence():
             return self._derive(array)
 
-    def _derive(self, array: Array) -> Behind | None:
+    def _derive(self, array: Array) -> Overlay | None:
         plain = bare_view(array)
         dtype = torch_dtype(plain.dtype)
         item = plain.itemsize
@@ -140,7 +140,7 @@ class Behinds:
             return None
         self.hold(root, whole)
         if self.recorder.tapes:
-            self.recorder.ages.over(root, whole)
+            self.recorder.old_memory.over(root, whole)
         return whole
 
     def held(self) -> list[Tensor]:
@@ -166,9 +166,9 @@ class Behinds:
             self.seen = True
         self._exposed.append((start, start + size, torch.empty(0, dtype=torch.uint8).set_(storage)))
         # What was asked about before stands over tensors of its own.
-        for i, (_, other, _, _) in list(self._behind.items()):
+        for i, (_, other, _, _) in list(self._overlays.items()):
             if start <= other.data_ptr() < start + size and other.untyped_storage()._cdata != storage._cdata:
-                del self._behind[i]
+                del self._overlays[i]
 
     def _over(self, array: Array) -> Tensor | None:
         """The exposed memory that ``array`` lies in."""
@@ -183,18 +183,18 @@ class Behinds:
         if self.recorder.tapes and root.nbytes <= _HELD:
             self._held.append(whole)
 
-    def attach(self, array: Array, t: Tensor, flips: tuple[int, ...] = (), root: Tensor | None = None) -> Behind:
+    def attach(self, array: Array, t: Tensor, flips: tuple[int, ...] = (), root: Tensor | None = None) -> Overlay:
         """Let ``t`` stand behind ``array`` from now on."""
-        i, table = id(array), self._behind
+        i, table = id(array), self._overlays
         # No function of Python's: an interrupt that came while it ran would be lost.
         forget: Callable[[Any], Any] = partial(table.pop, i)
-        found = Behind(weakref.ref(array, forget), t, flips, t if root is None else root)
+        found = Overlay(weakref.ref(array, forget), t, flips, t if root is None else root)
         table[i] = found
         return found
 
     def tensor(self, array: Array) -> Tensor | None:
         """The value of ``array`` as a tensor: the one behind, or a recorded flip of it."""
-        found = self.behind(array)
+        found = self.overlay(array)
         if found is None:
             return None
         self.refresh(found.tensor)
@@ -227,7 +227,7 @@ class Behinds:
     def recorded_call(self, function: Any, *args: Any) -> Any:
         """A torch call that is recorded, also from inside the modes."""
         with self.recorder.silence():
-            return self.recorder.called(function, classify(function), args, {}, whole=True)
+            return self.recorder.calls.called(function, classify(function), args, {}, whole=True)
 
     def refresh(self, t: Tensor) -> None:
         """NumPy changes plain arrays without telling torch: let the tape read a changed constant anew."""
@@ -247,7 +247,7 @@ class Behinds:
         with self.recorder.silence():
             return next(
                 (
-                    b.tensor for b in self._behind.values()
+                    b.tensor for b in self._overlays.values()
                     if not b.flips and b.tensor.data_ptr() == t.data_ptr() and b.tensor.dtype == t.dtype
                     and b.tensor.shape == t.shape and b.tensor.stride() == t.stride()
                 ),
@@ -261,18 +261,18 @@ class Behinds:
 
     def living(self) -> dict[int, weakref.ref[Array]]:
         """The arrays that the program still has, by the identity of the tensor behind each."""
-        return {id(found.tensor): found.array for found in self._behind.values()}
+        return {id(found.tensor): found.array for found in self._overlays.values()}
 
     def published(self, t: Tensor) -> Published | None:
         """The published output that ``t`` shows as a tensor over the memory of an array, which no mode sees being made."""
-        for found in self._behind.values() if t.layout == torch.strided else ():
+        for found in self._overlays.values() if t.layout == torch.strided else ():
             if found.tensor.data_ptr() == t.data_ptr() and not found.flips and geometry(found.tensor)[:3] == geometry(t)[:3]:
                 return self.recorder.source(found.tensor)
         return None
 
     def reshaped(self, array: Array) -> None:
         """The array was given another shape in place."""
-        self._behind.pop(id(array), None)
+        self._overlays.pop(id(array), None)
 
     def forget(self) -> None:
         """Between nodes only what somebody still holds is of interest."""
@@ -298,7 +298,7 @@ class Behinds:
         if type(made) is ndarray and torch_dtype(made.dtype) is not None:
             owner = owner_of(made)
             if not any(owner_of(o) is owner for o in operands if isinstance(o, ndarray)):
-                self.recorder.ages.made(owner)
+                self.recorder.old_memory.made(owner)
             return self.wrap(made)
         if type(made) is tuple or type(made) is list:
             return type(made)(self.follow(m, operands) for m in made)
@@ -308,7 +308,7 @@ class Behinds:
 
     def clear(self) -> None:
         """The session is over."""
-        self._behind.clear()
+        self._overlays.clear()
         self._roots.clear()
         self._held.clear()
         self._exposed.clear()
@@ -318,7 +318,7 @@ class Behinds:
         self.seen = True
         if not isinstance(array, ndarray):
             return self.tensors_for(array) if torch_dtype(array.dtype) is not None else None
-        found = self.behind(array)
+        found = self.overlay(array)
         if found is not None and not found.flips:
             return found.tensor
         if found is not None:
@@ -389,7 +389,7 @@ class Behinds:
             elif isinstance(operand, Tensor):
                 yield operand
             elif isinstance(operand, ndarray):
-                found = self.behind(operand)
+                found = self.overlay(operand)
                 if found is not None:
                     yield found.tensor
 
@@ -399,7 +399,7 @@ class Behinds:
         """Note that a value left the graph."""
         if tape is None:
             for t in self._tensors(operands):
-                self.recorder.read_between(kind, t, frozen(value))
+                self.recorder.plain_calls.read_between(kind, t, frozen(value))
             return
         reads = []
         with self.recorder.silence():

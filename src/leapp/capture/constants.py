@@ -1,0 +1,95 @@
+"""Plain tensors that a node reads: whether it may, and what is known of where they came from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from leapp.capture.aliasing import geometry, lent_memory
+from leapp.capture.tape import Ref, Tape
+from leapp.capture.user_line import where
+from leapp.errors import TraceError
+
+if TYPE_CHECKING:
+    from leapp.capture.recorder import Recorder
+
+__all__ = ["Constants"]
+
+Tensor = torch.Tensor
+
+
+class Constants:
+    """The constants of the open nodes of one session."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def slot(self, tape: Tape, t: Tensor) -> Ref:
+        """The slot of a plain tensor; a value of another node is refused here."""
+        former = self.recorder.former_values.get(id(t))
+        source = self.recorder.source(t)
+        if source is not None and source.static:
+            source = None
+        if former is not None and former.tensor() is not t:
+            former = None
+        owner = former.node if former is not None else source.node if source is not None and not source.glue else None
+        if owner is not None and owner != tape.node:
+            name = f" ('{source.port}')" if source is not None else ""
+            raise TraceError(
+                f"node '{tape.node}' uses a value of the finished node '{owner}'{name} at {where()} without declaring it. "
+                f"Pass it through annotate.input_tensors('{tape.node}', {{...}}) first."
+            )
+        self.refuse_other_storage(tape, t)
+        before = len(tape.constants)
+        ref = tape.constant(t)
+        if len(tape.constants) == before:
+            return ref
+        constant = tape.constants[ref.slot]
+        constant.origins, constant.lender = self.recorder.old_memory.origins_and_lender(t)
+        born, given = self.recorder.plain_calls.random_tensors.get(id(t)), self.recorder.declared_tensors.get(id(t))
+        if born is not None and born[0]() is t and not constant.parameter:
+            constant.drawn = born[1]
+        if owner is not None:
+            constant.earlier_pass = former.where if former is not None else constant.where
+        elif source is not None:
+            constant.undeclared = f"{source.node}/{source.port}"
+        if given is not None and given[0]() is t and given[1] != tape.node:
+            constant.undeclared = f"an input of node '{given[1]}'"
+        return ref
+
+    def refuse_other_storage(self, tape: Tape, t: Tensor) -> None:
+        """Two tensors over one array have a storage each, so nothing but the address tells that they share memory."""
+        mine = lent_memory(t)
+        if mine is None:
+            return
+        for other in [*(ref.tensor() for ref in list(tape.known.values())), *self.recorder.arrays.memory.held()]:
+            theirs = None if other is None else lent_memory(other, lent=False)
+            if theirs is None or theirs[0] == mine[0] or theirs[1] >= mine[2] or mine[1] >= theirs[2]:
+                continue
+            memory = tape.memories.get(theirs[0])
+            if memory is not None and memory.traced and memory.root is not None:
+                raise TraceError(
+                    f"node '{tape.node}': at {where()} a tensor of shape {list(t.shape)} shares memory with traced values by "
+                    "way of an array or of DLPack, and what was written there is not seen through it. Make it again where it "
+                    "is used, as in torch.from_numpy(array)."
+                )
+
+    def adopt_after(self, tape: Tape, t: Tensor, ref: Ref) -> None:
+        """A call wrote to a plain tensor that nothing told of: the copy taken before the call is its value there."""
+        constant = tape.constants[ref.slot]
+        if constant.version is not None:
+            raise TraceError(
+                f"node '{tape.node}': the call at {where()} changes a tensor of shape {list(t.shape)} in place in a way that "
+                "cannot be recorded. Register it with annotate.register_buffer() or annotate.module() first."
+            )
+        memory = tape._memory(t)
+        if memory is not None:
+            memory.traced = True
+            memory.clear()
+            memory.add(ref, geometry(t))
+            tape.memory_of[ref.slot] = memory
+        tape.constant_ids.pop(id(t), None)
+        tape.known[id(t)] = Ref(ref.slot, t)
+        with self.recorder.silence():
+            self.recorder.arrays.memory.exposed(t)

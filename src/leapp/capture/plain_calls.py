@@ -1,0 +1,134 @@
+"""Calls without traced values, inside an open node or between nodes.
+
+They are not recorded. What they make is remembered as long as it may matter later: which tensors hold random numbers, which
+were made inside a node, which memory is older than that, and what became of published outputs.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from leapp.capture.call_kinds import Kind
+from leapp.capture.numpy.plain import address
+from leapp.capture.provenance import FormerValue
+from leapp.capture.substitutes import CONSTRUCTORS
+from leapp.capture.tape import TEXTS, Escape
+from leapp.capture.trees import tensors
+from leapp.capture.user_line import Where, where
+
+if TYPE_CHECKING:
+    from leapp.capture.recorder import Recorder
+
+__all__ = ["PlainCalls", "draws_random_numbers"]
+
+Tensor = torch.Tensor
+
+
+class PlainCalls:
+    """What one session knows of tensors that are not traced."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.random_tensors: dict[int, tuple[weakref.ref[Tensor], Where]] = {}
+        """Tensors that hold random numbers, and where these were drawn."""
+        self.made_inside: dict[int, tuple[weakref.ref[Tensor], Where]] = {}
+        """Tensors that calls inside an open node made, and where."""
+
+    def run(
+        self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
+    ) -> Any:
+        """Run a call."""
+        recorder = self.recorder
+        if kind.writes or "out" in kwargs or kind.statistics:
+            targets = kind.targets(args, kwargs)
+            tape = next((c for c in recorder.tapes if c.indexed_rows and any(map(c.indexed_rows.lie_in, targets))), None)
+            if tape is not None:  # traced rows of it show what is written here
+                for t in targets:
+                    tape.adopt(t, *recorder.old_memory.origins_and_lender(t))
+                return recorder.calls.record(tape, func, kind, args, kwargs, leaves)
+            self._before_plain_write(targets)
+        for tape in recorder.tapes if not kind.metadata else ():
+            for t in leaves:
+                recorder.constants.refuse_other_storage(tape, t)
+        before = torch.get_rng_state() if kind.random else None
+        out = func(*args, **kwargs)
+        if kind.metadata:
+            return out
+        results = list(tensors(out))
+        if recorder.tapes and recorder.former_values:
+            self._follow_former_values(leaves, results)
+        drawn = before is not None and draws_random_numbers(before, kwargs, out)
+        if recorder.published:
+            recorder.published.follow(kind, args, leaves, results)
+        if kind.name == "numpy" and (self._is_new(leaves[0]) or recorder.source(leaves[0]) is not None):
+            return recorder.arrays.memory.wrap(out, leaves[0])
+        draws = where() if drawn else self._drawn_at(leaves) if self.random_tensors else None
+        if draws is not None:
+            for o in results or leaves[:1]:
+                self.random_tensors[id(o)] = weakref.ref(o), draws
+            if recorder.tapes and not results and out is not None:
+                recorder.tapes[-1].escapes.append(Escape(f"random number read by {kind.name}", where(), out))
+        elif not results and out is not None and kind.looks_at is None and leaves:
+            self.read_between(kind.name, leaves[0], out)
+        if recorder.tapes:
+            target = next(iter(kind.targets(args, kwargs)), None)
+            if func in CONSTRUCTORS and args and isinstance(args[0], np.ndarray) and out.data_ptr() == address(args[0]):
+                recorder.old_memory.over(args[0], out)
+            else:
+                recorder.old_memory.plain_call(kind, target, leaves, results)
+            at = where()
+            for o in results:
+                self.made_inside[id(o)] = weakref.ref(o), at
+        return out
+
+    def _follow_former_values(self, leaves: list[Tensor], results: list[Tensor]) -> None:
+        """What an open node computes from a value that its pass before left is such a value too."""
+        for t in leaves:
+            found = self.recorder.former_values.get(id(t))
+            if found is not None and found.tensor() is t and any(tape.node == found.node for tape in self.recorder.tapes):
+                for o in results:
+                    if o is not t:
+                        self.recorder.former_values[id(o)] = FormerValue(weakref.ref(o), found.node, found.where)
+                return
+
+    def _is_new(self, t: Tensor) -> bool:
+        """Whether a call inside the open node made a plain tensor; traced values may be written to it later."""
+        found = self.made_inside.get(id(t))
+        return found is not None and found[0]() is t
+
+    def read_between(self, kind: str, t: Tensor, out: Any) -> None:
+        """A published output became something that is no tensor: frozen in the node that is open, or in one after it."""
+        source = self.recorder.source(t)
+        if source is not None and self.recorder.tapes:
+            self.recorder.tapes[-1].escapes.append(Escape(f"{kind} of '{source.node}/{source.port}'", where(), out))
+        elif source is not None and kind not in TEXTS:
+            self.recorder.published.read(kind, source, out)
+
+    def _drawn_at(self, leaves: list[Tensor]) -> Where | None:
+        """The line that drew the random numbers in one of some tensors."""
+        for t in leaves:
+            found = self.random_tensors.get(id(t))
+            if found is not None and found[0]() is t:
+                return found[1]
+        return None
+
+    def _before_plain_write(self, targets: list[Tensor]) -> None:
+        for t in targets:
+            for tape in self.recorder.tapes:
+                try:
+                    memory = tape.memories.get(t.untyped_storage()._cdata)
+                except (RuntimeError, NotImplementedError, ValueError):
+                    continue
+                if memory is not None and not memory.traced:
+                    tape.forget(memory)
+
+
+def draws_random_numbers(before: Tensor, kwargs: dict[str, Any], out: Any) -> bool:
+    """Whether a call drew random numbers. Dropout and attention are tagged even where they do not; the generator tells."""
+    if kwargs.get("generator") is not None or not all(t.is_cpu for t in tensors(out)):
+        return True
+    return not torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,150 @@
+"""The two torch modes, which report to the recorder.
+
+The function mode sees every torch API call and has it recorded whole, so that tapes stay readable. Where a call is not
+self-contained (functorch levels, autocast, tensor subclasses, autograd inside a node) or never reaches Python (TorchScript,
+C++ extensions, backward), the dispatch mode below reports the ATen ops instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from leapp.capture.batch.symbolic_size import bare, numbers
+from leapp.capture.call_kinds import KINDS, Kind, classify
+from leapp.capture.devices import refuse_mixed
+from leapp.capture.mode_stacks import Unseen
+from leapp.capture.substitutes import CONSTRUCTORS
+from leapp.capture.traced_calls import PLAIN, batch_numbers
+from leapp.capture.trees import tensors
+from leapp.capture.user_line import where
+from leapp.compat.core import DispatchMode as TorchDispatchMode
+from leapp.compat.core import HigherOrderOperator, functorch_level
+from leapp.compat.modes import DisableTorchFunction, any_autocast, backward_task, is_functorch_wrapped
+from leapp.errors import TraceError
+
+if TYPE_CHECKING:
+    from leapp.capture.recorder import Recorder
+
+__all__ = ["DispatchMode", "FunctionMode", "refuse_functions"]
+
+
+class FunctionMode(TorchFunctionMode):
+    """Sees every torch API call of the thread."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kind = KINDS.get(func) or classify(func)
+        if kwargs is None:
+            kwargs = {}
+        recorder = self.recorder
+        if recorder.batched:
+            args, kwargs, _ = batch_numbers(args, kwargs)
+        if recorder is not type(recorder).current:
+            return func(*args, **kwargs)  # another thread ended the session
+        if not recorder.tapes:
+            made = recorder.arrays.memory.seen and func in CONSTRUCTORS
+            if kind.metadata or not (made or kind.random or kind.writes or recorder.published.concerns(args, kwargs)):
+                return func(*recorder.arrays.numbers_in(args), **recorder.arrays.numbers_in(kwargs))
+        elif kind.metadata and not (recorder.dynamic or kind.tracks_grad):
+            return func(*recorder.arrays.numbers_in(args), **kwargs) if len(args) > 1 else func(*args, **kwargs)
+        elif (
+            kind.autograd
+            or recorder.autograd
+            or any_autocast()
+            or functorch_level() is not None
+            or (types and not PLAIN.issuperset(types))
+            or (kind.hidden_writes and torch.is_inference_mode_enabled())  # no version tells what such a call writes to
+        ):
+            return self._aside(func, kind, args, kwargs)
+        guard = Unseen()
+        try:
+            if recorder.shared:
+                with recorder.lock:
+                    return recorder.calls.called(func, kind, args, kwargs, whole=True)
+            if kind.plain and len(recorder.tapes) == 1 and not recorder.dynamic and "out" not in kwargs:
+                return recorder.calls.called_simply(func, kind, args, kwargs)
+            return recorder.calls.called(func, kind, args, kwargs, whole=True)
+        except RuntimeError as error:
+            for tape in recorder.tapes:
+                refuse_mixed(tape.node, tape.owns, kind.name, args, kwargs, error)
+            raise
+        finally:
+            del guard  # a traceback would keep it
+
+    def _aside(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:
+        """Leave the call to the dispatch mode; only what has no ATen form is handled here."""
+        if kind.metadata or kind.handled:
+            leaves = list(tensors(args))
+            if leaves and not is_functorch_wrapped(leaves[0]):
+                guard = Unseen()
+                try:
+                    return self.recorder.calls.called(func, kind, args, kwargs, whole=True)
+                finally:
+                    del guard
+        for number in numbers((args, kwargs)) if self.recorder.batched else ():
+            number.owner.bake(f"{kind.name} is recorded as its single operations, which take the batch size as a plain number")
+            return func(*bare(args), **bare(kwargs))
+        args, kwargs = self.recorder.arrays.replaced(func, kind, args, kwargs)
+        return func(*args, **kwargs)
+
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees the ATen ops of what never reached the function mode."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        recorder = self.recorder
+        kwargs = kwargs or {}
+        with DisableTorchFunction():
+            if not recorder.tapes:
+                return func(*args, **kwargs)
+            if isinstance(func, HigherOrderOperator):
+                refuse_functions(recorder, str(func), args, kwargs)
+                return func(*args, **kwargs)
+            if backward_task() != -1:
+                _refuse_unseen(recorder, func, args, kwargs)
+            with recorder.lock:
+                return recorder.calls.called(func, classify(func), args, kwargs, whole=False)
+
+
+def refuse_functions(recorder: Recorder, name: str, args: Any, kwargs: Any) -> None:
+    """Refuse an operator that runs functions of the program, if it gets a value of an open node. To be called in silence."""
+    tape = recorder.owner(tensors((args, kwargs)))
+    if tape is not None:
+        raise TraceError(
+            f"node '{tape.node}': {name} at {where()} runs functions that cannot be recorded as one call. "
+            "Use torch.where() or ordinary Python control flow in their place."
+        )
+
+
+def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> None:
+    """In a backward pass, a tensor nobody has seen is an intermediate value that autograd kept of a whole call."""
+    leaves = list(tensors((args, kwargs)))
+    tape = recorder.owner(leaves)
+    if tape is None:
+        return
+    for t in leaves:
+        seen = recorder.plain_calls.made_inside.get(id(t))
+        constant = tape.constant_ids.get(id(t))
+        known = constant is not None and constant[0].tensor() is t
+        left = recorder.former_values.get(id(t))  # such as a gradient that the pass before accumulated
+        known = known or (seen is not None and seen[0]() is t) or (left is not None and left.tensor() is t)
+        if known or tape.find(t) is not None:
+            continue
+        if t._is_view() or isinstance(t, torch.nn.Parameter) or not t.dim():
+            continue
+        raise TraceError(
+            f"node '{tape.node}': the backward pass at {where()} needs an intermediate value of a call that was recorded "
+            "whole. Call requires_grad_() on the declared input before the computation."
+        )
