@@ -13,7 +13,7 @@ import pytest
 
 import leapp
 from leapp import annotations
-from leapp.bundle.profiles import PROFILES
+from leapp.deploy.targets import TARGETS
 from leapp.export.backends import BACKENDS
 from leapp.tracing import lifecycle
 
@@ -100,7 +100,7 @@ def test_declared_values_are_those_that_are_taken() -> None:
     assert set(get_args(annotations.BackendName)) == {n for b in BACKENDS.values() for n in (b.name, *b.aliases)}
     taken = {name for b in BACKENDS.values() for name in b.params} | {"model_path", "copy_original_model", "device"}
     assert annotations.BackendParams.__annotations__.keys() == taken
-    assert set(get_args(lifecycle.Target)) == set(PROFILES)
+    assert set(get_args(lifecycle.Target)) == set(TARGETS)
     assert lifecycle.CompileOptions.__annotations__.keys() == inspect.signature(leapp.compile_graph).parameters.keys()
     session, start = (list(inspect.signature(f).parameters) for f in (leapp.session, leapp.start))
     assert session == [*start, "compile"]

@@ -100,7 +100,7 @@ def hostile_samples(data: bytes) -> bytes:
 
 STRANGERS = {"jit": hostile_script, "pt2": hostile_samples}
 LOOKING = [["inspect"], ["verify"], ["verify", "--thorough"], ["view", "--no-open"], ["view", "--no-open", "--verify"],
-           ["check", "--profile", "onnxruntime"], ["seal"], ["fuse", "-o", "one.onnx"]]  # fmt: skip
+           ["check", "--target", "onnxruntime"], ["seal"], ["fuse", "-o", "one.onnx"]]  # fmt: skip
 RUNNING = [["run"], ["bench", "--steps", "3"], ["replay", "recording.npz"]]
 
 

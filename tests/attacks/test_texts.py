@@ -43,7 +43,7 @@ def put(place: str, text: str, document: dict) -> None:
 
 
 PLACES = ["block", "port key", "kind", "names", "config", "file", "dtype", "wiring", "version"]
-VERBS = [["inspect"], ["inspect", "--json"], ["verify"], ["verify", "--json"], ["check", "--profile", "isaac-ros"]]
+VERBS = [["inspect"], ["inspect", "--json"], ["verify"], ["verify", "--json"], ["check", "--target", "isaac-ros"]]
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -282,12 +282,12 @@ def test_diff_tells_meaning_wiring_and_settings(policy: Policy, scripted: Policy
 # -- check, fuse, view, the rest
 
 
-@pytest.mark.parametrize("profile", ["onnxruntime", "tensorrt", "openvino", "isaac-ros"])
+@pytest.mark.parametrize("target", ["onnxruntime", "tensorrt", "openvino", "isaac-ros"])
 def test_check_says_who_can_take_a_bundle(
-    policy: Policy, scripted: Policy, profile: str, capsys: pytest.CaptureFixture[str]
+    policy: Policy, scripted: Policy, target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ask(capsys, "check", "--target", profile, policy.path)[0] == 0
-    code, data = ask(capsys, "check", "--profile", profile, scripted.path)
+    assert ask(capsys, "check", "--target", target, policy.path)[0] == 0
+    code, data = ask(capsys, "check", "--profile", target, scripted.path)
     assert (code, data["ok"]) == (1, False)
     assert {f["where"] for f in data["findings"] if f["level"] == "error"} >= {"filter", "policy"}
 

@@ -14,7 +14,7 @@ import yaml
 import leapp
 from leapp import GraphConfigs, TensorSemantics, annotate
 from leapp.bundle import open_bundle, read_initial_values
-from leapp.bundle.fuse import CONTRACT, fuse, read_fused
+from leapp.deploy.fuse import CONTRACT, fuse_onnx, read_fused
 from leapp.errors import BundleError, ExportError
 
 
@@ -117,7 +117,7 @@ def test_other_backends_are_named(tmp_path):
 
 def test_a_bundle_can_be_fused_later_and_the_same_bytes_come_out(tmp_path):
     directory = export(tmp_path, Loop(), fuse=True)
-    again = fuse(open_bundle(directory), tmp_path / "again.onnx")
+    again = fuse_onnx(open_bundle(directory), tmp_path / "again.onnx")
     assert again.read_bytes() == (directory / "g.onnx").read_bytes()
     with pytest.raises(BundleError, match="not a model that leapp fused"):
         read_fused(directory / "obs.onnx")

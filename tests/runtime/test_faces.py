@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from leapp.bundle import open_bundle
-from leapp.bundle.profiles import deployment_gaps
 from leapp.cli import main
 from leapp.deploy import deploy_cpp
 from leapp.errors import InputError, UnknownPortError
+from leapp.graph.gaps import deployment_gaps
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
 from tests.runtime.bundles import BACKENDS, Scale, Stage, array, chain, held, loop, memory, write_bundle

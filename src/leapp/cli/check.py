@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from leapp.bundle import open_bundle
-from leapp.bundle.profiles import PROFILES, check_profile
 from leapp.cli.output import Answer, Cell, Table, Text
+from leapp.deploy.targets import TARGETS, check_target
 
 __all__ = ["add_arguments", "command"]
 
@@ -14,13 +14,13 @@ __all__ = ["add_arguments", "command"]
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp check``."""
     parser.add_argument("bundle")
-    parser.add_argument("--target", "--profile", required=True, choices=tuple(PROFILES), help="the target")
+    parser.add_argument("--target", "--profile", required=True, choices=tuple(TARGETS), help="what will run it")
 
 
 def command(arguments: Namespace) -> Answer:
     """Whether a target can take a bundle."""
     bundle = open_bundle(arguments.bundle, allow_outside=True)
-    findings = check_profile(bundle, arguments.target)
+    findings = check_target(bundle, arguments.target)
     errors = sum(finding.level == "error" for finding in findings)
     data = {
         "graph": bundle.graph,
@@ -32,7 +32,7 @@ def command(arguments: Namespace) -> Answer:
     rows: list[list[Cell]] = [[(f.level, style[f.level]), (f.where, "bold"), f.text] for f in findings]
     verdict = "can take this bundle." if not errors else f"cannot take this bundle: {errors} error{'s' * (errors > 1)}."
     parts: list[Table | Text] = [
-        Text(PROFILES[arguments.target].about),
+        Text(TARGETS[arguments.target].about),
         *([Table("Findings", ("level", "where", "what"), rows)] if rows else []),
         Text(f"{arguments.target} {verdict}", "red" if errors else "green"),
     ]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from leapp.bundle.fuse import fuse as write_fused
 from leapp.cli.arguments import add_opening
 from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Text, progress
+from leapp.deploy.fuse import fuse_onnx
 
 __all__ = ["add_arguments", "command"]
 
@@ -23,5 +23,5 @@ def command(arguments: Namespace) -> Answer:
     """Write the pipeline of a bundle as one ONNX model."""
     bundle = open_for(arguments)
     with progress("fusing"):
-        path = write_fused(bundle, arguments.output)
+        path = fuse_onnx(bundle, arguments.output)
     return Answer({"graph": bundle.graph, "output": str(path)}, [Text(f"wrote {path}")])

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from leapp.bundle import Bundle, load_contract, open_bundle, read_initial_values
-from leapp.bundle.profiles import deployment_gaps
 from leapp.bundle.reading import read_model
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, split_key
+from leapp.graph.gaps import deployment_gaps
 from leapp.graph.validate import feedback_ports, graph_ports, links
 from leapp.semantics import TEMPORAL_AXIS
 

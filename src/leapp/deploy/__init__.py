@@ -1,9 +1,36 @@
-"""Deployments: a bundle laid out for an inference server or for C++. Writes files; it runs no engine and starts no server."""
+"""Deployments: a bundle written for an inference server, for C++, as one ONNX model, or checked against a target.
+
+It writes files; it starts no server. Each name is imported at its first use, so that ``leapp check`` does not load NumPy.
+"""
 
 from __future__ import annotations
 
-from leapp.deploy.cpp_header import CppHeader, deploy_cpp
-from leapp.deploy.options import TritonOptions
-from leapp.deploy.triton import Deployment, deploy_triton
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["CppHeader", "Deployment", "TritonOptions", "deploy_cpp", "deploy_triton"]
+if TYPE_CHECKING:
+    from leapp.deploy.cpp_header import CppHeader, deploy_cpp
+    from leapp.deploy.fuse import fuse_onnx, read_fused
+    from leapp.deploy.options import TritonOptions
+    from leapp.deploy.triton import Deployment, deploy_triton
+
+__all__ = ["CppHeader", "Deployment", "TritonOptions", "deploy_cpp", "deploy_triton", "fuse_onnx", "read_fused"]
+
+_HOMES = {
+    "CppHeader": "cpp_header", "Deployment": "triton", "TritonOptions": "options", "deploy_cpp": "cpp_header",
+    "deploy_triton": "triton", "fuse_onnx": "fuse", "read_fused": "fuse",
+}  # fmt: skip
+
+
+if not TYPE_CHECKING:  # a checker takes a module with this function for one that has every name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'leapp.deploy' has no attribute '{name}'")
+        value = getattr(import_module(f"leapp.deploy.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,10 +18,7 @@ from typing import Any
 import torch
 
 from leapp.bundle import Bundle, RawTensor
-from leapp.bundle.fuse import fuse as write_fused
-from leapp.bundle.fuse import fused_name
 from leapp.bundle.onnx_files import external_files
-from leapp.bundle.profiles import PROFILES, Profile, check_profile, spelled
 from leapp.bundle.sbom import write_bom
 from leapp.bundle.sidecars import describe_model, write_initial_values, write_samples
 from leapp.bundle.staging import MODEL_SUFFIXES, Staging
@@ -29,6 +26,8 @@ from leapp.bundle.system import system_information
 from leapp.bundle.trust import remember
 from leapp.check.engine_process import LARGE, Apart
 from leapp.check.engines import open_engine
+from leapp.deploy.fuse import fuse_onnx, fused_name
+from leapp.deploy.targets import TARGETS, TargetRules, check_target, spelled
 from leapp.errors import AnnotationError, BundleError, BundleFileError, ExportError, SessionError, TraceError
 from leapp.export import export_node, series
 from leapp.export.backends import BACKENDS
@@ -77,7 +76,7 @@ def compile_session(
     sbom: bool | str = False,
 ) -> dict[str, Any] | bool:
     """Write the bundle of a session. See :func:`leapp.compile_graph`."""
-    profile = _profile(target)
+    rules = _rules(target)
     nodes = sorted(session.nodes.values(), key=lambda n: n.order)
     if not nodes:
         raise SessionError(
@@ -121,7 +120,7 @@ def compile_session(
                     if dry_run:
                         models[node.name] = ModelFile()
                     elif _is_exported(node):
-                        models[node.name] = _model(node, names[node.name], staging.path, profile)
+                        models[node.name] = _model(node, names[node.name], staging.path, rules)
                     else:
                         models[node.name] = _own_model(node, staging.path, settings, taken)
         contract = _contract(session, nodes, names, models, configs)
@@ -136,7 +135,7 @@ def compile_session(
             _open_brought(bundle, nodes, ports_too=not validate)
         if target is not None and not dry_run:
             _check_target(bundle, target)
-        fused = write_fused(bundle, staging.path / fused_name(contract, settings.graph)) if fuse and not dry_run else None
+        fused = fuse_onnx(bundle, staging.path / fused_name(contract, settings.graph)) if fuse and not dry_run else None
         _log_statistics(contract)
         report.missing = missing_for_deployment(contract)
         if report.missing:
@@ -212,16 +211,16 @@ def _same_inputs(node: NodeTrace) -> bool:
 # -- the target --------------------------------------------------------------------------------------------------------
 
 
-def _profile(target: str | None) -> Profile | None:
+def _rules(target: str | None) -> TargetRules | None:
     if target is None:
         return None
-    if target not in PROFILES:
-        raise AnnotationError(f"target={target!r} is unknown; the targets are {', '.join(map(repr, PROFILES))}.")
-    return PROFILES[target]
+    if target not in TARGETS:
+        raise AnnotationError(f"target={target!r} is unknown; the targets are {', '.join(map(repr, TARGETS))}.")
+    return TARGETS[target]
 
 
 def _check_target(bundle: Bundle, target: str) -> None:
-    findings = check_profile(bundle, target)
+    findings = check_target(bundle, target)
     for finding in findings:
         if finding.level == "warning":
             logger.warning("target %s: %s: %s", target, finding.where, finding.text)
@@ -248,11 +247,11 @@ def _is_exported(node: NodeTrace) -> bool:
     return node.backend is not None and node.replay is not None
 
 
-def _model(node: NodeTrace, names: FileNames, directory: Path, profile: Profile | None) -> ModelFile:
+def _model(node: NodeTrace, names: FileNames, directory: Path, rules: TargetRules | None) -> ModelFile:
     logger.log(SECTION, "Compiling %s", node.name)
     began = time.perf_counter()
     with torch.no_grad():
-        result = export_node(export_job(node, names, profile), directory)
+        result = export_node(export_job(node, names, rules), directory)
     if result.dropped_inputs:
         raise ExportError(f"node '{node.name}': the exporter dropped the inputs {', '.join(result.dropped_inputs)}.")
     logger.info("Success: %s in %.2f s", result.path.name, time.perf_counter() - began)

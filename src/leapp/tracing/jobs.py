@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from leapp.bundle import RawTensor
 from leapp.bundle import Sample as RawSample
-from leapp.bundle.profiles import Profile
 from leapp.capture.devices import on_cpu
+from leapp.deploy.targets import TargetRules
 from leapp.errors import AnnotationError
 from leapp.export import ExportJob, is_onnx
 from leapp.tracing.node import NodeTrace, Sample
@@ -39,13 +39,13 @@ def file_names(node: NodeTrace) -> FileNames:
     return FileNames(inputs, outputs)
 
 
-def export_job(node: NodeTrace, names: FileNames, profile: Profile | None = None) -> ExportJob:
+def export_job(node: NodeTrace, names: FileNames, target: TargetRules | None = None) -> ExportJob:
     """The export of a node as it was recorded."""
     assert node.replay is not None
     assert node.backend is not None
     params = dict(node.backend_params)
-    if profile is not None and is_onnx(node.backend):
-        params.setdefault("opset_version", profile.opset)
+    if target is not None and is_onnx(node.backend):
+        params.setdefault("opset_version", target.opset)
     example = tuple(node.samples[0].inputs[n] for n in node.inputs)
     return ExportJob(
         node=node.name,

@@ -23,8 +23,8 @@ from leapp.capture.user_line import line_name
 from leapp.check.brought import check_brought
 from leapp.check.engine_process import Apart, ApartError, is_large
 from leapp.check.engines import Engine, Place, engines, here, open_pipeline
-from leapp.check.fused import check_fused
 from leapp.check.samples import Outcome, Verdict, check_node, check_pipeline
+from leapp.deploy.fused import check_fused
 from leapp.errors import ExportError, ValidationError
 from leapp.export.bisect import spelled_call
 from leapp.graph.contract import key

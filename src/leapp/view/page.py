@@ -16,6 +16,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from leapp.graph.contract import Contract, Node, Port, key
+from leapp.graph.gaps import deployment_gaps
 from leapp.view.layout import Layout
 from leapp.view.node_box import Box, Point
 from leapp.view.picture import Picture, draw, file_for
@@ -118,8 +119,6 @@ def page(
     Raises:
         BundleError: If the wiring names a port that no node has.
     """
-    from leapp.bundle.profiles import deployment_gaps
-
     details = details or {}
     told = details.get("nodes", {})
     picture = picture or draw_for_page(contract, name, details)

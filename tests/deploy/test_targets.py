@@ -9,9 +9,10 @@ import pytest
 
 from leapp.bundle import Bundle, RawTensor
 from leapp.bundle.contract_yaml import dump_contract
-from leapp.bundle.profiles import PROFILES, check_profile, deployment_gaps
 from leapp.bundle.sidecars import write_initial_values
+from leapp.deploy.targets import TARGETS, check_target
 from leapp.graph.contract import Contract, ModelFile, Node, Port, Wiring
+from leapp.graph.gaps import deployment_gaps
 
 
 def bundle(directory: Path, inputs: list[Port], backend: str | None = "onnx", opset: int = 18, **wiring: object) -> Bundle:
@@ -35,30 +36,30 @@ def port(dtype: str = "float32", names: list | None = None) -> Port:
     return Port(name="x", dtype=dtype, shape=(2,), element_names=names)
 
 
-def findings(made: Bundle, profile: str) -> list[tuple[str, str]]:
-    return [(f.level, f.where) for f in check_profile(made, profile)]
+def findings(made: Bundle, target: str) -> list[tuple[str, str]]:
+    return [(f.level, f.where) for f in check_target(made, target)]
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_a_plain_model_is_taken_by_all(profile: str, tmp_path: Path) -> None:
-    assert findings(bundle(tmp_path, [port(names=[["a", "b"]])]), profile) == []
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_plain_model_is_taken_by_all(target: str, tmp_path: Path) -> None:
+    assert findings(bundle(tmp_path, [port(names=[["a", "b"]])]), target) == []
 
 
 @pytest.mark.parametrize(
-    ("profile", "level"), [("onnxruntime", None), ("openvino", None), ("tensorrt", "warning"), ("isaac-ros", "warning")]
+    ("target", "level"), [("onnxruntime", None), ("openvino", None), ("tensorrt", "warning"), ("isaac-ros", "warning")]
 )
-def test_a_model_for_any_batch(profile: str, level: str | None, tmp_path: Path) -> None:
+def test_a_model_for_any_batch(target: str, level: str | None, tmp_path: Path) -> None:
     made = bundle(tmp_path, [Port(name="x", dtype="float32", shape=(2,), batch_axis=0)])
-    assert findings(made, profile) == ([] if level is None else [(level, "n")])
+    assert findings(made, target) == ([] if level is None else [(level, "n")])
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_only_onnx_is_read(profile: str, tmp_path: Path) -> None:
-    assert findings(bundle(tmp_path, [port()], backend="jit"), profile) == [("error", "n")]
+@pytest.mark.parametrize("target", TARGETS)
+def test_only_onnx_is_read(target: str, tmp_path: Path) -> None:
+    assert findings(bundle(tmp_path, [port()], backend="jit"), target) == [("error", "n")]
 
 
 @pytest.mark.parametrize(
-    ("profile", "dtype", "level"),
+    ("target", "dtype", "level"),
     [
         ("onnxruntime", "complex64", "error"),
         ("onnxruntime", "int16", None),
@@ -69,9 +70,9 @@ def test_only_onnx_is_read(profile: str, tmp_path: Path) -> None:
         ("isaac-ros", "bfloat16", "error"),
     ],
 )
-def test_dtypes(profile: str, dtype: str, level: str | None, tmp_path: Path) -> None:
+def test_dtypes(target: str, dtype: str, level: str | None, tmp_path: Path) -> None:
     expected = [] if level is None else [(level, "n/x")]
-    assert findings(bundle(tmp_path, [port(dtype)]), profile) == expected
+    assert findings(bundle(tmp_path, [port(dtype)]), target) == expected
 
 
 @pytest.mark.parametrize(("opset", "taken"), [(8, False), (9, True), (20, True), (21, False)])

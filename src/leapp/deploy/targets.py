@@ -1,6 +1,6 @@
-"""What a bundle lacks for whoever deploys it, and whether a named target can take it.
+"""The targets that leapp knows, and whether one of them can take a bundle.
 
-Rules about descriptions and file names only. Nothing is run here, so a target that says yes may still refuse an operator.
+The rules are about descriptions and file names. Nothing is run here, so a target may still refuse an operator.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from leapp.bundle.contract_yaml import TARGET, dump_contract
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.reading import Bundle, read_initial_values, read_model
 from leapp.graph.contract import DTYPES, Contract, Port, key
-from leapp.semantics import TEMPORAL_AXIS
 
-__all__ = ["PROFILES", "Finding", "Profile", "check_profile", "deployment_gaps", "spelled"]
+__all__ = ["TARGETS", "Finding", "TargetRules", "check_target", "spelled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a target would stumble over. An ``error`` stops it; a ``warning`` changes values or needs care."""
+    """A problem that a target has with a bundle. An ``error`` stops it; a ``warning`` changes values or needs care."""
 
     level: Literal["error", "warning"]
     where: str
@@ -32,7 +31,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class TargetRules:
     """What a target takes.
 
     Attributes:
@@ -41,8 +40,8 @@ class Profile:
         converted: Port dtypes it takes as another.
         opsets: The lowest and highest ONNX opset it reads, ``None`` without a bound.
         opset: The ONNX opset that an export for it is written in.
-        any_batch: What it takes care to do with models that take any batch; ``None`` where they run as they are.
-        more: Rules of its own.
+        any_batch: What to do about models that take any batch; ``None`` if they run as they are.
+        more: Further rules of this target.
     """
 
     about: str
@@ -54,11 +53,11 @@ class Profile:
     more: Callable[[Bundle], Iterator[Finding]] | None = None
 
 
-def check_profile(bundle: Bundle, name: str) -> list[Finding]:
-    """Everything the target ``name`` (a key of ``PROFILES``) would stumble over, errors first."""
-    profile = PROFILES[name]
-    found = [*_models(bundle, profile), *_dtypes(bundle.contract, profile), *_batches(bundle.contract, profile)]
-    found += profile.more(bundle) if profile.more else ()
+def check_target(bundle: Bundle, name: str) -> list[Finding]:
+    """The problems that the target ``name`` (a key of ``TARGETS``) has with a bundle, errors first."""
+    rules = TARGETS[name]
+    found = [*_models(bundle, rules), *_dtypes(bundle.contract, rules), *_batches(bundle.contract, rules)]
+    found += rules.more(bundle) if rules.more else ()
     return sorted(found, key=lambda finding: finding.level)
 
 
@@ -84,39 +83,8 @@ def _listed(ports: tuple[Port, ...]) -> tuple[Port, ...]:
     )
 
 
-def deployment_gaps(contract: Contract) -> list[str]:
-    """What a deployer would have to ask for: a sentence for each kind of missing fact."""
-    outside = list(_graph_ports(contract))
-    gaps = []
-    if (contract.pipeline.configs or {}).get("frequency") is None:
-        gaps.append("no frequency: pass graph_configs=GraphConfigs(frequency=...) to compile_graph()")
-    absent = {
-        "no kind": [where for where, port in outside if port.kind is None],
-        "no units": [where for where, port in outside if port.units is None],
-        "no element names": [where for where, port in outside if _needs_names(port)],
-        "no model": [name for name, node in contract.nodes.items() if node.model.model_path is None],
-    }
-    gaps += [f"{what}: {', '.join(names)}" for what, names in absent.items() if names]
-    if contract.pipeline.feedback_flow and contract.pipeline.initial_values is None:
-        gaps.append("no initial values: every state starts at zero")
-    return gaps
-
-
-def _graph_ports(contract: Contract) -> Iterator[tuple[str, Port]]:
-    for listed, side in ((contract.pipeline.inputs, "inputs"), (contract.pipeline.outputs, "outputs")):
-        for name, ports in listed.items():
-            declared = {port.name: port for port in getattr(contract.nodes.get(name), side, ())}
-            yield from ((key(name, port), declared[port]) for port in ports if port in declared)
-
-
-def _needs_names(port: Port) -> bool:
-    named = any(axis and axis != TEMPORAL_AXIS for axis in port.element_names or ())
-    # Images and grids have no names; vectors do.
-    return not named and sum(size != 1 for size in port.shape) == 1
-
-
-def _models(bundle: Bundle, profile: Profile) -> Iterator[Finding]:
-    low, high = profile.opsets
+def _models(bundle: Bundle, rules: TargetRules) -> Iterator[Finding]:
+    low, high = rules.opsets
     for name, node in bundle.contract.nodes.items():
         backend, opset = node.model.backend, node.model.extra.get("opset_version")
         if backend is None:
@@ -130,20 +98,20 @@ def _models(bundle: Bundle, profile: Profile) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _dtypes(contract: Contract, profile: Profile) -> Iterator[Finding]:
-    converted = dict(profile.converted)
+def _dtypes(contract: Contract, rules: TargetRules) -> Iterator[Finding]:
+    converted = dict(rules.converted)
     for name, node in contract.nodes.items():
         for port in (*node.inputs, *node.outputs):
             if port.dtype in converted:
                 yield Finding("warning", key(name, port.name), f"{port.dtype} is computed as {converted[port.dtype]}.")
-            elif port.dtype not in profile.dtypes:
+            elif port.dtype not in rules.dtypes:
                 yield Finding("error", key(name, port.name), f"{port.dtype} is not a type it takes.")
 
 
-def _batches(contract: Contract, profile: Profile) -> Iterator[Finding]:
-    for name, node in contract.nodes.items() if profile.any_batch else ():
+def _batches(contract: Contract, rules: TargetRules) -> Iterator[Finding]:
+    for name, node in contract.nodes.items() if rules.any_batch else ():
         if any(port.batch_axis is not None for port in (*node.inputs, *node.outputs)):
-            yield Finding("warning", name, f"the model takes any batch. {profile.any_batch}")
+            yield Finding("warning", name, f"the model takes any batch. {rules.any_batch}")
 
 
 def _isaac_ros(bundle: Bundle) -> Iterator[Finding]:
@@ -197,17 +165,17 @@ _SHAPE_RANGE = (
     "optimization profile, or export with the batch of the robot."
 )
 
-PROFILES: dict[str, Profile] = {
-    "onnxruntime": Profile("ONNX Runtime: opset 7 and later, every real type.", _ONNX_TYPES),
-    "tensorrt": Profile(
+TARGETS: dict[str, TargetRules] = {
+    "onnxruntime": TargetRules("ONNX Runtime: opset 7 and later, every real type.", _ONNX_TYPES),
+    "tensorrt": TargetRules(
         "TensorRT 10: opset 9 to 20; float64 is computed as float32; no int16 and no unsigned type but uint8.",
         frozenset({"float32", "float16", "bfloat16", "int8", "int32", "int64", "uint8", "bool"}) | _FLOAT8,
         (("float64", "float32"),),
         (9, 20),
         any_batch=_SHAPE_RANGE,
     ),
-    "openvino": Profile("OpenVINO: ONNX models of every real type.", _ONNX_TYPES),
-    "isaac-ros": Profile(
+    "openvino": TargetRules("OpenVINO: ONNX models of every real type.", _ONNX_TYPES),
+    "isaac-ros": TargetRules(
         "Isaac ROS Deploy: ONNX only, run by TensorRT; a list of names for each axis; unique port names; external weights "
         "beside the model as <model>.onnx.data.",
         frozenset({"float32", "float16", "int8", "int32", "int64", "uint8", "bool"}),
@@ -217,4 +185,4 @@ PROFILES: dict[str, Profile] = {
         more=_isaac_ros,
     ),
 }
-"""The known targets, by the name ``leapp check --profile`` takes."""
+"""The known targets, by the name ``leapp check --target`` takes."""

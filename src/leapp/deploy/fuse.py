@@ -17,14 +17,14 @@ from typing import Any
 from leapp.bundle import yaml_text
 from leapp.bundle.contract_yaml import contract_of, dump_contract
 from leapp.bundle.files import read_regular
-from leapp.bundle.reading import Bundle, model_file, read_initial_values
+from leapp.bundle.reading import Bundle, model_file, open_bundle, read_initial_values
 from leapp.bundle.safetensors import RawTensor, check_initial_values
 from leapp.errors import BundleError
 from leapp.extras import require
 from leapp.graph.contract import Contract, key
 from leapp.graph.validate import execution_order
 
-__all__ = ["CONTRACT", "INITIAL_VALUES", "fuse", "fused_name", "read_fused"]
+__all__ = ["CONTRACT", "INITIAL_VALUES", "fuse_onnx", "fused_name", "read_fused"]
 
 CONTRACT = "leapp.contract"
 """Metadata key of the contract: the bundle's YAML as JSON."""
@@ -44,11 +44,11 @@ def fused_name(contract: Contract, graph: str) -> str:
     return name
 
 
-def fuse(bundle: Bundle, path: str | os.PathLike[str]) -> Path:
+def fuse_onnx(bundle: str | os.PathLike[str] | Bundle, path: str | os.PathLike[str]) -> Path:
     """Write the pipeline of ``bundle`` as one ONNX model.
 
     Args:
-        bundle: An opened bundle whose nodes are all ONNX.
+        bundle: A bundle whose nodes are all ONNX: its directory, its YAML, or what ``open_bundle`` gave.
         path: The file to write. Weights beyond protobuf's limit go to ``<path>.data``.
 
     Returns:
@@ -56,7 +56,14 @@ def fuse(bundle: Bundle, path: str | os.PathLike[str]) -> Path:
 
     Raises:
         BundleError: If a node is not ONNX, or the models cannot live in one file.
+
+    Example:
+        >>> from leapp.deploy import fuse_onnx
+        >>> fuse_onnx("exports/my_policy", "my_policy.onnx").name
+        'my_policy.onnx'
     """
+    if not isinstance(bundle, Bundle):
+        bundle = open_bundle(bundle)
     require("Fusing models", "onnx")
     import onnx
 
@@ -82,7 +89,13 @@ def read_fused(path: str | os.PathLike[str]) -> tuple[Contract, dict[str, RawTen
     """The contract and the initial values that a fused model carries.
 
     Raises:
-        BundleError: If the file was not written by ``fuse``.
+        BundleError: If the file was not written by ``fuse_onnx``.
+
+    Example:
+        >>> from leapp.deploy import fuse_onnx, read_fused
+        >>> contract, initial_values = read_fused(fuse_onnx("exports/my_policy", "my_policy.onnx"))
+        >>> contract.pipeline.inputs, list(initial_values)
+        ({'policy': ('obs',)}, ['policy/h_in'])
     """
     require("Reading a fused model", "onnx")
     import onnx
@@ -125,7 +138,7 @@ def _prepared(bundle: Bundle, name: str) -> Any:
         return onnx.inliner.inline_local_functions(model) if model.functions else model
     except BundleError:
         raise
-    except Exception as error:  # onnx does not say what a damaged file makes it raise
+    except Exception as error:  # onnx may raise anything for a damaged file
         raise BundleError(f"Node '{name}': the ONNX model cannot be read: {error}") from error
 
 
@@ -149,7 +162,7 @@ def _agree(models: dict[str, Any]) -> list[Any]:
                 raise BundleError(f"{what}; one file has one version. Export both with the same.")
             try:
                 models[name] = onnx.version_converter.convert_version(model, wanted[domain])
-            except Exception as error:  # nor what it cannot convert
+            except Exception as error:  # the converter may raise anything
                 raise BundleError(f"{what}, and it cannot be converted. Export both with the same opset_version.") from error
     return [onnx.helper.make_opsetid(domain, version) for domain, version in sorted(wanted.items())]
 

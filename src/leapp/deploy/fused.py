@@ -1,4 +1,4 @@
-"""A fused model in plain ONNX Runtime: opened as anybody would open it, its states carried by hand."""
+"""Run a fused model in plain ONNX Runtime, with its states carried by hand, and compare it with the recorded passes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from leapp.bundle import Bundle
-from leapp.bundle.fuse import read_fused
 from leapp.check.engines import Array, Place, here
 from leapp.check.samples import Samples, Verdict, check_pipeline
+from leapp.deploy.fuse import read_fused
 from leapp.graph.contract import key
 from leapp.runtime.plan import make_plan
 from leapp.runtime.values import from_raw, rows_of, spread
@@ -21,7 +21,7 @@ class FusedModel:
     """A fused model as a pipeline: graph inputs in, graph outputs out, states kept between steps.
 
     Args:
-        path: A file that ``fuse`` wrote.
+        path: A file that ``fuse_onnx`` wrote.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -48,9 +48,8 @@ class FusedModel:
         self._state = {target: outputs[source] for target, source in self._feedback.items()}
         return {where: outputs[where] for where in self._leaving}
 
-
     def _follow_batch(self, inputs: dict[str, Array]) -> None:
-        """Begin anew when the number of rows is another one."""
+        """Start again from the initial values when the number of rows changes."""
         rows = next((n for k, v in inputs.items() if (n := rows_of(v, self._plan.input_ports[k])) is not None), None)
         if rows is not None and rows != self._plan.batch:
             self._plan = self._plan.at(rows)

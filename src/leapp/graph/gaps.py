@@ -1,0 +1,33 @@
+"""What the description of a pipeline lacks for deployment."""
+
+from __future__ import annotations
+
+from leapp.graph.contract import Contract, Port
+from leapp.graph.validate import graph_ports
+from leapp.semantics import TEMPORAL_AXIS
+
+__all__ = ["deployment_gaps"]
+
+
+def deployment_gaps(contract: Contract) -> list[str]:
+    """What a deployer would have to ask for: one line for each kind of missing fact."""
+    outside = [item for side in ("inputs", "outputs") for item in graph_ports(contract, side).items()]
+    gaps = []
+    if (contract.pipeline.configs or {}).get("frequency") is None:
+        gaps.append("no frequency: pass graph_configs=GraphConfigs(frequency=...) to compile_graph()")
+    absent = {
+        "no kind": [where for where, port in outside if port.kind is None],
+        "no units": [where for where, port in outside if port.units is None],
+        "no element names": [where for where, port in outside if _needs_names(port)],
+        "no model": [name for name, node in contract.nodes.items() if node.model.model_path is None],
+    }
+    gaps += [f"{what}: {', '.join(names)}" for what, names in absent.items() if names]
+    if contract.pipeline.feedback_flow and contract.pipeline.initial_values is None:
+        gaps.append("no initial values: every state starts at zero")
+    return gaps
+
+
+def _needs_names(port: Port) -> bool:
+    named = any(axis and axis != TEMPORAL_AXIS for axis in port.element_names or ())
+    # Images and grids have no names; vectors do.
+    return not named and sum(size != 1 for size in port.shape) == 1
