@@ -254,7 +254,7 @@ def main(version, python, target=None):
         tag = run(python, "-c", 'import sys;print("cp%d%d"%sys.version_info[:2])').strip()
     begun = time.time()
     url = url_of(version, tag)
-    if url.startswith("file:"):  # a build for the CPU that somebody put beside the registry
+    if url.startswith("file:"):  # pip found a CPU build in a local directory
         into = ["--target", str(site)] if target else []
         run(python if not target else sys.executable, "-m", "pip", "install", "-q", "--no-deps", *into, url)
         return
