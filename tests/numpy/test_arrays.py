@@ -160,6 +160,25 @@ def test_ways_in_and_out(function: Callable[..., Any], tmp_path: Path) -> None:
     same(function, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[0] + 1,
+        lambda x: (x[0] * 0.1 > 1) * x,
+        lambda x: x * np.float64(0.1),
+        lambda x: np.float64(0.1) / (x[0] * 3.0) + np.abs(x),
+        lambda x: x * 100000,
+        lambda x: (x < 0.1) * x,
+        lambda x: (x * 10).astype(np.int8) * 3 + np.int64(200),
+        lambda x: (x * 10).astype(np.int8) - 1.5,
+        lambda x: np.maximum(x, x.sum(dtype=np.float64)),
+    ],
+)
+def test_results_have_the_dtype_that_this_numpy_gives_them(function: Callable[..., Any], tmp_path: Path) -> None:
+    """NumPy 1 looks at the values of numbers, NumPy 2 at their types."""
+    same(function, tmp_path)
+
+
 ESCAPES: dict[str, tuple[Callable[..., Any], str]] = {
     "float": (lambda x: x * float(x[0]), "__float__"),
     "int": (lambda x: x * int(x[0] * 10), "__int__"),

@@ -49,10 +49,10 @@ def command(arguments: Namespace) -> Answer:
             for where, value in step(given).items():
                 made[where].append(value)
             advance()
-    stacked = {where: np.stack(values) for where, values in made.items()}
+    stacked: dict[str, Any] = {where: np.stack(values) for where, values in made.items()}
     if arguments.output:
         with open(arguments.output, "wb") as file:  # given a name, NumPy would write to another one
-            np.savez(file, allow_pickle=False, **stacked)
+            np.savez(file, **stacked)
     data = {
         "graph": bundle.graph,
         "steps": steps,

@@ -171,8 +171,9 @@ def _open_session(model: Model, options: EngineOptions, wide: bool) -> Any:
     if wanted is None:
         present = ort.get_available_providers()
         wanted = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in present]
-    # It would move factors into matrix products, which keep them in float32.
-    unwanted = ["MatMulScaleFusion"] if wide else None
+    # One moves factors into matrix products, which keep them in float32; the other makes products that ONNX Runtime 1.23 has
+    # in float32 only.
+    unwanted = ["MatMulScaleFusion", "MatmulTransposeFusion"] if wide else None
     # With one provider there is nothing to fall back to; the engine would print a banner and try the same again.
     return open_session(
         model, settings, providers=list(wanted), enable_fallback=int(len(wanted) > 1), disabled_optimizers=unwanted

@@ -107,14 +107,14 @@ def _require_form(side: str, key: str, port: Port, dtype: str, shape: str) -> No
 
 
 def _write_npz(path: Path, columns: Columns, times: Array) -> None:
-    arrays: dict[str, Array] = {name: times[:, index] for index, name in enumerate(_TIMES)}
+    arrays: dict[str, Any] = {name: times[:, index] for index, name in enumerate(_TIMES)}
     for (side, key), column in columns.items():
         # Bits, because the file format knows NumPy's own dtypes only.
         arrays[f"{side}:{key}"] = np.stack([np.frombuffer(value.tobytes(), np.uint8) for value in column.values])
         arrays[f"steps:{side}:{key}"] = np.array(column.steps, np.int64)
         first = column.values[0]
         arrays[f"form:{side}:{key}"] = np.array([str(first.dtype), str(list(first.shape))])
-    np.savez(path, allow_pickle=False, **arrays)
+    np.savez(path, **arrays)
 
 
 def load_npz(path: str | os.PathLike[str]) -> dict[str, Array]:

@@ -15,6 +15,7 @@ from leapp.capture.numpy.scalars import TracedScalar, number_of
 from leapp.capture.numpy.table import NUMBERS, NUMPY_UFUNCS, SCIPY_UFUNCS, UFUNCS, Unmapped, accumulated, reduced
 from leapp.capture.numpy.two_runs import TwoRuns
 from leapp.capture.user_line import where
+from leapp.compat.numpy import PROMOTES_BY_VALUE, dtypes_by_value
 
 __all__ = ["Ufuncs"]
 
@@ -174,20 +175,22 @@ class Ufuncs:
 
 def _loop(ufunc: np.ufunc, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[np.dtype[Any], ...]:
     """The dtypes in which NumPy computes a ufunc, inputs first."""
-    kinds: list[Any] = []
-    for value in inputs:
-        if isinstance(value, Tensor):
-            kinds.append(np.dtype(str(value.dtype).removeprefix("torch.")))
-        elif isinstance(value, Followed):
-            kinds.append(value.__class__)
-        elif type(value) in (int, float, complex):
-            kinds.append(type(value))
-        else:
-            kinds.append(value.dtype if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value).dtype)
+    kinds = dtypes_by_value(unwrapped(inputs)) if PROMOTES_BY_VALUE else map(_kind, inputs)
     more: dict[str, Any] = {}
     if options.get("dtype") is not None:
         more["signature"] = (*(None,) * ufunc.nin, *(np.dtype(options["dtype"]),) * ufunc.nout)
     return ufunc.resolve_dtypes((*kinds, *(None,) * ufunc.nout), **more)
+
+
+def _kind(value: Any) -> Any:
+    """The dtype of an operand; the type itself of a number of Python, which does not widen the others."""
+    if isinstance(value, Tensor):
+        return np.dtype(str(value.dtype).removeprefix("torch."))
+    if isinstance(value, Followed):
+        return value.__class__
+    if type(value) in (int, float, complex):
+        return type(value)
+    return value.dtype if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value).dtype
 
 
 def _reduce_dtype(ufunc: np.ufunc, value: Any, dtype: Any) -> torch.dtype | None:
