@@ -65,7 +65,7 @@ build-cpp: $(CPP)/.deps
 	cmake --build $(CPP)/sanitized -j 2
 .PHONY: build-cpp test-cpp bench-cpp
 CPP_FLAGS = -DONNXRUNTIME_ROOT=$(CURDIR)/$(CPP)/deps/onnxruntime -DYAML_ROOT=$(CURDIR)/$(CPP)/deps/yaml/usr \
-  -DOpenVINO_DIR=$(CURDIR)/$(CPP)/deps/openvino/cmake
+  -DOpenVINO_DIR=$(CURDIR)/$(CPP)/deps/openvino/cmake -DOPENSSL_ROOT_DIR=$(CURDIR)/$(CPP)/deps/openssl
 
 test-cpp: build-cpp
 	$(BIN)/pytest -n 2 --dist loadscope tests/cpp/test_*.py

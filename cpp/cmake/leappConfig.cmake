@@ -3,9 +3,10 @@
 #   leapp::leapp         reads, checks and plans bundles; needs libyaml
 #   leapp::onnxruntime   and runs them with ONNX Runtime
 #   leapp::openvino      and runs them with OpenVINO
+#   leapp::signatures    checks who signed them (Options::trust); needs OpenSSL 3
 #
-# ONNX Runtime and OpenVINO are looked for as components, or when found. Where CMake does not find a library, say
-# ONNXRUNTIME_ROOT, YAML_ROOT or OpenVINO_DIR.
+# All but the first exist when their library is found; name those you need as COMPONENTS. Where CMake does not find a library, say
+# ONNXRUNTIME_ROOT, YAML_ROOT, OpenVINO_DIR or OPENSSL_ROOT_DIR.
 include(CMakeFindDependencyMacro)
 
 foreach(_leapp_up ".." "../../..")
@@ -52,12 +53,22 @@ if(NOT TARGET leapp::openvino)
   endif()
 endif()
 
+if(NOT TARGET leapp::signatures)
+  find_package(OpenSSL 3 QUIET COMPONENTS Crypto)
+  if(OpenSSL_FOUND)
+    add_library(leapp::signatures INTERFACE IMPORTED)
+    set_target_properties(leapp::signatures PROPERTIES
+      INTERFACE_COMPILE_DEFINITIONS LEAPP_SIGNATURES
+      INTERFACE_LINK_LIBRARIES "leapp::leapp;OpenSSL::Crypto")
+  endif()
+endif()
+
 set(leapp_FOUND TRUE)
 foreach(_leapp_component ${leapp_FIND_COMPONENTS})
   if(TARGET leapp::${_leapp_component})
     set(leapp_${_leapp_component}_FOUND TRUE)
   elseif(leapp_FIND_REQUIRED_${_leapp_component})
     set(leapp_FOUND FALSE)
-    set(leapp_NOT_FOUND_MESSAGE "${_leapp_component} is missing: set ONNXRUNTIME_ROOT or OpenVINO_DIR.")
+    set(leapp_NOT_FOUND_MESSAGE "${_leapp_component} is missing: set ONNXRUNTIME_ROOT, OpenVINO_DIR or OPENSSL_ROOT_DIR.")
   endif()
 endforeach()

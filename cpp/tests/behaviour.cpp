@@ -348,6 +348,19 @@ void the_catalogue_says_what_ports_mean() {
          }).find("chain.yaml: expected the bundle with digest " + *pipeline.digest()) == 0);
 }
 
+/// This program is built without leapp::signatures.
+void a_signature_that_cannot_be_checked_is_refused() {
+  leapp::Options options;
+  options.trust = {"key.pub"};
+  EXPECT(refusal<leapp::InputError>([&] {
+           leapp::open(bundles / "quadruped", options);
+         }) == "Signatures need OpenSSL: link the CMake target leapp::signatures, or do not ask for a signature.");
+  options.trust = leapp::Keys{};
+  EXPECT(refusal<leapp::InputError>([&] {
+           leapp::open(bundles / "quadruped", options);
+         }) == "trust names no key. Give the file of a public key.");
+}
+
 void timing_leaves_no_trace() {
   auto pipeline = leapp::open(bundles / "quadruped");
   const std::string first = stepped(pipeline, 1);
@@ -376,6 +389,7 @@ int main(int count, char** words) {
       TEST(a_batch_has_any_number_of_rows),
       TEST(the_samples_are_replayed),
       TEST(the_catalogue_says_what_ports_mean),
+      TEST(a_signature_that_cannot_be_checked_is_refused),
       TEST(timing_leaves_no_trace),
   };
   int failed = 0;

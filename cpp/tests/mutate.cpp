@@ -1,4 +1,4 @@
-// Damaged descriptions and safetensors files: each is read or refused, without a crash.
+// Damaged descriptions, signatures, safetensors files and models: each is read or refused, without a crash.
 //
 //   mutate SEED COUNT FILE...    a loop of its own, for any compiler
 //
@@ -24,6 +24,15 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
       leapp::make_plan(contract, {"onnx", "jit", "pt2"});
     }
   } catch (const leapp::Error&) {
+  }
+  const std::string_view given(reinterpret_cast<const char*>(data), size);
+  try {
+    leapp::detail::read_envelope(given);
+  } catch (const leapp::detail::SignatureError&) {
+  }
+  try {
+    leapp::detail::read_resources(given);
+  } catch (const leapp::detail::SignatureError&) {
   }
   const leapp::Bytes bytes(data, data + size);
   try {
@@ -74,6 +83,8 @@ const std::vector<std::string> tokens = {"{",
                                          "1.5e+300",
                                          "\"data_offsets\":[0,",
                                          "\"shape\":[18446744073709551615]",
+                                         "\"sig\":\"QQ==\"",
+                                         "\"signatures\":[{}],",
                                          "location"};
 
 std::string mutated(std::string text, std::mt19937_64& choose) {

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -14,6 +16,7 @@
 #include "files.hpp"
 #include "onnx_files.hpp"
 #include "safetensors.hpp"
+#include "signing.hpp"
 #include "yaml.hpp"
 
 namespace leapp {
@@ -23,10 +26,13 @@ struct Bundle {
   std::filesystem::path path;  ///< The YAML file.
   Contract contract;
   std::optional<std::string> digest;         ///< Of the bundle as it is. Nothing if it carries no seal.
-  std::map<std::string, std::string> files;  ///< The sha256 of every sealed file, by name.
+  std::map<std::string, std::string> files;  ///< The sha256 of every sealed or signed file, by name.
   bool annotated = false;                    ///< Whether annotations, which decide no behaviour, changed since it was sealed.
   bool allow_outside = false;                ///< Whether files may lie outside the directory though their sha256 is not known.
+  std::optional<Signature> signature;        ///< Who signed the bundle, if a signature was asked for.
 
+  /// Whether the sha256 of every file is known, from a seal or a signature.
+  bool covered() const { return digest || signature; }
   std::filesystem::path directory() const { return path.has_parent_path() ? path.parent_path() : "."; }
   std::string graph() const { return path.stem().native(); }
 };
@@ -91,7 +97,7 @@ inline void check_seal(const Value& document, const std::string& name, Bundle& b
     throw BundleError(name +
                       ": the mapping 'integrity' is missing, the end of the file seems to be lost. Restore the file, "
                       "export again, or run 'leapp seal " +
-                      name + "' if you wrote it yourself.");
+                      as_argument(name) + "' if you wrote it yourself.");
   }
   if (entry->is_text("unsealed")) return;
   const Value *digest = entry->find("digest"), *files = entry->find("files"), *behaviour = entry->find("behaviour");
@@ -123,7 +129,7 @@ inline void check_seal(const Value& document, const std::string& name, Bundle& b
     throw BundleError(name +
                       ": the description was changed after it was sealed: its nodes, ports, wiring or files do not fit "
                       "the seal. Restore the file or export again. If you edited it on purpose: leapp seal " +
-                      name + ".");
+                      as_argument(name) + ".");
   }
 }
 
@@ -155,19 +161,47 @@ inline fs::path yaml_path(const fs::path& given) {
   return given;
 }
 
-inline Bundle load(const fs::path& path) {
+/// Refuse a description that gives a file another sha256 than the signature does: only one of them can be meant.
+inline void check_agreement(const Bundle& bundle) {
+  const auto check = [&](const std::string& name, const std::string& sum) {
+    const auto listed = bundle.signature->files.find(normal_path(name));
+    if (listed == bundle.signature->files.end() || listed->second == sum) return;
+    throw BundleError("file '" + name + "': " + bundle.path.filename().native() +
+                      " and its signature list different sha256. Export again and sign the bundle again.");
+  };
+  for (const Node& node : bundle.contract.nodes) {
+    if (node.model.path) check(*node.model.path, node.model.sha256);
+  }
+  for (const auto& [name, sum] : bundle.files) check(name, sum);
+}
+
+inline Bundle load(const fs::path& path, const std::optional<Keys>& trust = {}) {
   const std::string name = path.filename().native();
+  Bundle bundle;
+  bundle.path = path;
+  if (trust) bundle.signature = verified_signature(path, *trust);
   const Bytes data = read_regular(path, "bundle description", max_description);
+  if (bundle.signature) {
+    const auto listed = bundle.signature->files.find(name);
+    if (listed == bundle.signature->files.end() || listed->second != sha256(data.data(), data.size())) {
+      throw BundleError(name + " is not the description that was signed. Restore the file or sign the bundle again.");
+    }
+  }
   std::string_view text(reinterpret_cast<const char*>(data.data()), data.size());
   if (text.substr(0, 3) == "\xef\xbb\xbf") text.remove_prefix(3);
   if (const std::size_t at = not_utf8(text); at != std::string_view::npos) {
     throw BundleError(name + ": not UTF-8 text (byte " + std::to_string(at) + ").");
   }
   const Value document = parse_yaml(text, name);
-  Bundle bundle;
-  bundle.path = path;
   bundle.contract = contract_of(document, name);
   check_seal(document, name, bundle);
+  if (bundle.signature) {
+    check_agreement(bundle);
+    // A file that is not sealed is held to what was signed.
+    for (const auto& [file, sum] : bundle.signature->files) {
+      if (file != name) bundle.files.emplace(file, sum);
+    }
+  }
   return bundle;
 }
 
@@ -178,13 +212,13 @@ inline fs::path locate_model(const Bundle& bundle, const Node& node) {
   return locate(bundle.directory(), *node.model.path, "model of node '" + node.name + "'", true);
 }
 
-/// A file beside the YAML, verified if the bundle is sealed. A seal that does not name the file refuses it.
+/// A file beside the YAML, verified if the bundle is sealed or signed. A seal that does not name the file refuses it.
 inline Bytes read_sealed(const Bundle& bundle, const std::string& name) {
   const std::string what = "file '" + name + "'";
   const auto found = bundle.files.find(name);
-  const bool known = bundle.digest && found != bundle.files.end();
+  const bool known = bundle.covered() && found != bundle.files.end();
   const fs::path path = locate(bundle.directory(), name, what, known || bundle.allow_outside);
-  if (!bundle.digest) return read_regular(path, what);
+  if (!bundle.covered()) return read_regular(path, what);
   if (!known) {
     throw BundleError(what + ": the seal of " + bundle.path.filename().native() + " does not cover it. Export again.");
   }
@@ -196,16 +230,16 @@ inline fs::path spelled_path(const Bundle& bundle, const std::string& model) {
   return normal_path((real_path(bundle.directory()) / model).native());
 }
 
-inline void check_external(const Bundle& bundle, const std::string& model, const std::string& what,
+/// The verified bytes of external data of a model.
+inline Bytes read_external(const Bundle& bundle, const std::string& model, const std::string& what,
                            const std::string& location) {
   // ONNX Runtime takes an asterisk for an address in its own memory, whatever the directory holds.
   if (location.find('*') != std::string::npos || location[0] == '/' || has_parent_step(location)) {
     throw BundleError(what + ": " + repr_text(location) + " is not a usable path.");
   }
   // An engine resolves the location against the model's own directory, wherever that is.
-  if (!bundle.digest) {
-    read_regular(locate(spelled_path(bundle, model).parent_path(), location, what, bundle.allow_outside), what);
-    return;
+  if (!bundle.covered()) {
+    return read_regular(locate(spelled_path(bundle, model).parent_path(), location, what, bundle.allow_outside), what);
   }
   const std::string name = normal_path((fs::path(model).parent_path() / location).native());
   const auto found = bundle.files.find(name);
@@ -213,37 +247,77 @@ inline void check_external(const Bundle& bundle, const std::string& model, const
     throw BundleError(what + ": the seal of " + bundle.path.filename().native() + " does not cover '" + name +
                       "'. Export again.");
   }
-  read_verified(locate(bundle.directory(), name, what, true), found->second, what);
+  return read_verified(locate(bundle.directory(), name, what, true), found->second, what);
 }
 
 }  // namespace detail
 
-/// A model whose bytes were verified. `path` is set if it names files beside it, which an engine has to open itself.
+/// A model whose bytes were verified, and those of the files that it names, by location.
 struct Model {
   Bytes bytes;
-  std::string path;
+  std::map<std::string, Bytes> external;
+};
+
+/// The files of a model in a directory that other users cannot write to, for engines that open external data by its path.
+/// They are removed with this object; engines keep open what they need.
+class UnpackedModel {
+ public:
+  explicit UnpackedModel(const Model& model) {
+    std::string folder = (std::filesystem::temp_directory_path() / "leapp-XXXXXX").native();
+    if (::mkdtemp(folder.data()) == nullptr) throw BundleError("There is no room for a copy of a model in " + folder + ".");
+    folder_ = folder;
+    try {
+      for (const auto& [location, bytes] : model.external) write(folder_ / location, bytes);
+      write(path(), model.bytes);
+    } catch (...) {
+      remove();
+      throw;
+    }
+  }
+  UnpackedModel(const UnpackedModel&) = delete;
+  UnpackedModel& operator=(const UnpackedModel&) = delete;
+  ~UnpackedModel() { remove(); }
+
+  std::filesystem::path path() const { return folder_ / "leapp-model.onnx"; }
+
+ private:
+  static void write(const std::filesystem::path& path, const Bytes& bytes) {
+    std::error_code error;
+    std::filesystem::create_directories(path.parent_path(), error);
+    // Never over another file: two locations may differ in spelling only.
+    std::FILE* file = std::fopen(path.c_str(), "wbx");
+    const bool written = file != nullptr && std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
+    if ((file != nullptr && std::fclose(file) != 0) || !written) {
+      throw BundleError("The copy of a model " + path.native() + " cannot be written.");
+    }
+  }
+
+  void remove() {
+    std::error_code error;
+    std::filesystem::remove_all(folder_, error);
+  }
+
+  std::filesystem::path folder_;
 };
 
 namespace detail {
 
-/// A verified model, with the path by which an engine finds its external data, if it has any.
 inline Model with_external(const Bundle& bundle, Bytes bytes, const std::string& model, const std::string& label) {
-  Model made{std::move(bytes), ""};
+  Model made{std::move(bytes), {}};
   for (const std::string& location : external_files(made.bytes, "model of " + label)) {
-    check_external(bundle, model, "external data of " + label, location);
-    made.path = spelled_path(bundle, model).native();
+    made.external[location] = read_external(bundle, model, "external data of " + label, location);
   }
   return made;
 }
 
 }  // namespace detail
 
-/// The verified model of a node. Loading an engine from the bytes leaves no moment to exchange the file.
+/// The verified model of a node. Loading an engine from the bytes leaves no moment to exchange a file.
 inline Model read_model(const Bundle& bundle, const Node& node) {
   const std::string label = "node '" + node.name + "'";
   const std::filesystem::path path = detail::locate_model(bundle, node);
   Bytes bytes = detail::read_verified(path, node.model.sha256, "model of " + label);
-  if (node.model.backend != "onnx") return {std::move(bytes), ""};
+  if (node.model.backend != "onnx") return {std::move(bytes), {}};
   return detail::with_external(bundle, std::move(bytes), *node.model.path, label);
 }
 
@@ -285,9 +359,10 @@ inline Contract load_contract(const std::filesystem::path& path) { return detail
 /// @param allow_outside Let files of an unsealed bundle lie outside its directory. Files whose sha256 is known may lie
 /// anywhere.
 /// @param expect_digest Refuse any bundle but the one with this digest; empty for any.
-inline Bundle open_bundle(const std::filesystem::path& path, bool allow_outside = false,
-                          const std::string& expect_digest = "") {
-  Bundle bundle = detail::load(detail::yaml_path(path));
+/// @param trust Files with public keys. Refuse a bundle that none of them signed, before anything of it is parsed.
+inline Bundle open_bundle(const std::filesystem::path& path, bool allow_outside = false, const std::string& expect_digest = "",
+                          const std::optional<Keys>& trust = {}) {
+  Bundle bundle = detail::load(detail::yaml_path(path), trust);
   bundle.allow_outside = allow_outside;
   if (!expect_digest.empty() && bundle.digest != expect_digest) {
     std::string found = bundle.digest ? "has the digest " + *bundle.digest : "carries no seal";

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "errors.hpp"
+#include "sha256.hpp"
 #include "value.hpp"
 
 namespace leapp {
@@ -123,10 +124,6 @@ inline std::pair<std::string, std::string> split_key(std::string_view key) {
 inline std::string form(const Port& port) { return std::string(port.dtype->name) + " " + detail::sizes_text(port.shape); }
 
 namespace detail {
-
-inline bool is_sha256(const std::string& text) {
-  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
 
 inline bool has_control(std::string_view text) {
   return std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });

@@ -32,6 +32,19 @@ namespace detail {
 
 namespace fs = std::filesystem;
 
+/// A path as it is written on a command line: quoted, and never taken for an option.
+inline std::string as_argument(std::string text) {
+  if (!text.empty() && text[0] == '-') text = "./" + text;
+  const auto plain = [](char c) {
+    const bool letter = (c | 32) >= 'a' && (c | 32) <= 'z', digit = c >= '0' && c <= '9';
+    return letter || digit || std::string_view("@%+=:,./-_").find(c) != std::string_view::npos;
+  };
+  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? "'\"'\"'" : std::string(1, c);
+  return quoted + "'";
+}
+
 /// Whether a path could mean another file on another system.
 inline bool unportable(std::string_view name) {
   for (const char c : name) {

@@ -1,4 +1,4 @@
-// JSON as the header of a safetensors file uses it, read into plain data with bounds. A key that appears twice is refused.
+// JSON as headers of safetensors files and signatures use it, read into plain data with bounds. A key that appears twice is refused.
 #pragma once
 
 #include <string>

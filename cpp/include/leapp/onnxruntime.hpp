@@ -59,10 +59,11 @@ class OrtSessionOf : public Session {
       throw std::runtime_error("it is in ONNX Runtime's own format and not an ONNX model");
     }
     OrtSession* made = nullptr;
-    if (model.path.empty()) {
+    if (model.external.empty()) {
       ort_check(ort().CreateSessionFromArray(environment_.get(), model.bytes.data(), model.bytes.size(), &options, &made));
     } else {
-      ort_check(ort().CreateSession(environment_.get(), model.path.c_str(), &options, &made));
+      const UnpackedModel unpacked(model);
+      ort_check(ort().CreateSession(environment_.get(), unpacked.path().c_str(), &options, &made));
     }
     session_.reset(made);
     OrtMemoryInfo* memory = nullptr;

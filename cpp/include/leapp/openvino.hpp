@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <openvino/openvino.hpp>
 #include <stdexcept>
 #include <string>
@@ -40,7 +41,9 @@ class OpenVinoSession : public Session {
     for (const Port& port : node.inputs) input_names_.push_back(port.name);
     for (const Port& port : node.outputs) output_names_.push_back(port.name);
     const std::string bytes(model.bytes.begin(), model.bytes.end());
-    model_ = model.path.empty() ? core.read_model(bytes, ov::Tensor()) : core.read_model(model.path);
+    std::optional<UnpackedModel> unpacked;  // until the model is compiled
+    if (!model.external.empty()) unpacked.emplace(model);
+    model_ = unpacked ? core.read_model(unpacked->path().native()) : core.read_model(bytes, ov::Tensor());
     // Half precision is the default where the processor has it; a policy was proven in its own.
     auto compiled =
         core.compile_model(model_, "CPU", ov::hint::inference_precision(ov::element::f32), ov::inference_num_threads(threads),

@@ -41,6 +41,7 @@ struct Options {
   bool fused = false;                       ///< Run the bundle's fused file (`compile_graph(fuse=True)`) instead of its nodes.
   bool allow_outside = false;               ///< Let files of an unsealed bundle lie outside its directory.
   std::string expect_digest;                ///< Refuse any bundle but the one with this digest.
+  std::optional<Keys> trust;                ///< Refuse a bundle that none of these public keys signed. Needs leapp::signatures.
 };
 
 /// The values of all states, for `load_state`.
@@ -53,7 +54,7 @@ class Pipeline {
   /// @param path The bundle's YAML file or its directory.
   /// @param engine What runs the models. It is used while opening only.
   Pipeline(const std::filesystem::path& path, Engine& engine, Options options = {})
-      : options_(std::move(options)), bundle_(open_bundle(path, options_.allow_outside, options_.expect_digest)) {
+      : options_(std::move(options)), bundle_(open_bundle(path, options_.allow_outside, options_.expect_digest, options_.trust)) {
     plan_ = make_plan(bundle_.contract, engine.backends());
     batch_ = plan_.batch;
     initial_ = read_initial_values(bundle_);

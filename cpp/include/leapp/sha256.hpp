@@ -41,6 +41,10 @@ inline void sha256_block(std::array<std::uint32_t, 8>& state, const unsigned cha
   for (std::size_t i = 0; i < 8; ++i) state[i] += add[i];
 }
 
+inline bool is_sha256(const std::string& text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
 }  // namespace detail
 
 /// The SHA-256 of some bytes, as 64 hexadecimal digits.

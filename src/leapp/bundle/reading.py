@@ -259,9 +259,20 @@ def _load(path: Path, allow_outside: bool = False, trust: Keys | None = None) ->
     seal = verified_seal(document, path.name)
     files = dict(seal.files)
     if signature is not None:
+        _require_agreement(path, contract, seal, signature)
         # A file that is not sealed is held to what was signed.
         files = {name: sha256 for name, sha256 in signature.files.items() if name != path.name} | files
     return Bundle(path, contract, seal.digest, files, allow_outside, annotations_of(document), seal, signature)
+
+
+def _require_agreement(path: Path, contract: Contract, seal: Seal, signature: Signature) -> None:
+    """Refuse a description that gives a file another sha256 than the signature does: only one of them can be meant."""
+    models = [(node.model.model_path, node.model.sha256sum) for node in contract.nodes.values()]
+    for name, sha256 in [*models, *seal.files.items()]:
+        if name is not None and signature.files.get(os.path.normpath(name), sha256) != sha256:
+            raise BundleError(
+                f"file '{name}': {path.name} and its signature list different sha256. Export again and sign the bundle again."
+            )
 
 
 def _locate_model(bundle: Bundle, node: str) -> Path:

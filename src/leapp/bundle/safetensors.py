@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from leapp.bundle import json_text
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Port, key, split_key
 from leapp.graph.validate import feedback_ports
@@ -126,8 +127,8 @@ def decode(data: bytes, what: str) -> dict[str, RawTensor]:
     if size > min(_MAX_HEADER, len(data) - 8):
         raise BundleError(f"{what}: not a complete safetensors file.")
     try:
-        header = json.loads(data[8 : 8 + size].decode(), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
+        header = json_text.parse(data[8 : 8 + size])
+    except ValueError as error:
         raise BundleError(f"{what}: the header is damaged: {error}.") from error
     if not isinstance(header, dict):
         raise BundleError(f"{what}: the header is damaged.")
@@ -149,13 +150,6 @@ def decode(data: bytes, what: str) -> dict[str, RawTensor]:
     if position != len(body):
         raise BundleError(f"{what}: the file is longer than its tensors.")
     return tensors
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("a key appears twice")
-    return result
 
 
 def _entry(entry: Any, what: str) -> tuple[str, tuple[int, ...], tuple[int, int]]:

@@ -11,31 +11,34 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from leapp.bundle import json_text
 from leapp.bundle.files import as_argument, read_regular, sha256_of
 from leapp.errors import BundleError, BundleFileError, InputError, MissingDependencyError
 
-__all__ = ["DAMAGED", "Keys", "Signature", "key_paths", "signature_path", "verified_signature", "write_signature"]
+__all__ = ["Keys", "Signature", "key_paths", "signature_path", "verified_signature", "write_signature"]
 
 Keys = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Files with the public keys that are trusted, in PEM: one, or several of which any will do."""
 
-DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
-"""What JSON that is something else makes its reader raise."""
 _MEDIA = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _PAYLOAD = "application/vnd.in-toto+json"
 _STATEMENT = "https://in-toto.io/Statement/v1"
 _PREDICATE = "https://model_signing/signature/v1.0"
 _GIT = (".git", ".gitattributes", ".github", ".gitignore")
 _CURVES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
-_MOST = 16 << 20
-"""Bytes of a signature."""
+_MOST = 4 << 20
+"""Bytes of a signature file."""
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +86,15 @@ def verified_signature(description: Path, trust: Keys) -> Signature:
             f"'leapp sign {as_argument(description.parent)} --key KEY', or do not ask for a signature."
         ) from None
     try:
-        payload, signatures = _envelope(data)
-    except DAMAGED as error:
+        payload, signed = _envelope(data)
+    except ValueError as error:
         raise BundleError(f"{path.name} is damaged or not a signature: {error}.") from error
-    signer = next((name for name, key in keys.items() if any(_fits(key, one, payload) for one in signatures)), None)
+    signer = next((name for name, key in keys.items() if _fits(key, signed, payload)), None)
     if signer is None:
         raise BundleError(f"{description.name}: {path.name} was not made by the key {' or '.join(paths)}, or was changed.")
     try:
         return Signature(signer, _resources(payload))
-    except DAMAGED as error:
+    except ValueError as error:
         raise BundleError(f"{path.name} signs something that is not a list of files: {error}.") from error
 
 
@@ -164,29 +167,58 @@ def _names(directory: Path, signature: str) -> list[str]:
     return [path.as_posix() for path in sorted(found)]
 
 
-def _envelope(data: bytes) -> tuple[bytes, list[bytes]]:
-    """The signed text of a signature file, and the signatures over it."""
-    bundle = msgspec.json.decode(data)
-    envelope = bundle["dsseEnvelope"]
-    if bundle["mediaType"] != _MEDIA or envelope["payloadType"] != _PAYLOAD:
-        raise ValueError(f"its type is {bundle['mediaType']!r} with {envelope['payloadType']!r}")
-    return base64.b64decode(envelope["payload"]), [base64.b64decode(one["sig"]) for one in envelope["signatures"]]
+def _envelope(data: bytes) -> tuple[bytes, bytes]:
+    """The signed text of a signature file, and the signature over it."""
+    bundle = _parsed(data)
+    envelope = _member(bundle, "dsseEnvelope", dict)
+    if (_member(bundle, "mediaType", str), _member(envelope, "payloadType", str)) != (_MEDIA, _PAYLOAD):
+        raise ValueError(f"its type is not {_MEDIA} with {_PAYLOAD}")
+    signatures = _member(envelope, "signatures", list)
+    if len(signatures) != 1:
+        raise ValueError(f"it holds {len(signatures)} signatures, the format has one")
+    return _decoded(envelope, "payload"), _decoded(signatures[0], "sig")
 
 
 def _resources(payload: bytes) -> dict[str, str]:
-    statement = msgspec.json.decode(payload)
-    if statement["_type"] != _STATEMENT or statement["predicateType"] != _PREDICATE:
-        raise ValueError(f"it is a {statement['predicateType']!r}")
-    method = statement["predicate"]["serialization"]["method"]
+    """The sha256 of every file that a signed text lists, by name."""
+    statement = _parsed(payload)
+    if (_member(statement, "_type", str), _member(statement, "predicateType", str)) != (_STATEMENT, _PREDICATE):
+        raise ValueError(f"its type is not {_STATEMENT} with {_PREDICATE}")
+    predicate = _member(statement, "predicate", dict)
+    if _member(_member(predicate, "serialization", dict), "method", str) != "files":
+        raise ValueError("it does not list whole files")
     found: dict[str, str] = {}
-    for one in statement["predicate"]["resources"]:
-        if method != "files" or one["algorithm"] != "sha256":
-            raise ValueError(f"it lists {method} with {one['algorithm']}; leapp reads files with sha256")
-        name, digest = one["name"], one["digest"]
-        if not isinstance(name, str) or name in found or len(bytes.fromhex(digest)) != 32:
-            raise ValueError(f"the entry {name!r} cannot be read")
-        found[name] = digest.lower()
+    for one in _member(predicate, "resources", list):
+        name, digest = _member(one, "name", str), _member(one, "digest", str)
+        if _member(one, "algorithm", str) != "sha256" or _SHA256.fullmatch(digest) is None:
+            raise ValueError("a file is listed without its sha256")
+        if not name.isascii() and name.encode(errors="replace").decode() != name:
+            raise ValueError("a file has a name that is not text")
+        if name in found:
+            raise ValueError("a file is listed twice")
+        found[name] = digest
     return found
+
+
+def _parsed(text: bytes) -> object:
+    try:
+        return json_text.parse(text)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error
+
+
+def _member(holder: object, name: str, kind: type[_T]) -> _T:
+    value = holder.get(name) if isinstance(holder, dict) else None
+    if not isinstance(value, kind):
+        raise ValueError(f"'{name}' is missing or has another type")
+    return value
+
+
+def _decoded(holder: object, name: str) -> bytes:
+    text = _member(holder, name, str)
+    if len(text) % 4 or _BASE64.fullmatch(text) is None:
+        raise ValueError(f"'{name}' is not base64")
+    return base64.b64decode(text)
 
 
 def _encoded(payload: bytes) -> bytes:
