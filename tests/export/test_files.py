@@ -19,7 +19,7 @@ from torch import nn
 
 import leapp
 from leapp.errors import BundleError, ExportError
-from leapp.export import ExportJob, check_params, export_node, onnxmodel, resolve_backend
+from leapp.export import ExportJob, check_params, export_node, resolve_backend
 from leapp.export.library import model_as_draft
 from leapp.export.onnxfile import write_model
 from leapp.export.torchscript import PARAMETER_NAMES
@@ -148,7 +148,7 @@ def test_a_bundle_with_weights_in_second_files_is_proven_sealed_and_cleared_away
         return tmp_path / "g"
 
     with monkeypatch.context() as patch:
-        patch.setattr(onnxmodel, "write_model", partial(write_model, limit=100))
+        patch.setattr("leapp.export.onnx.write_model", partial(write_model, limit=100))
         bundle = export()
     data = bundle / "policy.onnx.data"
     assert data.stat().st_size > 4 * 32 * 4 and "policy.onnx.data" in (bundle / "g.yaml").read_text()

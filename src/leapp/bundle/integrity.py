@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from leapp.bundle import yaml_text
@@ -172,6 +173,8 @@ def _hash(value: Any) -> str:
 
 
 def _canonical(value: Any) -> str:
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
     if isinstance(value, dict):
         return "{" + ",".join(sorted(f"{_canonical(k)}:{_canonical(v)}" for k, v in value.items())) + "}"
     if isinstance(value, list):

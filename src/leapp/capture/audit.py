@@ -26,9 +26,9 @@ _CHECKS = frozenset({"gaussian_nll_loss", "cov", "corrcoef", "quantile", "nanqua
 class _Watch(DispatchMode):  # type: ignore[no-untyped-call]
     """Notes every number that an op reads out of a tensor that is no constant."""
 
-    def __init__(self, constants: set[int]) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.constants = constants
+        self.constants: set[int] = set()
         self.found: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -46,17 +46,17 @@ def hidden_reads(replay: Replay, inputs: Sequence[torch.Tensor]) -> dict[int, tu
     Calls that come after one which does not take these inputs are not looked at.
     """
     found: dict[int, tuple[Call, list[Any]]] = {}
+    watch = _Watch()
 
     def run(index: int, call: Call, args: Any, kwargs: Any) -> Any:
-        with _Watch(constants) as watch:
-            result = call.func(*args, **kwargs)
+        watch.found = []
+        result = call.func(*args, **kwargs)
         if watch.found and not _only_checks(call):
             found[index] = (call, watch.found)
         return result
 
-    constants: set[int] = set()
-    with torch.no_grad(), suppress(Exception):  # torch raises what it likes
-        replay.run(inputs, run, constants)
+    with torch.no_grad(), suppress(Exception), watch:  # torch raises what it likes
+        replay.run(inputs, run, watch.constants)
     return found
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from leapp.capture.user_line import Where
 
-__all__ = ["unsteady_names"]
+__all__ = ["modules_by_file", "unsteady_names"]
 
 _CLOCKS = frozenset(
     getattr(time, name)
@@ -33,10 +33,19 @@ _SETTING = frozenset("seed setstate getstate get_state set_state spawn bit_gener
 _NOTHING = object()
 
 
-def unsteady_names(codes: Iterable[CodeType]) -> Iterator[tuple[str, Where]]:
-    """What the code names that gives another number at each call, and where."""
+def modules_by_file() -> dict[Any, ModuleType]:
+    """The loaded modules by the file they come from."""
     loaded = [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
-    modules = {_names_of(m).get("__file__"): m for m in loaded}
+    return {_names_of(m).get("__file__"): m for m in loaded}
+
+
+def unsteady_names(codes: Iterable[CodeType], modules: dict[Any, ModuleType]) -> Iterator[tuple[str, Where]]:
+    """What the code names that gives another number at each call, and where.
+
+    Args:
+        codes: The code that ran.
+        modules: The modules that it may belong to, see ``modules_by_file``.
+    """
     for code in codes:
         module = modules.get(code.co_filename) or sys.modules.get("__main__")
         yield from _scan(code, vars(module) if module is not None else {})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from contextvars import copy_context
 from typing import Any
 
 import torch
@@ -92,14 +94,44 @@ def wrapper_tensor(cls: type[torch.Tensor], like: torch.Tensor) -> Any:
 
 
 def script_from_trace(function: Callable[..., Any], example: tuple[Any, ...], strict: bool, names: list[str]) -> Any:
-    """A TorchScript function from one run of a Python function."""
-    return torch._C._create_function_from_trace("forward", function, example, lambda _value: "", strict, False, names)
+    """A TorchScript function from one run of a Python function.
+
+    It runs in a thread of its own, whose Python stack is short: the tracer copies the whole stack at each operator.
+    """
+    inference = torch.is_inference_mode_enabled()
+
+    def trace() -> Any:
+        with torch.inference_mode(inference), torch.no_grad():
+            return torch._C._create_function_from_trace("forward", function, example, lambda _value: "", strict, False, names)
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(copy_context().run, trace).result()
 
 
 def clean_script(graph: Any) -> None:
-    """Drop what is unused from a TorchScript graph, and store equal constants once."""
+    """Drop what is unused and where it was written from a TorchScript graph, and store equal constants once."""
     torch._C._jit_pass_dce(graph)
     torch._C._jit_pass_constant_pooling(graph)  # type: ignore[attr-defined]
+    empty = new_script_graph()
+    nowhere = empty.create("prim::Constant", [], 1)
+    blocks = [graph]
+    for block in blocks:
+        for node in block.nodes():
+            node.copyMetadata(nowhere)
+            if not node.kind().startswith("aten::"):
+                blocks += node.blocks()
+
+
+def rename_operators(graph: Any, names: dict[str, str]) -> None:
+    """Replace operators of a TorchScript graph by others that take and return the same."""
+    for kind, other in names.items():
+        for node in graph.findAllNodes(kind):
+            copy = graph.create(other, list(node.inputs()), node.outputsSize())
+            copy.insertBefore(node)
+            for old, new in zip(node.outputs(), copy.outputs(), strict=True):
+                new.setType(old.type())
+                old.replaceAllUsesWith(new)
+            node.destroy()
 
 
 def new_script_graph() -> Any:

@@ -13,12 +13,13 @@ import re
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cmp_to_key, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from leapp.compat.core import clean_script, new_script_graph, script_from_graph, script_from_trace, with_state
+from leapp.compat.core import clean_script, rename_operators, script_from_graph, script_from_trace, with_state
 from leapp.errors import ExportError
 from leapp.export.job import ExportJob, ExportResult
 from leapp.export.rewrites import Spelled
@@ -73,9 +74,10 @@ def export_torchscript(job: ExportJob, directory: Path) -> ExportResult:
 def _constant_names(graph: Any, module: torch.nn.Module) -> dict[str, str]:
     """The names of the weights by what the file calls them: torch numbers the constants of a function as its code uses them."""
     known = {_place(tensor): name for name, tensor in reversed(list(_named_state(module)))}
-    used = {value.unique(): value for node in [*graph.nodes(), graph.return_node()] for value in node.inputs()}
-    constants = [v for v in used.values() if v.node().kind() == "prim::Constant" and v.type().kind() == "TensorType"]
-    tensors = [value.node().t("value") for value in constants]
+    constants = [node for node in graph.findAllNodes("prim::Constant") if node.output().type().kind() == "TensorType"]
+    first = {node: reduce(lambda a, b: b if a.isAfter(b) else a, node.output().uses()) for node in constants}
+    used = sorted(constants, key=cmp_to_key(lambda a, b: 1 if first[a].isAfter(first[b]) else -1))
+    tensors = [node.t("value") for node in used]
     return {f"c{i}": known[place] for i, tensor in enumerate(tensors) if (place := _place(tensor)) in known}
 
 
@@ -123,17 +125,19 @@ def trace_function(job: ExportJob) -> Any:
     single = len(job.output_names) == 1
 
     def forward(*inputs: torch.Tensor) -> Any:
-        outputs = job.module(*inputs)
+        with _Spelled():
+            outputs = job.module(*inputs)
         return outputs[0] if single else tuple(outputs)
 
     example = tuple(tensor.detach().clone() for tensor in job.example)
     strict = bool(job.params.get("strict", True))
-    with warnings.catch_warnings(), torch.no_grad(), with_state(job.module, state), _Spelled():
+    with warnings.catch_warnings(), with_state(job.module, state):
         # The tracer warns about every Python number it meets; the node is straight-line code by construction.
         warnings.simplefilter("ignore")
         traced = script_from_trace(forward, example, strict, argument_names(job.input_names))
     clean_script(traced.graph)
-    return script_from_graph(_without_sources(traced.graph))
+    rename_operators(traced.graph, _UNSAFE)
+    return script_from_graph(traced.graph)
 
 
 def _trace_functional(job: ExportJob, error: Exception) -> Any:
@@ -172,27 +176,6 @@ class _Functional(torch.nn.Module):
 def _named_state(module: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
-
-
-def _without_sources(traced: Any) -> Any:
-    """The same graph rebuilt node by node: a copy would carry the paths of the files that ran."""
-    graph = new_script_graph()
-    values: dict[int, Any] = {}
-    for value in traced.inputs():
-        values[value.unique()] = graph.addInput(value.debugName())
-    for node in traced.nodes():
-        if next(node.blocks(), None) is not None:
-            return traced
-        kind = _UNSAFE.get(node.kind(), node.kind())
-        copy = graph.create(kind, [values[value.unique()] for value in node.inputs()], node.outputsSize())
-        copy.copyAttributes(node)
-        for old, new in zip(node.outputs(), copy.outputs(), strict=True):
-            new.setType(old.type())
-            values[old.unique()] = new
-        graph.insertNode(copy)
-    for value in traced.outputs():
-        graph.registerOutput(values[value.unique()])
-    return graph
 
 
 def _compare_with_eager(job: ExportJob, function: Any) -> None:

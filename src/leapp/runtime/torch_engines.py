@@ -203,9 +203,13 @@ def _is_straight(graph: Any) -> bool:
     own = next(iter(graph.inputs()))
     (result,) = graph.outputs()
     shown = result.type().kind() == "TensorType" or result.node().kind() == "prim::TupleConstruct"
-    calls = ("prim::CallMethod", "prim::CallFunction")
-    plain = not any(list(node.blocks()) or node.kind() in calls for node in graph.nodes())
+    kinds = ((node, node.kind()) for node in graph.nodes())
+    special = [(node, kind) for node, kind in kinds if kind.startswith("prim::") and kind != "prim::Constant"]
+    plain = not any(kind in _CALLS or list(node.blocks()) for node, kind in special)
     return shown and plain and not list(own.uses())
+
+
+_CALLS = ("prim::CallMethod", "prim::CallFunction")
 
 
 _TRIAL = 1 << 22

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import torch
 
 from leapp.capture.audit import hidden_reads
 from leapp.capture.replay import Replay, cut, fill
-from leapp.capture.unsteady import unsteady_names
+from leapp.capture.unsteady import modules_by_file, unsteady_names
 from leapp.capture.user_line import is_library, line_name
 from leapp.errors import TraceError
 from leapp.graph.contract import Contract
@@ -166,11 +169,12 @@ def examine(session: Session) -> Report:
     """Collect the findings of all nodes."""
     session.settle()
     report = Report()
+    modules = functools.cache(modules_by_file)  # there are thousands: looked through once, if at all
     for node in session.nodes.values():
         if node.pruned:
             report.pruned[node.name] = list(node.pruned)
         if node.tape is not None and node.program is not None and node.backend is not None:
-            report.escapes += _escapes(node)
+            report.escapes += _escapes(node, modules)
             report.constants += _constants(node)
             drawn = node.draws()
             if drawn:
@@ -204,7 +208,7 @@ def _table(escapes: list[EscapeInfo]) -> str:
     return f"{len(escapes)} value(s) left the graph and are frozen in the models:\n{lines}"
 
 
-def _escapes(node: NodeTrace) -> list[EscapeInfo]:
+def _escapes(node: NodeTrace, modules: Callable[[], dict[Any, ModuleType]]) -> list[EscapeInfo]:
     tape, program = node.tape, node.program
     assert tape is not None
     assert program is not None
@@ -220,7 +224,7 @@ def _escapes(node: NodeTrace) -> list[EscapeInfo]:
         found.append(EscapeInfo(node.name, spoken, at.file, at.line, at.text, _short(e.value), again is not None, cure=cure))
     found += _hidden_reads(node, wrong)
     if not node.compared:
-        named = _unsteady(node)
+        named = _unsteady(node, modules())
         random = any("random" in e.kind for e in named)
         found = [e for e in found if not (random and e.kind.startswith(_DRAWN))] + named
     for constant in program.constants.values():
@@ -268,14 +272,14 @@ def _with_difference(node: str, found: list[EscapeInfo], parting: Parting) -> li
     return [replace(known, kind=kind, cure=cure) if e is at_line[0] else e for e in found]
 
 
-def _unsteady(node: NodeTrace) -> list[EscapeInfo]:
+def _unsteady(node: NodeTrace, modules: dict[Any, ModuleType]) -> list[EscapeInfo]:
     """Clocks and generators that the code of the node names; whether a number of theirs is frozen is for two passes to tell."""
     assert node.tape is not None
     places = [c.where for c in node.tape.calls] + [e.where for e in node.tape.escapes]
     codes = {id(w.code): w.code for w in places if not is_library(w.file)}
     return [
         EscapeInfo(node.name, f"{what}, named in the code of the node", w.file, w.line, w.text, "a number", cure=_UNSTEADY)
-        for what, w in unsteady_names(codes.values())
+        for what, w in unsteady_names(codes.values(), modules)
     ]
 
 
