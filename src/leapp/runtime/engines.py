@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ from leapp.runtime.arrays import ONNX_TYPES, form
 from leapp.runtime.merge import Part, merge
 from leapp.runtime.plan import Plan
 
-__all__ = ["EngineOptions", "External", "Model", "OnnxUnit", "TorchUnit", "Unit", "load_units", "open_session"]
+__all__ = [
+    "EngineOptions", "External", "Model", "OnnxUnit", "TorchUnit", "Unit", "kept_open", "load_units",
+    "open_session", "opened_models",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,27 @@ class External:
 
 
 Model = bytes | Path | External
+
+
+_SMALL = 1 << 20
+"""The most bytes of a model that is kept open."""
+
+_opened: ContextVar[dict[Any, Any] | None] = ContextVar("_opened", default=None)
+
+
+@contextlib.contextmanager
+def kept_open() -> Iterator[None]:
+    """A small model that is opened more than once within the block is compiled once."""
+    token = _opened.set({})
+    try:
+        yield
+    finally:
+        _opened.reset(token)
+
+
+def opened_models(model: Model) -> dict[Any, Any] | None:
+    """What ``kept_open`` holds, if ``model`` may be in it: its engine by the bytes, and by how it was opened."""
+    return _opened.get() if isinstance(model, bytes) and len(model) <= _SMALL else None
 
 
 def load_units(plan: Plan, nodes: Iterable[str], model: Callable[[str], Model], options: EngineOptions) -> list[Unit]:
@@ -174,10 +199,16 @@ def _open_session(model: Model, options: EngineOptions, wide: bool) -> Any:
     # One moves factors into matrix products, which keep them in float32; the other makes products that ONNX Runtime 1.23 has
     # in float32 only.
     unwanted = ["MatMulScaleFusion", "MatmulTransposeFusion"] if wide else None
+    opened, key = opened_models(model), (model, options.threads, tuple(wanted), wide)
+    if opened is not None and key in opened:
+        return opened[key]
     # With one provider there is nothing to fall back to; the engine would print a banner and try the same again.
-    return open_session(
+    session = open_session(
         model, settings, providers=list(wanted), enable_fallback=int(len(wanted) > 1), disabled_optimizers=unwanted
     )
+    if opened is not None:
+        opened[key] = session
+    return session
 
 
 def open_session(model: Model, settings: Any, **options: Any) -> Any:

@@ -12,7 +12,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ import torch
 from leapp.compat.core import fuses_on_cpu, new_script_graph, script_from_graph, set_fusion_strategy, tensor_type
 from leapp.errors import BundleError
 from leapp.runtime.arrays import Array, numpy_dtype
-from leapp.runtime.engines import EngineOptions, TorchUnit
+from leapp.runtime.engines import EngineOptions, TorchUnit, opened_models
 from leapp.runtime.plan import Plan
 
-__all__ = ["TORCH_DTYPES", "array_over", "kept_open", "load", "tensor_over", "torch_device"]
+__all__ = ["TORCH_DTYPES", "array_over", "load", "tensor_over", "torch_device"]
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)
@@ -131,25 +130,9 @@ def _open_script(name: str, model: bytes | Path, device: torch.device) -> Any:
         return module
 
 
-_SMALL = 1 << 20
-"""The most bytes of a model that is kept open."""
-
-_kept_open: ContextVar[dict[Any, _Script] | None] = ContextVar("_kept_open", default=None)
-
-
-@contextmanager
-def kept_open() -> Iterator[None]:
-    """Whoever opens a small TorchScript model more than once within the block compiles it once."""
-    token = _kept_open.set({})
-    try:
-        yield
-    finally:
-        _kept_open.reset(token)
-
-
 def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> _Script:
-    opened = _kept_open.get()
-    if opened is None or not isinstance(model, bytes) or len(model) > _SMALL:
+    opened: dict[Any, _Script] | None = opened_models(model)
+    if opened is None:
         return _new_script(plan, name, model, device)
     ports = [plan.input_ports[key] for key in plan.input_keys(name)]
     form = (model, device, plan.batch, len(plan.output_keys(name)), *((port.dtype, port.shape) for port in ports))
