@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-matrix test-scale test-clients lint soak docs clean
+.PHONY: demo browser test test-matrix test-scale test-clients lint soak docs clean
 
 # The servers that tests/scale starts. Each has packages that do not agree with the others, hence a venv of its own, made
 # from tests/scale/<name>/requirements.txt.
@@ -27,8 +27,16 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# Chromium, which the tests of the page drive, from the system's packages. No other target installs system packages.
+browser:
+	sh scripts/chromium.sh
+
+# The tests of the page fail without it; said once before the tests, it is seen.
+BROWSER := @command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+  || echo "Chromium is missing, so the tests of the page will fail: run make browser" >&2
+
 test: lint
-	@sh scripts/chromium.sh
+	$(BROWSER)
 	$(BIN)/pytest -n 2 --dist worksteal
 
 # Other versions of Python, torch and NumPy, each in a venv of its own: make test-matrix CELLS="3.11-2.7 3.13-newest".
@@ -85,7 +93,7 @@ bench-cpp: build-cpp demo
 	$(CPP)/plain/tests/bench exports/quadruped
 
 soak: $(READY)
-	@sh scripts/chromium.sh
+	$(BROWSER)
 	LEAPP_SOAK=1 $(BIN)/pytest -n 2 --dist worksteal
 	$(MAKE) fuzz-cpp
 	LEAPP_SOAK=1 $(MAKE) test-cpp

@@ -1,6 +1,6 @@
 """Make the pictures of the documentation: what leapp writes, photographed in Debian's Chromium.
 
-Needs ``scripts/chromium.sh``; writes ``docs/images``.
+Needs ``make browser``; writes ``docs/images``.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ DETAILS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    assert binary and driver, "run scripts/chromium.sh to install chromium and chromedriver"
+    assert binary and driver, "chromium and chromedriver are not installed: run make browser"
     options = webdriver.ChromeOptions()
     options.binary_location = binary
     for flag in (*FLAGS, f"user-data-dir={tmp_path_factory.mktemp('profile')}"):

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from leapp.deploy.cpp_header import CppHeader, deploy_cpp
     from leapp.deploy.fuse import fuse_onnx, read_fused
-    from leapp.deploy.options import TritonOptions
     from leapp.deploy.triton import Deployment, deploy_triton
+    from leapp.deploy.triton_options import TritonOptions
 
 __all__ = ["CppHeader", "Deployment", "TritonOptions", "deploy_cpp", "deploy_triton", "fuse_onnx", "read_fused"]
 
 _HOMES = {
-    "CppHeader": "cpp_header", "Deployment": "triton", "TritonOptions": "options", "deploy_cpp": "cpp_header",
+    "CppHeader": "cpp_header", "Deployment": "triton", "TritonOptions": "triton_options", "deploy_cpp": "cpp_header",
     "deploy_triton": "triton", "fuse_onnx": "fuse", "read_fused": "fuse",
 }  # fmt: skip
 

@@ -19,11 +19,11 @@ from leapp.bundle.reading import require_signed
 from leapp.bundle.signing import Keys
 from leapp.bundle.staging import Staging
 from leapp.bundle.trust import require_trust
-from leapp.deploy.division import divide
-from leapp.deploy.hosted import write_hosted
-from leapp.deploy.native import write_native
-from leapp.deploy.options import TritonOptions
-from leapp.deploy.tensors import describe, output_names, safe_name, seen_ports
+from leapp.deploy.triton_native import write_native
+from leapp.deploy.triton_options import TritonOptions
+from leapp.deploy.triton_ports import describe, output_names, safe_name, seen_ports
+from leapp.deploy.triton_python import write_hosted
+from leapp.deploy.triton_state import divide
 from leapp.errors import BundleError, LeappError
 from leapp.graph.contract import Contract, Port
 from leapp.runtime.plan import Plan, make_plan

@@ -20,8 +20,8 @@ from leapp.errors import InputError
 from leapp.fleet.journal import Journal
 from leapp.fleet.local import replay_here
 from leapp.fleet.outcome import Outcome
+from leapp.fleet.parquet import check_output, write_table
 from leapp.fleet.report import Departure, FleetReport, PortReport, Report, rows
-from leapp.fleet.table import check_output, write_table
 from leapp.fleet.worker import Job, make_job
 from leapp.graph.contract import Port
 

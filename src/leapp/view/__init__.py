@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from leapp.view.page import page, write_page
 from leapp.view.picture import Picture, draw
-from leapp.view.writing import write_views
+from leapp.view.views import write_views
 
 __all__ = ["Picture", "draw", "page", "write_page", "write_views"]

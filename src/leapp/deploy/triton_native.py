@@ -12,11 +12,11 @@ from typing import Any
 
 from leapp.bundle import Bundle, RawTensor
 from leapp.bundle.sidecars import write_initial_values
-from leapp.deploy.division import Division, divide
-from leapp.deploy.layout import copy_model, move_models, write_config, write_values
-from leapp.deploy.options import TritonOptions, instance_group, sequence_batching, versions
 from leapp.deploy.pbtxt import entries
-from leapp.deploy.tensors import describe, free_name, output_names, safe_name
+from leapp.deploy.triton_files import copy_model, move_models, write_config, write_values
+from leapp.deploy.triton_options import TritonOptions, instance_group, sequence_batching, versions
+from leapp.deploy.triton_ports import describe, free_name, output_names, safe_name
+from leapp.deploy.triton_state import Division, divide
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, key
 from leapp.runtime.plan import Plan
