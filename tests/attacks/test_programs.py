@@ -135,7 +135,7 @@ def test_looking_runs_nothing(stranger: Path, verb: list[str], capsys: pytest.Ca
     assert not os.path.exists("marker")
     if "verify" in verb or "--verify" in verb:
         assert code in (1, 2)
-        assert "If you trust whoever made this bundle, run 'leapp trust" in " ".join((answer.out + answer.err).split())
+        assert "If you trust the author of this bundle, run 'leapp trust" in " ".join((answer.out + answer.err).split())
 
 
 def test_comparing_runs_nothing(stranger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -197,7 +197,7 @@ class _Reader:
         return model
 
     def _split(self, value: Any, type_: type[_T], path: tuple[str | int, ...]) -> _T:
-        """Known keys become fields, all others ``extra``."""
+        """Known keys become fields, the rest ``extra``."""
         entry = self._mapping(value, path)
         known = set(type_.__struct_fields__) - {"extra"}
         fields: dict[str, Any] = {key: item for key, item in entry.items() if key in known}

@@ -65,8 +65,8 @@ def locate(directory: Path, name: str, what: str, *, anywhere: bool = False) -> 
         directory: The bundle's directory.
         name: The path as the bundle spells it.
         what: What the file is, for messages: ``"model of node 'policy'"``.
-        anywhere: Whether the file may lie outside the directory. A file whose sha256 is known may: whoever made the bundle
-            knew every byte of it, so nothing of this machine gets into the bundle that way.
+        anywhere: Whether the file may lie outside the directory. A file whose sha256 is known may: the bundle's author
+            knew every byte of it, so it cannot reveal a file of this machine.
 
     Raises:
         BundleError: If the path leaves the directory or could mean another file on another system.
@@ -96,15 +96,15 @@ def locate(directory: Path, name: str, what: str, *, anywhere: bool = False) -> 
 
 @contextlib.contextmanager
 def open_regular(path: Path, what: str) -> Iterator[BinaryIO]:
-    """A regular file, open for reading. Pipes, devices, directories and what the system makes up (``/proc``) are refused.
+    """A regular file, open for reading. Pipes, devices, directories and files of the kernel (``/proc``) are refused.
 
     Raises:
-        BundleError: If the file cannot be read or is none that was written by anybody.
+        BundleError: If the file cannot be read or is not a regular file.
         BundleFileError: If there is no such file.
     """
     if _is_made_up(path):
         raise BundleError(f"{what}: {path} is not a regular file.")
-    # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+    # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(path, flags)
@@ -176,7 +176,7 @@ def read_verified(path: Path, sha256: str, what: str) -> bytes:
     """The bytes of a file, after they were found to have the given sha256.
 
     Raises:
-        BundleError: If the bytes are others than the ones that were exported.
+        BundleError: If the bytes differ from those that were exported.
     """
     data = read_regular(path, what)
     _compare(hashlib.sha256(data).hexdigest(), sha256, path, what)
@@ -187,7 +187,7 @@ def verify(path: Path, sha256: str, what: str) -> None:
     """Check that a file has the given sha256, in little memory.
 
     Raises:
-        BundleError: If the bytes are others than the ones that were exported.
+        BundleError: If the bytes differ from those that were exported.
     """
     _compare(sha256_of(path, what), sha256, path, what)
 

@@ -1,11 +1,11 @@
 """The seal of a bundle: a fourth YAML mapping with the sha256 of every written file and two digests.
 
 ``behaviour`` covers what decides what a bundle computes: nodes, ports, wiring and files. A description whose behaviour
-fits is accepted. ``digest`` covers everything the description says; it names this very bundle. What only ``digest``
+fits is accepted. ``digest`` covers everything the description says; it identifies the bundle. What only ``digest``
 covers are annotations, which other tools may add or change: unknown top-level keys, the system information,
 ``pipeline.configs``, and keys of ports that the format does not define.
 
-A seal shows damage and accidental mixing, not authorship: whoever can write the files can seal them again. Pin the
+A seal shows damage and accidental mixing, not authorship: everyone who can write the files can seal them again. Pin the
 digest (``expect_digest=``) to know that a bundle is the one you tested.
 """
 
@@ -102,7 +102,7 @@ def verified_seal(document: Mapping[str, Any], name: str) -> Seal:
     """Check the seal of a parsed document that describes a bundle.
 
     A description without a seal gives an empty one. leapp 1.0 and later always seal, so a missing seal there means that
-    the end of the file is lost; ``integrity: unsealed`` says that somebody removed it on purpose.
+    the end of the file is lost; ``integrity: unsealed`` says that it was removed on purpose.
 
     Raises:
         BundleError: If the seal is missing, malformed or does not fit the rest of the document.

@@ -29,13 +29,13 @@ def check_package(data: bytes, backend: str, what: str) -> None:
         what: What the file is, for messages.
 
     Raises:
-        BundleError: If the file is refused, or is no package at all.
+        BundleError: If the file is refused, or is not a package.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as package:
             entries = package.infolist()
     except (zipfile.BadZipFile, ValueError, OSError, OverflowError, EOFError, NotImplementedError) as error:
-        raise BundleError(f"{what} cannot be opened: it is no {backend} file ({error}).") from error
+        raise BundleError(f"{what} cannot be opened: it is not a {backend} file ({error}).") from error
     size = sum(entry.file_size for entry in entries)
     if size > max(_FREE, _RATIO * len(data)) or len(entries) > _MAX_FILES:
         raise BundleError(f"{what}: the file has {len(data)} bytes but unpacks to {size} in {len(entries)} files.")

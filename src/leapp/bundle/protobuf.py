@@ -22,7 +22,7 @@ _LONGEST = 10
 
 
 class WireError(ValueError):
-    """The bytes are no complete protobuf message."""
+    """The bytes are not a complete protobuf message."""
 
 
 def fields(body: memoryview) -> Iterator[tuple[int, Value]]:

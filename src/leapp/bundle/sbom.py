@@ -184,7 +184,7 @@ def describe_origin(program: Path, engines: Mapping[str, str]) -> Origin:
         return Origin(engines=engines)
     changed = git("status", "--porcelain", "--untracked-files=no")
     address = git("remote", "get-url", "origin") or ""
-    # An address with a password in it, or a path of this machine, is of no use to others.
+    # Left out: an address that holds a password, and a path that exists on this machine only.
     is_local = not address or os.path.isabs(address) or address.startswith((".", "file:"))
     safe = None if is_local or "@" in address.partition("://")[2].partition("/")[0] else address
     return Origin(f"{commit}+" if changed else commit, safe, engines)

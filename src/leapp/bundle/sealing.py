@@ -1,4 +1,4 @@
-"""Seal a bundle anew after an edit by hand. The rest of the text stays as it is, comments included."""
+"""Seal a bundle again after an edit by hand. The rest of the text stays as it is, comments included."""
 
 from __future__ import annotations
 

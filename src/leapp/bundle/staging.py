@@ -78,7 +78,7 @@ class Staging:
 
     def _enter(self) -> Staging:
         self.final.parent.mkdir(parents=True, exist_ok=True)
-        # Made and locked before others may look: a staging directory without a lock is swept away.
+        # Made and locked at once, because other exporters remove a staging directory without a lock.
         with _locked(self.final.parent) as alone:
             for stale in _abandoned(self.final) if alone else ():
                 _sweep(stale, self.final)
@@ -507,10 +507,10 @@ def _lock(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def _locked(parent: Path) -> Iterator[bool]:
-    """One exporter at a time below a directory, and whether that is so.
+    """Hold the lock of a directory, which admits one exporter at a time. Gives whether the lock was obtained.
 
-    Exporters hold the lock for moments, but anybody who may read the directory can hold it for ever, so it is not waited
-    for without end. Without the lock the exchange is still atomic; only sweeping is not, and is left out.
+    Exporters hold it briefly, but every process that may read the directory can hold it for ever, so waiting ends after
+    ``_PATIENCE`` seconds. The exchange is atomic without the lock. Removing old staging directories is not, and is left out.
     """
     until = time.monotonic() + _PATIENCE
     descriptor = None

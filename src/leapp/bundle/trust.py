@@ -52,7 +52,7 @@ def remember(contract: Contract) -> bool:
 
 
 def untrusted(bundle: Bundle) -> list[str]:
-    """The nodes whose models are programs that nobody the user trusts has made."""
+    """The nodes whose models are programs from an untrusted source."""
     known: set[str] | None = None
     found: list[str] = []
     if bundle.signature is not None:
@@ -67,11 +67,11 @@ def untrusted(bundle: Bundle) -> list[str]:
 
 
 def require_trust(bundle: Bundle, allow_code: bool | None = None) -> None:
-    """Refuse to run the programs of people who are not trusted.
+    """Refuse to run programs from an untrusted source.
 
     Args:
         bundle: The bundle.
-        allow_code: True trusts whoever made the bundle, False refuses all programs, None asks for a signature or the record.
+        allow_code: True trusts the bundle's author, False refuses all programs, None needs a signature or a record.
 
     Raises:
         BundleError: With the node, and what to pass.
@@ -87,11 +87,11 @@ def require_trust(bundle: Bundle, allow_code: bool | None = None) -> None:
 
 
 def why_untrusted(bundle: Bundle, name: str) -> str:
-    """What to tell about a node that is not run."""
+    """The message for a node that is not run."""
     kind = FORMATS[str(bundle.contract.nodes[name].model.backend)].title
     return (
-        f"node '{name}': the {kind} model is a program, and you did not export it on this machine. If you trust whoever made "
-        f"this bundle, run 'leapp trust {as_argument(bundle.directory)}' once, or pass allow_code=True (--allow-code); "
+        f"node '{name}': the {kind} model is a program, and you did not export it on this machine. If you trust the author "
+        f"of this bundle, run 'leapp trust {as_argument(bundle.directory)}' once, or pass allow_code=True (--allow-code); "
         "trust=KEY (--trust KEY) accepts what that key signed."
     )
 
@@ -111,7 +111,7 @@ def record() -> Path:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether nobody else can have written the file."""
+    """Whether only this user can have written the file."""
     if not hasattr(os, "getuid"):
         return path.is_file()
     for place in (path, path.parent):

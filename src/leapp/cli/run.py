@@ -108,7 +108,7 @@ def _read_series(path: str, ports: Mapping[str, Port]) -> dict[str, list[Array]]
             raise InputError(f"{path} has no '{where}'. It must hold {', '.join(ports)}; it holds {held}.")
     unknown = [name for name in arrays if name not in ports]
     if unknown:
-        raise InputError(f"{path} holds '{unknown[0]}', which is no graph input. Those are {', '.join(ports)}.")
+        raise InputError(f"{path} holds '{unknown[0]}', which is not a graph input. The graph inputs are {', '.join(ports)}.")
     series = {where: _steps(path, where, ports[where], array) for where, array in arrays.items()}
     lengths = {len(values) for values in series.values() if len(values) > 1}
     if len(lengths) > 1:

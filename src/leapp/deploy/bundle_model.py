@@ -26,7 +26,7 @@ class TritonPythonModel:
         found = settings(args)
         bundle = Path(args["model_repository"]) / args["model_version"] / found["bundle"]
         # The server lets only the dtypes of the configuration in; where one is not the port's own, it is converted.
-        # Whoever deployed it was asked whether its programs may run; the digest says that these are the same.
+        # Programs were allowed when the bundle was deployed; the digest shows that they are unchanged.
         self._pipeline = Pipeline(
             bundle,
             threads=found["threads"],
@@ -44,7 +44,7 @@ class TritonPythonModel:
             self._sequences = Sequences(self._fresh, found["idle_seconds"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer requests, each by itself: one that fails is none of the others' business."""
+        """Answer requests one by one. A failure concerns its own request only."""
         return [self._answer(request) for request in requests]
 
     def _fresh(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class TritonPythonModel:
             response = self._step(request)
             sequences.keep(request, self._pipeline.state())
             return response
-        except Exception as reason:  # it is this request's alone; the others are answered
+        except Exception as reason:  # the remaining requests are still answered
             return error(reason)
         finally:
             if sequences is not None:

@@ -70,7 +70,7 @@ def deploy_cpp(bundle: str | os.PathLike[str] | Bundle, directory: str | os.Path
         directory: Where ``<graph>.hpp`` is written. It is made if need be.
 
     Raises:
-        BundleError: A node is no ONNX model; the C++ runtime runs no other.
+        BundleError: A node is not an ONNX model; the C++ runtime runs only those.
 
     Example:
         >>> deploy_cpp("exports/my_policy", "generated").inputs

@@ -91,14 +91,14 @@ class TritonPythonModel:
         self._sequences = Sequences(lambda: self._initial, self._settings["idle_seconds"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer requests, each by itself: one that fails is none of the others' business."""
+        """Answer requests one by one. A failure concerns its own request only."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
         try:
             state = self._sequences.find(request)
             return self._step(request, state)
-        except Exception as reason:  # it is this request's alone; the others are answered
+        except Exception as reason:  # the remaining requests are still answered
             return error(reason)
         finally:
             self._sequences.leave(request)
@@ -114,7 +114,7 @@ class TritonPythonModel:
             preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0),
         ).exec()
         if response.has_error():
-            # Models below may have stepped and others not: what they hold no longer belongs together.
+            # Some models may have stepped and some not, so their states no longer fit together.
             self._sequences.drop(request)
             raise RuntimeError(f"{response.error().message()} The sequence is lost, start it again.")
         made = {tensor.name(): tensor for tensor in response.output_tensors()}

@@ -1,4 +1,4 @@
-"""What whoever deploys may choose. Knows no bundle."""
+"""The options of a Triton deployment, and the parts of a configuration that follow from them alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TritonOptions:
             converts. What comes in is rounded to the port's dtype, what goes out keeps its value.
 
     Raises:
-        InputError: An option does not fit the others.
+        InputError: Two options contradict each other.
 
     Example:
         >>> TritonOptions(backend="python", idle_seconds=10).sequences

@@ -39,7 +39,7 @@ def describe(where: str, name: str, port: Port, backend: str | None, *, batched:
         BundleError: The server has no such data type or shape.
     """
     if port.dtype not in _TYPES or (backend == "jit" and port.dtype in _TORCH_LACKS):
-        advice = "keeps values inside the pipeline away from the server, and can convert the others with --dtype."
+        advice = "keeps values inside the pipeline away from the server, and can convert graph ports with --dtype."
         raise BundleError(
             f"{where!r} is {port.dtype}, which Triton cannot pass on. Convert it to another dtype. --backend python {advice}"
         )
@@ -76,7 +76,7 @@ def seen_ports(plan: Plan, dtypes: Mapping[str, str]) -> tuple[dict[str, Port], 
                 continue
             seen, own = np.dtype(dtype), numpy_dtype(ports[where].dtype)
             if not (castable(seen, own) if ports is inputs else np.can_cast(own, seen, "safe")):
-                raise InputError(f"Clients cannot see {where!r} as {dtype}: it is {own}, which becomes no {dtype}.")
+                raise InputError(f"Clients cannot see {where!r} as {dtype}: it is {own}, which cannot be converted to {dtype}.")
             ports[where] = msgspec.structs.replace(ports[where], dtype=dtype)
     return inputs, outputs
 

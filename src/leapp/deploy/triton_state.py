@@ -1,4 +1,4 @@
-"""Who keeps which state when a pipeline runs on a server: the model itself, or a model above all of them.
+"""Where state is kept when a pipeline runs on a server: by the server for one model, or by a model above all of them.
 
 The server can hold a state for one model. What goes from one node to another in the next step, and the states that this
 mechanism cannot express, are held above. Knows the plan only.

@@ -1,4 +1,4 @@
-"""Refusing names that nobody knows, with the nearest one that is known."""
+"""Refuse unknown names, and suggest the nearest known one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the page of an export tells beyond its bundle, read back as plain data.
+"""Read the facts back that only the page of an export holds.
 
-The page that lies in a bundle may be anybody's and is never shown. Its data is taken only as far as it has the form that an
-export gives it: texts, numbers, lists of known entries. Whoever shows it draws a page of their own.
+The page inside a bundle may come from an attacker, so it is never shown; a new page is drawn. Its data is read only where it
+has the form that an export writes: texts, numbers, lists of known entries.
 """
 
 from __future__ import annotations

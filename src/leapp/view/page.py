@@ -1,7 +1,7 @@
 """The page of a pipeline: one offline HTML file with the graph, its ports, what was traced and how it was proven.
 
-It reads a contract, recorded samples and plain data from whoever has more to tell. It runs no model and asks no network:
-style, script and data stand in the file, and its security policy forbids everything else.
+It reads a contract, recorded samples and further facts as plain data. It runs no model and makes no network call: style, script
+and data are in the file, and its security policy forbids everything else.
 """
 
 from __future__ import annotations
