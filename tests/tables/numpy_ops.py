@@ -151,7 +151,8 @@ def op_augmented_logic(x: A, y: A) -> A:
 
 for name in "sum prod mean std var min max amin amax argmin argmax any all ptp median count_nonzero".split():
     draw = {"any": lambda g: torch.rand(3, 4, generator=g) < 0.06, "all": lambda g: torch.rand(3, 4, generator=g) < 0.94, "count_nonzero": ints(0, 2, 3, 4)}.get(name, D34)
-    row("reduce_" + name, lambda x, f=getattr(np, name): f(x), draw)
+    # NumPy 1 gives the count as an int of Python, which is no output.
+    row("reduce_" + name, lambda x, f=getattr(np, name): f(x) * np.int64(1) if f is np.count_nonzero else f(x), draw)
     row(f"reduce_{name}_axis", lambda x, f=getattr(np, name): f(x, axis=1), draw)
     if name not in {"median"}:
         row(f"reduce_{name}_keepdims", lambda x, f=getattr(np, name): f(x, axis=0, keepdims=True), draw)
@@ -173,7 +174,7 @@ row("reduce_max_initial", lambda x: np.max(x, axis=1, initial=0.0), N34)
 row("reduce_norm", lambda x: np.linalg.norm(x), N34)
 row("reduce_norm_axis", lambda x: np.linalg.norm(x, axis=-1, keepdims=True), N34)
 row("reduce_norm_one", lambda x: np.linalg.norm(x, ord=1, axis=1), N34)
-row("reduce_trapezoid", lambda x: np.trapezoid(x, dx=0.1, axis=1), N34)
+row("reduce_trapezoid", lambda x: (np.trapezoid if hasattr(np, "trapezoid") else np.trapz)(x, dx=0.1, axis=1), N34)
 row("reduce_nansum", lambda x: np.nansum(x), GAPS34)
 row("reduce_nansum_axis", lambda x: np.nansum(x, axis=1), GAPS34)
 row("reduce_nanmean", lambda x: np.nanmean(x, axis=1), GAPS34)
@@ -274,10 +275,13 @@ for name, fn in {
     "copy": lambda x: np.copy(x) + 1, "array": lambda x: np.array(x) * 2, "asarray": lambda x: np.asarray(x) * 2, "ascontiguousarray": lambda x: np.ascontiguousarray(x.T) * 2, "asanyarray": lambda x: np.asanyarray(x) + 1,
     "asarray_dtype": lambda x: np.asarray(x, dtype=np.float64) + 1, "array_list": lambda x: np.array([x, x * 2]), "split": lambda x: np.split(x, 2, axis=1), "split_at": lambda x: np.split(x, [1, 3], axis=1), "array_split": lambda x: np.array_split(x, 2),
     "hsplit": lambda x: np.hsplit(x, 2), "vsplit": lambda x: np.vsplit(x, 3), "shape_numbers": lambda x: x * x.shape[0] + x.size + x.ndim + len(x), "resize": lambda x: np.resize(x, (2, 2)), "delete": lambda x: np.delete(x, 1, axis=0), "delete_list": lambda x: np.delete(x, [0, 2], axis=1),
-    "insert": lambda x: np.insert(x, 1, 9.0, axis=1), "append": lambda x: np.append(x, x[:1] * 2, axis=0), "append_flat": lambda x: np.append(x, [1.0, 2.0]), "ix": lambda x: x[np.ix_([0, 2], [1, 3])], "matrix_transpose": lambda x: np.matrix_transpose(x), "permute_dims": lambda x: np.permute_dims(x, (1, 0)),
+    "insert": lambda x: np.insert(x, 1, 9.0, axis=1), "append": lambda x: np.append(x, x[:1] * 2, axis=0), "append_flat": lambda x: np.append(x, [1.0, 2.0]), "ix": lambda x: x[np.ix_([0, 2], [1, 3])],
     "apply_along_axis": lambda x: np.apply_along_axis(lambda v: v.sum() * v[0], 1, x), "unstack": lambda x: np.stack(list(x)[::-1]), "newaxis": lambda x: x[:, np.newaxis] * x[np.newaxis],
 }.items():  # fmt: skip
     row("shape_" + name, fn, N34)
+if hasattr(np, "permute_dims"):  # new in NumPy 2
+    row("shape_matrix_transpose", lambda x: np.matrix_transpose(x), N34)
+    row("shape_permute_dims", lambda x: np.permute_dims(x, (1, 0)), N34)
 row("concatenate", lambda x, y: np.concatenate([x, y]), N34, N34)
 row("concatenate_axis", lambda x, y: np.concatenate((x, y), axis=-1), N34, N34)
 row("concatenate_none", lambda x, y: np.concatenate([x, y], axis=None), N34, N4)

@@ -23,11 +23,13 @@ PROMOTES_BY_VALUE = int(np.__version__.partition(".")[0]) < 2
 
 def dtypes_by_value(operands: Sequence[Any]) -> list[np.dtype[Any]]:
     """The dtypes that NumPy 1 takes the operands of a ufunc for: beside an array, a number has the smallest that holds it."""
-    dtypes = [np.asarray(operand).dtype for operand in operands]
-    common = np.result_type(*operands)
-    if common == np.result_type(*dtypes):
-        return dtypes
-    # Of numbers as wide in kind as the arrays, the smallest dtype may be unsigned where the arrays are not.
-    same_kind = [(d.kind in "fc") == (common.kind in "fc") for d in dtypes]
-    small = [common if same else np.min_scalar_type(o) for o, same in zip(operands, same_kind, strict=True)]
-    return [d if np.ndim(o) else s for o, d, s in zip(operands, dtypes, small, strict=True)]
+    arrays = [np.asarray(operand) for operand in operands]
+    common, own = np.result_type(*arrays), [array.dtype for array in arrays]
+    if common == np.result_type(*own):
+        return own
+    found = []
+    for array, dtype in zip(arrays, own, strict=True):
+        # The smallest dtype of a whole number may be unsigned where the arrays are not.
+        small = common if (dtype.kind in "fc") == (common.kind in "fc") else np.min_scalar_type(array)
+        found.append(dtype if array.ndim else small)
+    return found

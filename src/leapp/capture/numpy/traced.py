@@ -120,7 +120,7 @@ class ArrayMethods:
     __slots__ = ()
 
     for _name in (
-        "sum prod mean std var min max argmin argmax any all cumsum cumprod clip round take repeat squeeze swapaxes ravel "
+        "sum prod mean std var min max argmin argmax any all cumsum cumprod round take repeat squeeze swapaxes ravel "
         "diagonal trace dot nonzero argsort searchsorted choose argpartition conj conjugate"
     ).split():
         vars()[_name] = _function(_name)
@@ -137,6 +137,10 @@ class ArrayMethods:
         vars()[f"__{_name}__"] = vars(ndarray)[f"__{_name}__"]
     del _name
     __hash__ = None  # type: ignore[assignment]
+
+    def clip(self: Any, min: Any = None, max: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """The function has other names for the bounds than the method, and in NumPy 1 it needs both."""
+        return np.clip(self, min, max, *args, **kwargs)
 
     def __array_ufunc__(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         arrays = listening()

@@ -10,6 +10,7 @@ import torch
 
 from leapp.capture.numpy.table.table import Expression, Unmapped, expression
 from leapp.capture.numpy.table.tensors import axes_of, floating, promoted, tensor
+from leapp.compat.numpy import PROMOTES_BY_VALUE
 
 Tensor = torch.Tensor
 
@@ -44,7 +45,8 @@ def _quantile(a: Any, q: Any, axis: Any, keepdims: bool, method: str, percent: b
         raise Unmapped
     lanes, kept = _first_lane(tensor(a), axis)
     lanes = floating(lanes)
-    precision = lanes.dtype if isinstance(q, (int, float)) else torch.promote_types(lanes.dtype, torch.float64)
+    narrow = isinstance(q, (int, float)) and not PROMOTES_BY_VALUE
+    precision = lanes.dtype if narrow else torch.promote_types(lanes.dtype, torch.float64)
     q = tensor(q).to(torch.float64)
     q = q / 100 if percent else q
     nan = _any_nan(lanes)
