@@ -10,6 +10,7 @@ import sys
 import zipfile
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -33,6 +34,26 @@ def exchange(path, name, data):
     old = hash_file(path.parent / name)[1]
     (path.parent / name).write_bytes(data)
     path.write_text(path.read_text().replace(old, hash_file(path.parent / name)[1]))
+
+
+def out_of_bounds(data, name):
+    """The model with an operator of this name before all others that fails when it runs."""
+    model = onnx.load_from_string(data)
+    graph, make = model.graph, onnx.helper.make_node
+    entry = graph.input[0].name
+    for node in graph.node:
+        for place, given in enumerate(node.input):
+            node.input[place] = "moved" if given == entry else given
+    graph.initializer.append(onnx.helper.make_tensor("factor", 1, [], [0.0]))
+    graph.initializer.append(onnx.helper.make_tensor("offset", 1, [], [99.0]))
+    first = [make("ReduceSum", [entry], ["sum"], keepdims=0), make("Mul", ["sum", "factor"], ["zero"]),
+             make("Add", ["zero", "offset"], ["real"]), make("Cast", ["real"], ["index"], to=7),
+             make("Gather", [entry, "index"], ["row"], name=name), make("ReduceSum", ["row"], ["one"], keepdims=0),
+             make("Add", [entry, "one"], ["moved"])]  # fmt: skip
+    nodes = [*first, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return model.SerializeToString()
 
 
 def repacked(data, change):

@@ -21,9 +21,10 @@ from leapp import InferenceManager
 from leapp.bundle import open_bundle
 from leapp.bundle import reading as bundle_reading
 from leapp.bundle.files import hash_file
+from leapp.bundle.signing import write_signature
 from leapp.cli import main
 from leapp.deploy import deploy_triton
-from leapp.errors import BundleError, InputError, LeappError
+from leapp.errors import BundleError, InputError, InputTypeError, LeappError
 from leapp.fleet import replay_fleet
 from leapp.runtime import Pipeline
 from leapp.serve.engine import Engine
@@ -204,6 +205,24 @@ def test_a_signature_covers_files_that_no_seal_covers(tmp_path: Path) -> None:
     assert Pipeline(path).state()["p/x"].any()
     with pytest.raises(BundleError, match="checksum mismatch"):
         Pipeline(path, trust=public)
+
+
+def test_what_cannot_be_signed_is_named(tmp_path: Path) -> None:
+    private, _ = new_key(tmp_path)
+    bundle = export(tmp_path, "onnx")
+    odd = os.fsencode(bundle) + b"/\xff.bin"
+    with open(odd, "wb"), pytest.raises(BundleError, match="not UTF-8 text"):
+        write_signature(bundle / "g.yaml", private)
+    os.remove(odd)
+    os.mkfifo(bundle / "pipe")
+    with pytest.raises(BundleError, match="not a regular file"):
+        write_signature(bundle / "g.yaml", private)
+
+
+def test_only_files_of_keys_are_trusted(signed: tuple[Path, Path]) -> None:
+    for trust in (5, b"key.pub", [None], {"key.pub"}):
+        with pytest.raises(InputTypeError, match="trust takes files of public keys"):
+            Pipeline(signed[0], trust=trust)
 
 
 @pytest.mark.parametrize("kind", ["missing", "text", "private", "ed25519", "none"])

@@ -15,6 +15,7 @@ import yaml
 from leapp.bundle import open_bundle
 from leapp.cli import main
 from leapp.errors import BundleError
+from tests.attacks.test_models import exchange, one, out_of_bounds
 from tests.bundle.conftest import write
 
 EVIL = ["\x1b]0;owned\x07", "\x9b31m", "\u202egnp.exe", "\u2066x", "\u2028"]
@@ -68,6 +69,15 @@ def test_nothing_raw_reaches_a_terminal(place: str, tmp_path: Path, capsys: pyte
             open_bundle(path)
         except BundleError as error:
             assert not RAW & set(str(error))
+
+
+def test_the_log_of_an_engine_does_not_reach_a_terminal(tmp_path: Path) -> None:
+    """ONNX Runtime writes the name of an operator that failed to its log as it is."""
+    path = one(tmp_path / "b", "onnx")
+    exchange(path, "p.onnx", out_of_bounds((path.parent / "p.onnx").read_bytes(), EVIL[0]))
+    done = subprocess.run([sys.executable, "-m", "leapp", "run", path], capture_output=True, text=True)
+    assert done.returncode == 2 and "Gather" in done.stderr
+    assert not RAW & set(done.stdout + done.stderr)
 
 
 def test_a_terminal_gets_our_own_sequences_only(tmp_path: Path) -> None:

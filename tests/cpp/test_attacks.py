@@ -10,6 +10,7 @@ import os
 import random
 import re
 import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from leapp.runtime import Pipeline
 from leapp.runtime.arrays import ONNX_CODES, numpy_dtype
 from tests.attacks import test_files as files
 from tests.attacks.conftest import bundle
-from tests.attacks.test_models import exchange, one
+from tests.attacks.test_models import exchange, one, out_of_bounds
 from tests.attacks.test_mutants import mutants, noise
 from tests.cpp.conftest import call, program
 from tests.runtime.bundles import chain, loop, memory
@@ -369,6 +370,15 @@ def test_damaged_onnx_models(tmp_path, judge):
         assert ours[0] == theirs[0], f"\nC++:    {ours}\nPython: {theirs}"
         outcomes[ours[0]] += 1
     assert outcomes[False] > 15 and outcomes[True] > 15, outcomes
+
+
+def test_the_log_of_an_engine_does_not_reach_a_terminal(tmp_path):
+    path = one(tmp_path, "onnx")
+    exchange(path, "p.onnx", out_of_bounds((path.parent / "p.onnx").read_bytes(), "\x1b]0;owned\x07"))
+    driver = program("driver", sanitized=True)
+    done = subprocess.run([driver, "try"], input=f"run {path}\n", capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("refused") and "Gather" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
 
 
 def test_external_weights_are_run(tmp_path, judge):

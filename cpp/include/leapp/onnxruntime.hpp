@@ -44,7 +44,8 @@ Ort<T> ort_own(T* object, void (*release)(T*)) {
 inline std::shared_ptr<OrtEnv> ort_environment() {
   static const std::shared_ptr<OrtEnv> environment = [] {
     OrtEnv* made = nullptr;
-    ort_check(ort().CreateEnv(ORT_LOGGING_LEVEL_ERROR, "leapp", &made));
+    // Its log has names of models as they are, which a terminal would obey. What failed is thrown, too.
+    ort_check(ort().CreateEnv(ORT_LOGGING_LEVEL_FATAL, "leapp", &made));
     return std::shared_ptr<OrtEnv>(made, ort().ReleaseEnv);
   }();
   return environment;
@@ -181,7 +182,7 @@ class OnnxRuntime : public Engine {
     const auto settings = detail::ort_own(made, ort().ReleaseSessionOptions);
     ort_check(ort().SetIntraOpNumThreads(made, options_.threads));
     ort_check(ort().SetInterOpNumThreads(made, 1));
-    ort_check(ort().SetSessionLogSeverityLevel(made, ORT_LOGGING_LEVEL_ERROR));
+    ort_check(ort().SetSessionLogSeverityLevel(made, ORT_LOGGING_LEVEL_FATAL));
     ort_check(ort().AddSessionConfigEntry(made, "session.load_model_format", "ONNX"));
     ort_check(ort().AddSessionConfigEntry(made, "session.intra_op.allow_spinning", "0"));
     ort_check(ort().AddSessionConfigEntry(made, "session.inter_op.allow_spinning", "0"));

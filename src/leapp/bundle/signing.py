@@ -21,7 +21,7 @@ import msgspec
 
 from leapp.bundle import json_text
 from leapp.bundle.files import as_argument, read_regular, sha256_of
-from leapp.errors import BundleError, BundleFileError, InputError, MissingDependencyError
+from leapp.errors import BundleError, BundleFileError, InputError, InputTypeError, MissingDependencyError
 
 __all__ = ["Keys", "Signature", "key_paths", "signature_path", "verified_signature", "write_signature"]
 
@@ -60,9 +60,16 @@ def signature_path(description: Path) -> Path:
 
 
 def key_paths(trust: Keys) -> tuple[str, ...]:
-    """The files of trusted keys, as a tuple of paths."""
-    several = isinstance(trust, Sequence) and not isinstance(trust, str)
-    return tuple(os.fspath(one) for one in (trust if several else (trust,)))  # type: ignore[union-attr, arg-type]
+    """The files of trusted keys, as a tuple of paths.
+
+    Raises:
+        InputTypeError: Something else was given.
+    """
+    given = (trust,) if isinstance(trust, (str, os.PathLike)) or not isinstance(trust, Sequence) else trust
+    for one in given:
+        if not isinstance(one, (str, os.PathLike)):
+            raise InputTypeError(f"trust takes files of public keys, got {type(one).__name__}.")
+    return tuple(os.fspath(one) for one in given)
 
 
 def verified_signature(description: Path, trust: Keys) -> Signature:
@@ -110,6 +117,7 @@ def write_signature(description: Path, key: str | os.PathLike[str], password: by
         The file of the signature, and the names of the files it covers.
 
     Raises:
+        BundleError: A file of the directory cannot be read, or its name is not text.
         InputError: The key cannot be used.
         MissingDependencyError: The package ``cryptography`` is not installed.
     """
@@ -117,6 +125,9 @@ def write_signature(description: Path, key: str | os.PathLike[str], password: by
     target = signature_path(description)
     beside = target.with_name(f".{target.name}.leapp-{os.urandom(6).hex()}")
     names = _names(description.parent, target.name)
+    for name in names:
+        if not _is_text(name):
+            raise BundleError(f"file '{name}': the name is not UTF-8 text, which a signature needs. Rename or remove the file.")
     links = any(os.path.islink(os.path.join(description.parent, name)) for name in names)
     resources = [
         {"name": name, "algorithm": "sha256", "digest": sha256_of(description.parent / name, f"file '{name}'")}
@@ -167,6 +178,11 @@ def _names(directory: Path, signature: str) -> list[str]:
     return [path.as_posix() for path in sorted(found)]
 
 
+def _is_text(name: str) -> bool:
+    """Whether a name can be written as UTF-8. One that came from other bytes, or half a character, cannot."""
+    return name.isascii() or name.encode(errors="replace").decode() == name
+
+
 def _envelope(data: bytes) -> tuple[bytes, bytes]:
     """The signed text of a signature file, and the signature over it."""
     bundle = _parsed(data)
@@ -192,7 +208,7 @@ def _resources(payload: bytes) -> dict[str, str]:
         name, digest = _member(one, "name", str), _member(one, "digest", str)
         if _member(one, "algorithm", str) != "sha256" or _SHA256.fullmatch(digest) is None:
             raise ValueError("a file is listed without its sha256")
-        if not name.isascii() and name.encode(errors="replace").decode() != name:
+        if not _is_text(name):
             raise ValueError("a file has a name that is not text")
         if name in found:
             raise ValueError("a file is listed twice")

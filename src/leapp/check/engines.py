@@ -82,7 +82,6 @@ def open_level(bundle: Bundle, name: str, level: str) -> Engine:
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    options.log_severity_level = 3
     spelled = level.upper() if level == "disable_all" else f"ENABLE_{level.upper()}"
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{spelled}")
     model = read_model(bundle, name)

@@ -11,6 +11,7 @@ from leapp.check.engines import Array, Place, here
 from leapp.check.samples import Samples, Verdict, check_pipeline
 from leapp.deploy.fuse import read_fused
 from leapp.graph.contract import key
+from leapp.runtime.engines import open_session
 from leapp.runtime.plan import make_plan
 from leapp.runtime.values import from_raw, rows_of, spread
 
@@ -32,7 +33,7 @@ class FusedModel:
         self._initial = {where: from_raw(value) for where, value in initial.items()}
         self._feedback = {t: s for s, targets in contract.pipeline.feedback_flow.items() for t in targets}
         self._leaving = [key(n, p) for n, ports in contract.pipeline.outputs.items() for p in ports]
-        self._session = ort.InferenceSession(os.fspath(path), providers=["CPUExecutionProvider"])
+        self._session = open_session(Path(path), ort.SessionOptions(), providers=["CPUExecutionProvider"])
         self._names = [value.name for value in self._session.get_outputs()]
         self.reset()
 

@@ -189,7 +189,6 @@ def _open_session(model: Model, options: EngineOptions, wide: bool) -> Any:
     settings = ort.SessionOptions()
     settings.intra_op_num_threads = options.threads
     settings.inter_op_num_threads = 1
-    settings.log_severity_level = 3
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     settings.add_session_config_entry("session.inter_op.allow_spinning", "0")
     wanted = options.providers
@@ -223,6 +222,8 @@ def open_session(model: Model, settings: Any, **options: Any) -> Any:
     head = data[:8] if isinstance(data, bytes) else data.open("rb").read(8)
     if head[4:8] == b"ORTM":
         raise BundleError("it is in ONNX Runtime's own format and not an ONNX model")
+    # Its log has names of the model as they are, which a terminal would obey. What failed is raised, too.
+    settings.log_severity_level = 4
     settings.add_session_config_entry("session.load_model_format", "ONNX")
     if not isinstance(model, External):
         return ort.InferenceSession(model, settings, **options)
