@@ -42,6 +42,7 @@ T = torch.Tensor
 row = Table("escapes")
 CASES = row.cases
 N34, N4 = normal(3, 4), normal(4)
+TORCH_GENERATOR = torch.Generator().manual_seed(0)
 GENERATOR, STATE, RANDOM = np.random.default_rng(0), np.random.RandomState(0), random.Random(0)
 SESSION = onnxruntime.InferenceSession(
     helper.make_model(
@@ -275,10 +276,10 @@ row("numpy_format", lambda x: x * float(f"{x.numpy()[0, 0]:.1f}"), N34, reports=
 
 # Chance, clocks and threads
 
-row("random_torch", lambda x: x + torch.randn(4), N34, reports=("random",))
+row("random_torch_generator", lambda x: x + torch.randn(4, generator=TORCH_GENERATOR), N34, reports=("random",))
 row("random_torch_filled", lambda x: x * torch.empty(4).uniform_(), N34, reports=("random",))
-row("random_torch_derived", lambda x: x + torch.rand(4).mul(2).sub(1), N34, reports=("random",))
-row("random_permutation", lambda x: x[:, torch.randperm(4)], N34, reports=("random",))
+row("random_torch_filled_then_derived", lambda x: x + torch.zeros(4).normal_().mul(2).sub(1), N34, reports=("random",))
+row("random_torch_read_out", lambda x: x * torch.rand(4).max().item(), N34, reports=("random",))
 row("random_numpy", lambda x: x + torch.from_numpy(np.random.randn(4).astype(np.float32)), N34, reports=("random",))
 row("random_numpy_generator", lambda x: x + torch.from_numpy(np.random.default_rng().normal(size=4).astype(np.float32)), N34, reports=("random",))
 row("random_generator_made_before", lambda x: x * float(GENERATOR.normal()), N34, reports=("random",))

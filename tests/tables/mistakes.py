@@ -95,7 +95,13 @@ x = annotate.input_tensors("policy", {"x": torch.randn(3)})
 noise = torch.rand(3)  # HERE
 y = x + noise
 annotate.output_tensors("policy", {"y": y}, export_with="onnx")
-'''), "TraceError", "random numbers, drawn once and frozen", "input_tensors()", issue=True)
+'''), "WARNING", "draws random numbers", "allow_random=True", issue=True)
+mistake("a generator of its own inside the node", looped('''
+x = annotate.input_tensors("policy", {"x": torch.randn(3)})
+noise = torch.rand(3, generator=generator)  # HERE
+y = x + noise
+annotate.output_tensors("policy", {"y": y}, export_with="onnx")
+''', before="generator = torch.Generator()"), "TraceError", "random numbers, drawn once and frozen", "input_tensors()")
 mistake("update_state forgotten", looped('''
 x = annotate.input_tensors("policy", {"x": torch.randn(3)})
 h = annotate.state_tensors("policy", {"h": torch.zeros(3)})  # HERE

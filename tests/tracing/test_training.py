@@ -121,8 +121,111 @@ def test_a_node_that_draws_is_not_simply_true(code: Callable[[Tensor], Tensor], 
     assert compiled(tmp_path, code, strict=False) == {"n": True}
 
 
-def frozen(x: Tensor) -> Tensor:
+WEIGHTS = torch.full((3,), 0.5)
+
+
+def uniform(x: Tensor) -> Tensor:
     noise = torch.rand(3)  # DRAWS
+    shifted = noise - 0.5
+    return x + shifted
+
+
+def scaled_in_place(x: Tensor) -> Tensor:
+    noise = torch.randn(4, 3)  # DRAWS
+    return x + noise.mul_(0.1)
+
+
+def of_the_same_shape(x: Tensor) -> Tensor:
+    noise = torch.normal(0.0, 1.0, tuple(x.shape))  # DRAWS
+    return x * noise
+
+
+def of_plain_tensors(x: Tensor) -> Tensor:
+    noise = torch.distributions.Normal(WEIGHTS, WEIGHTS).sample()  # DRAWS
+    return x * noise
+
+
+def whole_numbers(x: Tensor) -> Tensor:
+    chosen = torch.randint(0, 1000, (4, 3))  # DRAWS
+    return x + chosen
+
+
+@pytest.mark.parametrize("passes", [1, 2, 4])
+@pytest.mark.parametrize("backend", ["jit", "onnx", "pt2"])
+@pytest.mark.parametrize("code", [uniform, scaled_in_place, of_the_same_shape, of_plain_tensors, whole_numbers])
+def test_a_draw_without_a_traced_tensor_is_drawn_by_the_model(
+    code: Callable[[Tensor], Tensor], backend: str, passes: int, tmp_path: Path, capsys: Any
+) -> None:
+    results = compiled(tmp_path, code, backend, passes, strict=True)
+    told = capsys.readouterr().err
+    assert results["n"] is not True and not results["n"] and "# DRAWS" in str(results["n"])
+    (line,) = [t for t in told.splitlines() if "draws random numbers" in t]
+    assert line.startswith("[WARNING]: node 'n'") and "# DRAWS" in line and "allow_random=True" in line
+    manager, x = InferenceManager(tmp_path / "g"), torch.ones(4, 3)
+    assert not torch.equal(manager({"n/x": x})["n/y"], manager({"n/x": x})["n/y"])
+    assert compiled(tmp_path, code, backend, passes, strict=True, allow_random=True) == {"n": True}
+
+
+def test_drawn_uniform_numbers_keep_their_distribution(tmp_path: Path) -> None:
+    """The model draws from [-0.5, 0.5), as the code does."""
+    for backend in ("jit", "onnx", "pt2"):
+        compiled(tmp_path, uniform, backend)
+        manager, x = InferenceManager(tmp_path / "g"), torch.zeros(4, 3)
+        drawn = torch.stack([manager({"n/x": x})["n/y"] for _ in range(200)])
+        assert drawn.min() >= -0.5 and drawn.max() < 0.5 and drawn.mean().abs() < 0.1 and 0.2 < drawn.std() < 0.4
+
+
+class Projection:
+    """Random numbers that the first call draws and every call uses."""
+
+    def __init__(self, noise: bool = False) -> None:
+        self.matrix: Tensor | None = None
+        self.noise = noise
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.matrix is None:
+            self.matrix = torch.randn(3, 3) if self.noise else torch.randn(3, 3) * 0.5
+        return x @ self.matrix + (torch.rand(3) if self.noise else 0.0)
+
+
+@pytest.mark.parametrize("backend", ["jit", "onnx", "pt2"])
+def test_random_numbers_that_the_program_keeps_are_constants(backend: str, tmp_path: Path) -> None:
+    code, x = Projection(), torch.randn(4, 3)
+    assert compiled(tmp_path, code, backend, strict=True) == {"n": True}
+    torch.testing.assert_close(InferenceManager(tmp_path / "g")({"n/x": x})["n/y"], code(x))
+
+
+def test_one_node_may_keep_random_numbers_and_draw_others(tmp_path: Path) -> None:
+    code, x = Projection(noise=True), torch.randn(4, 3)
+    assert compiled(tmp_path, code, "onnx", passes=3, strict=True, allow_random=True) == {"n": True}
+    assert code.matrix is not None
+    manager = InferenceManager(tmp_path / "g")
+    noise = torch.stack([manager({"n/x": x})["n/y"] - x @ code.matrix for _ in range(50)])
+    assert noise.min() > -1e-4 and noise.max() < 1.0001 and noise.std() > 0.2
+
+
+@pytest.mark.parametrize("backend", ["jit", "onnx", "pt2"])
+def test_random_numbers_after_a_seed_in_the_node_are_constants(backend: str, tmp_path: Path) -> None:
+    def seeded(x: Tensor) -> Tensor:
+        torch.manual_seed(7)
+        return x + torch.rand(3)
+
+    x = torch.randn(4, 3)
+    assert compiled(tmp_path, seeded, backend, strict=True) == {"n": True}
+    torch.testing.assert_close(InferenceManager(tmp_path / "g")({"n/x": x})["n/y"], seeded(x))
+
+
+def test_a_draw_that_is_equal_in_both_passes_by_chance_is_a_draw(tmp_path: Path) -> None:
+    """A draw of few values is often the same twice; only a seed makes it a constant."""
+
+    def code(x: Tensor) -> Tensor:
+        return x + torch.randint(0, 1, (1,))
+
+    assert not compiled(tmp_path, code, "jit", strict=True)["n"]
+
+
+def frozen(x: Tensor) -> Tensor:
+    noise = torch.empty(3).uniform_()  # DRAWS
     shifted = noise - 0.5
     return x + shifted
 

@@ -1,7 +1,8 @@
 """Calls without traced values, inside an open node or between nodes.
 
-They are not recorded. What they make is remembered as long as it may matter later: which tensors hold random numbers, which
-were made inside a node, which memory is older than that, and what became of published outputs.
+They are not recorded, except new random numbers that an open node draws. What they make is remembered as long as it may matter
+later: which tensors hold random numbers, which were made inside a node, which memory is older than that, and what became of
+published outputs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from leapp.capture.call_kinds import Kind
 from leapp.capture.numpy.plain import address
 from leapp.capture.provenance import FormerValue
 from leapp.capture.substitutes import CONSTRUCTORS
-from leapp.capture.tape import TEXTS, Escape
+from leapp.capture.tape import TEXTS, Draw, Escape, snapshot
 from leapp.capture.trees import tensors
 from leapp.capture.user_line import Where, where
 
@@ -62,6 +63,8 @@ class PlainCalls:
         if recorder.tapes and recorder.former_values:
             self._follow_former_values(leaves, results)
         drawn = before is not None and draws_random_numbers(before, kwargs, out)
+        if drawn and before is not None and len(recorder.tapes) == 1 and self._draw(before, kind, args, kwargs, leaves, out):
+            return out
         if recorder.published:
             recorder.published.follow(kind, args, leaves, results)
         if kind.name == "numpy" and (self._is_new(leaves[0]) or recorder.source(leaves[0]) is not None):
@@ -84,6 +87,26 @@ class PlainCalls:
             for o in results:
                 self.made_inside[id(o)] = weakref.ref(o), at
         return out
+
+    def _draw(
+        self, state: Tensor, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor], out: Any
+    ) -> bool:
+        """Record a call that drew new tensors from plain arguments: the model draws them too, whenever it runs.
+
+        A generator of the user's may be seeded for every call, and a write into plain memory may be an initialisation. Such
+        draws stay constants, and the second pass tells whether they change.
+        """
+        results, given = list(tensors(out)), {id(t) for t in leaves}
+        own = kind.writes or kind.statistics or "out" in kwargs or kwargs.get("generator") is not None
+        if own or not results or any(id(o) in given for o in results):
+            return False
+        tape = self.recorder.tapes[0]
+        refs = {id(t): tape.find(t) or self.recorder.constants.slot(tape, t) for t in leaves}
+        self.recorder.calls.keep(tape, kind, args, kwargs, refs, (), out)
+        call = tape.calls[-1]
+        tape.random.append(call.where)
+        tape.draws.append(Draw(call, [snapshot(o) for o in results], state))
+        return True
 
     def _follow_former_values(self, leaves: list[Tensor], results: list[Tensor]) -> None:
         """What an open node computes from a value that its pass before left is such a value too."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from leapp.capture.batch.follower import Follower
     from leapp.capture.indexed_views import IndexedRows
 
-__all__ = ["TEXTS", "Call", "Constant", "Escape", "Memory", "Ref", "Tape", "is_known", "refer", "snapshot"]
+__all__ = ["TEXTS", "Call", "Constant", "Draw", "Escape", "Memory", "Ref", "Tape", "is_known", "refer", "snapshot"]
 
 Tensor = torch.Tensor
 TEXTS = frozenset({"__repr__", "__str__", "__format__"})
@@ -91,6 +91,14 @@ class Constant:
     def __post_init__(self) -> None:
         origin = self.origin()  # isinstance() asks torch's metaclass, which takes ten times as long
         self.parameter = type(origin) is not Tensor and isinstance(origin, torch.nn.Parameter)
+
+
+class Draw(NamedTuple):
+    """A call that drew random numbers: what it drew, and the state of torch's generator before."""
+
+    call: Call
+    values: list[Tensor]
+    state: Tensor
 
 
 @dataclass(slots=True, eq=False)
@@ -167,6 +175,8 @@ class Tape:
         self._declared: dict[int, Where] = {}
         self.escapes: list[Escape] = []
         self.random: list[Where] = []
+        self.draws: list[Draw] = []
+        """The calls that drew random numbers without reading a traced value."""
         self.dynamic: set[int] = set()
         self.shared_writes: list[Where] = []
         """Where an input was written to that shares memory with another one."""
@@ -366,6 +376,14 @@ class Tape:
             self.batch.entries.pop(slot, None)
         self.known.pop(id(origin), None)
         self.constants[slot] = Constant(value, at, None, weakref.ref(origin))
+
+    def freeze(self, draw: Draw) -> None:
+        """Turn the random numbers that a call drew into constants."""
+        at = draw.call.where
+        self.calls = [call for call in self.calls if call is not draw.call]
+        self.random = [other for other in self.random if other is not at]
+        for slot, value in zip(draw.call.outs, draw.values, strict=True):
+            self.constants[slot] = Constant(value, at, None, weakref.ref(value), drawn=at)
 
     def same(self, source: Tensor, target: Tensor) -> None:
         """From here on ``target`` is a copy of the traced ``source``."""

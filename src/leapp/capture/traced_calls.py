@@ -117,7 +117,7 @@ class TracedCalls:
         same = (before is not None and before.tensor() is out) or (unknown and any(out is args[i] for i in unknown))
         if type(out) is not Tensor or targets or same:
             refs = {id(ref.tensor()): ref for ref in found}
-            return self._keep(tape, kind, args, kwargs, refs, targets, out)
+            return self.keep(tape, kind, args, kwargs, refs, targets, out)
         reads = (found[0].slot,) if len(found) == 1 else tuple(dict.fromkeys([ref.slot for ref in found]))
         call = (kind.call, tuple(recorded), named, (tape.bind(out).slot,), reads, (), where(3))
         tape.calls.append(_new(Call, call))
@@ -158,12 +158,12 @@ class TracedCalls:
                 targets.append(t)
                 if refs[id(t)].slot in tape.constants:
                     self.recorder.constants.adopt_after(tape, t, refs[id(t)])
-        self._keep(tape, kind, args, kwargs, refs, targets, out)
+        self.keep(tape, kind, args, kwargs, refs, targets, out)
         if chance is not None and draws_random_numbers(chance, kwargs, out):
             tape.random.append(tape.calls[-1].where)
         return out
 
-    def _keep(
+    def keep(
         self,
         tape: Tape,
         kind: Kind,

@@ -80,7 +80,7 @@ class Finisher:
                 sample.inputs.pop(buffer.port, None)
                 sample.outputs.pop(buffer.port, None)
         if scratch and node.tape is not None:
-            self._cut(node)
+            self.cut(node)
         if node.program is not None and not (node.tape is not None and node.tape.random):
             node.samples += [s for s in node.compared_later if contradicts(node, s)][:1]
         node.compared_later.clear()
@@ -147,7 +147,7 @@ class Finisher:
                 f"node '{node.name}': a tensor of shape {list(changed.value.shape)} that it reads at {changed.where} was "
                 "changed in place afterwards, unseen. Clone it before it is read, or declare it as an input."
             )
-        self._cut(node)
+        self.cut(node)
         codes = list({id(c.where.code): c.where.code for c in tape.calls}.values()) if node.changed else []
         node.changed = [found for c in node.changed if (found := _located(node, c, codes)) is not None]
         node.suspects = received | carried | dict.fromkeys(rewritten_constants(node) | replaced, True)
@@ -162,7 +162,8 @@ class Finisher:
             self._attributes.forget()
         return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or ages.gone(c.origins)}
 
-    def _cut(self, node: NodeTrace) -> None:
+    def cut(self, node: NodeTrace) -> None:
+        """Make the program of what was recorded on the first tape."""
         tape = node.require_traced()
         program = cut(tape, [p.slot for p in node.outputs.values() if p.slot is not None])
         if node.backend is not None:

@@ -286,7 +286,7 @@ def _unsteady(node: NodeTrace, modules: dict[Any, ModuleType]) -> list[EscapeInf
 def _is_wrong(node: NodeTrace) -> bool:
     """Whether the recorded passes prove that the node, as the first pass recorded it, is not what the program computes."""
     assert node.tape is not None
-    return node.difference is not None or bool(node.tape.random) or departs(node)
+    return node.difference is not None or bool(node.draws()) or departs(node)
 
 
 def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:

@@ -7,7 +7,7 @@ recordings, with the user's line.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from leapp.capture.pass_diff import Difference, Kind, by_data, differences
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import Program, Replay, cut
-from leapp.capture.tape import Tape
+from leapp.capture.tape import Draw, Tape
 from leapp.tracing.attributes import Attributes, Changed, is_memory, line_that_reads
 from leapp.tracing.batching import checked_axis
 from leapp.tracing.edges import same_bits
@@ -42,8 +42,8 @@ class Shown(str):
 class SecondPass:
     """Records and compares the second passes of the nodes of a session."""
 
-    def __init__(self, recorder: Recorder, attributes: Attributes) -> None:
-        self._recorder, self._attributes = recorder, attributes
+    def __init__(self, recorder: Recorder, attributes: Attributes, cut_again: Callable[[NodeTrace], None]) -> None:
+        self._recorder, self._attributes, self._cut_again = recorder, attributes, cut_again
 
     def begin(self, node: NodeTrace) -> None:
         """The node is entered: record if it is the second time, and drop what an attempt that failed has recorded."""
@@ -89,6 +89,7 @@ class SecondPass:
         node.changed_again = self._counters(tape)
         slot_of = {name: slot for name, slot in node.second_slots.items() if name in node.inputs}
         self.drop(node)
+        self._freeze_repeated_draws(node, tape)
         assert node.program is not None
         program = cut(tape, slots, [slot_of[n] for n in node.inputs if n in slot_of])
         node.compared = True
@@ -100,6 +101,29 @@ class SecondPass:
         else:
             node.difference = None if found is None else _explained(node, found, program)
 
+    def _freeze_repeated_draws(self, node: NodeTrace, tape: Tape) -> None:
+        """Random numbers that the second pass did not draw again, or drew again from the same seed, are constants.
+
+        The first are kept by the program, such as a projection that is drawn at the first call. The second follow a seed that
+        the node sets itself.
+        """
+        assert node.tape is not None
+        later: dict[str, list[Draw]] = {}
+        for draw in tape.draws:
+            later.setdefault(str(draw.call.where), []).append(draw)
+        frozen = False
+        for draw in node.tape.draws:
+            again = later.get(str(draw.call.where))
+            if again:
+                repeated = again.pop(0)
+                if not _same_draw(draw, repeated):
+                    continue
+                tape.freeze(repeated)
+            node.tape.freeze(draw)
+            frozen = True
+        if frozen:
+            self._cut_again(node)
+
     def _counters(self, tape: Tape) -> list[Changed]:
         """The numbers in the user's objects that this pass changed, and that some code reads, with the line that does."""
         codes = list({id(c.where.code): c.where.code for c in tape.calls}.values())
@@ -108,6 +132,12 @@ class SecondPass:
             self._attributes.forget()
         kept = (c for c in changed if is_memory(c, codes))
         return [c._replace(where=at) for c in kept if (at := line_that_reads(c, codes)) is not None]
+
+
+def _same_draw(a: Draw, b: Draw) -> bool:
+    """Whether two draws began with the same state of the generator and gave the same numbers."""
+    same_form = len(a.values) == len(b.values)
+    return same_form and torch.equal(a.state, b.state) and all(map(same_bits, a.values, b.values))
 
 
 def _read_again(found: Difference, program: Program) -> Parting:
@@ -173,7 +203,7 @@ _NUMBER = "keep it a tensor, or declare it: with input_tensors(), or state_tenso
 _CALL = "keep the choice in tensors, as torch.where() does, declare what it depends on, and call .eval() on modules"
 _PART = "keep the index a tensor: table[index] of a tensor, or np.take(table, index), is followed"
 _STATE = "declare it with state_tensors() and update_state()"
-_RANDOM = "declare it with input_tensors(), so that the caller draws it"
+_RANDOM = "declare them with input_tensors(), so that the caller draws them, or draw them with torch.rand() or torch.randn()"
 _WEIGHT = "trace without training in between"
 _BUFFER = "declare it with register_buffer() or module(), or call .eval() if it is a statistic of a module in training mode"
 

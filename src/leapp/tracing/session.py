@@ -103,14 +103,14 @@ class Session:
         self.sources = Sources(self.recorder, self.nodes)
         self.non_traced = frozenset(non_traced)
         self.attributes = Attributes()
-        self.second = SecondPass(self.recorder, self.attributes)
-        self.passes = Passes(self.recorder, self.sources, self.second, max(1, max_cached_io))
         self.escapes = escapes
         self.clock = 0
         """The number of the present pass."""
         self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}
         self.training = TrainingModes(self.modules)
         self.finisher = Finisher(self.recorder, self.attributes, self.modules, escapes)
+        self.second = SecondPass(self.recorder, self.attributes, self.finisher.cut)
+        self.passes = Passes(self.recorder, self.sources, self.second, max(1, max_cached_io))
         self._hook: Any = None
         self._running = _Running()
 

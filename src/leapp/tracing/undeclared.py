@@ -124,7 +124,12 @@ def _whatever_the_inputs(node: NodeTrace, slots: set[int]) -> set[int]:
 
 
 def departs(node: NodeTrace) -> bool:
-    """Whether the node with its constants as they are gives other values than a later pass did."""
+    """Whether the node with its constants as they are gives other values than a later pass did.
+
+    A node that draws random numbers always does; of such a node the comparison of the first two passes tells.
+    """
+    if node.compared and node.draws():
+        return node.difference is not None
     return any(contradicts(node, sample) for sample in node.samples[1:])
 
 
