@@ -187,7 +187,7 @@ def _require_passes(nodes: list[NodeTrace], least: int) -> None:
             f"min_passes={least}, but these nodes were traced in fewer passes: {listed}. Run the loop between start() and "
             "stop() more often, with other inputs each time."
         )
-    once = [n for n in traced if n.passes + n.retraced < 2]
+    once = [n for n in traced if n.passes + n.dropped_passes < 2]
     if once:
         logger.warning(
             "%s traced in one pass only, so nothing shows whether a value that is frozen in a model changes from call to call: "

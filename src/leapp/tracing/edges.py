@@ -92,7 +92,7 @@ class Sources:
         age = max(0, node.entered - found.passno)
         producer = self._nodes.get(found.node)
         again = producer is not None and producer.entered > found.passno
-        if age > 1 or (age == 1 and again and not node.passes and not node.retraced):
+        if age > 1 or (age == 1 and again and not node.passes and not node.dropped_passes):
             raise TraceError(
                 f"node '{node.name}', input '{port}' (at {where()}) is '{found.node}/{found.port}' of an earlier run: node "
                 f"'{found.node}' has been entered {age} more time(s) since. An input takes the value of the same pass or of "

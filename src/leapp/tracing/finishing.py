@@ -16,7 +16,7 @@ from leapp.capture.replay import cut
 from leapp.capture.user_line import Where
 from leapp.errors import AnnotationError, TraceError
 from leapp.semantics import TensorSemantics
-from leapp.tracing import state
+from leapp.tracing import tracked_buffers
 from leapp.tracing.attributes import Attributes, Changed, is_memory, line_that_reads, line_that_writes
 from leapp.tracing.constants import constant_names
 from leapp.tracing.log import logger
@@ -53,7 +53,7 @@ class Finisher:
             slot = self._slot(node, t, name, at)
             node.outputs[name] = OutputPort(name, dtype_name(t), tuple(t.shape), "output", slot, at, semantics)
             tensors[name] = t
-        node.updates.update(state.resolve(node, self._recorder))
+        node.updates.update(tracked_buffers.resolve(node, self._recorder))
         for name in [n for n in node.inputs if n in node.updates]:
             self._state_output(node, name, at)
             tensors[name] = node.updates[name][0]
@@ -71,10 +71,10 @@ class Finisher:
 
         A pass that was not kept as a sample, and that the recorded calls do not reproduce, becomes one.
         """
-        scratch = [b for b in node.buffers if b.module is None and state.is_scratch(node, b)]
+        scratch = [b for b in node.buffers if b.module is None and tracked_buffers.is_scratch(node, b)]
         for buffer in scratch:
             node.buffers.remove(buffer)
-            state.freeze(node, buffer, node.samples[0].inputs[buffer.port])
+            tracked_buffers.freeze(node, buffer, node.samples[0].inputs[buffer.port])
             del node.outputs[buffer.port]
             for sample in (*node.samples, *node.compared_later):
                 sample.inputs.pop(buffer.port, None)

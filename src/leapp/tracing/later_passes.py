@@ -20,9 +20,9 @@ from leapp.capture.tape import snapshot
 from leapp.capture.user_line import where
 from leapp.errors import AnnotationError, AnnotationTypeError, SessionError
 from leapp.graph.suggest import nearest
-from leapp.tracing import state
+from leapp.tracing import tracked_buffers
 from leapp.tracing.edges import Sources
-from leapp.tracing.node import InputPort, NodeTrace, Role, Sample, spelled
+from leapp.tracing.node import InputPort, NodeTrace, Role, Sample, Stage, spelled
 from leapp.tracing.second_pass import SecondPass
 
 __all__ = ["Passes", "refuse_form"]
@@ -128,11 +128,11 @@ class Passes:
             (node.samples if len(node.samples) < self._samples_kept else node.compared_later).append(current)
             self._second.finish(node, given, current)
         if node.buffers:
-            state.left_by_pass(node)
+            tracked_buffers.left_by_pass(node)
         node.left = left
         self._recorder.published.publish(node.name, node.entered, given, static)
         node.current = Sample(node.entered)
-        node.in_pass = False
+        node.stage = Stage.BETWEEN_PASSES
         node.passes += 1
         node.updates, node.aliases, node.again = {}, {}, []
 

@@ -50,7 +50,16 @@ class CompileOptions(TypedDict, total=False):
     sbom: bool | str
 
 
-class ExportManager:
+class _ManagerType(type):
+    """Lets ``ExportManager.interpreting`` be asked of the class, as of its instance."""
+
+    @property
+    def interpreting(cls) -> bool:
+        """Whether a session is open."""
+        return ExportManager().interpreting
+
+
+class ExportManager(metaclass=_ManagerType):
     """The process-wide manager behind ``leapp.start``, ``stop`` and ``compile_graph``. There is one instance.
 
     Notebooks show what it has traced, and after ``compile_graph()`` what was found.
@@ -60,7 +69,6 @@ class ExportManager:
         False
     """
 
-    interpreting = False
     _instance: ExportManager | None = None
 
     def __new__(cls) -> ExportManager:
@@ -70,10 +78,15 @@ class ExportManager:
             cls._instance._reset()
         return cls._instance
 
+    @property
+    def interpreting(self) -> bool:
+        """Whether a session is open."""
+        return self.session is not None and self.session.is_open
+
     @classmethod
     def is_interpret_graph_enabled(cls) -> bool:
         """Whether a session is open and its nodes are traced."""
-        return cls.interpreting
+        return cls().interpreting
 
     def _reset(self) -> None:
         self.session: Session | None = None
@@ -128,7 +141,7 @@ class ExportManager:
         try:
             self.session.begin()
             follow_copies()
-            ExportManager.interpreting = True
+            self.session.is_open = True
             annotate._session = self.session
         except BaseException:
             self._leave()
@@ -172,7 +185,8 @@ class ExportManager:
             finally:
                 forget_copies()
                 Recorder.sweep()
-                ExportManager.interpreting = False
+                if self.session is not None:
+                    self.session.is_open = False
 
     def compile_graph(
         self,

@@ -1,12 +1,8 @@
-"""One node while it is being traced: its ports, its tape, its samples.
-
-Legal states: *open* (first pass, a tape is recording), *finished* (``output_tensors`` was called, the program is cut), and
-*re-entered* (finished, and a later pass is under way; the second pass has a tape of its own). Ports are fixed when the node
-finishes.
-"""
+"""One node while it is being traced: its ports, its tape, its samples."""
 
 from __future__ import annotations
 
+import enum
 import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -27,11 +23,24 @@ if TYPE_CHECKING:
     from leapp.tracing.attributes import Changed
 
 __all__ = [
-    "InputPort", "Kept", "NodeTrace", "OutputPort", "Parting", "Role", "Sample", "Source", "TrackedBuffer", "dtype_name",
-    "spelled",
+    "InputPort", "Kept", "NodeTrace", "OutputPort", "Parting", "Role", "Sample", "Source", "Stage", "TrackedBuffer",
+    "dtype_name", "spelled",
 ]  # fmt: skip
 
 Role = Literal["input", "output", "state", "buffer", "static"]
+
+
+class Stage(enum.Enum):
+    """Where a node is between its first ``input_tensors()`` and the end of its session. Ports are fixed by the first pass."""
+
+    FIRST_PASS = "first pass"
+    """A tape is recording."""
+    BETWEEN_PASSES = "between passes"
+    """``output_tensors()`` was called, and the program is cut."""
+    LATER_PASS = "later pass"
+    """The node was entered again. The second pass has a tape of its own."""
+    SETTLED = "settled"
+    """All passes so far were taken together: which registered tensors are state is decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +142,8 @@ class NodeTrace:
     def __init__(self, name: str, tape: Tape | None, entered: int = 0) -> None:
         self.name = name
         self.begin(tape, entered)
-        self.retraced = False
+        self.dropped_passes = 0
+        """How many passes came before the one that the node was traced in again."""
         self.order = -1
         self.wanted: set[str] = set()
         self.read_before: list[Read] = []
@@ -185,9 +195,7 @@ class NodeTrace:
         """Passes beyond the samples, to be compared with the recorded calls when the session is compiled."""
         self.current = Sample(entered)
         self.passes = 0
-        self.finished = False
-        self.settled = False
-        self.in_pass = True
+        self.stage = Stage.FIRST_PASS
         self.backend: str | None = None
         self.backend_params: dict[str, Any] = {}
         self.asked: tuple[Any, Any, Any] | None = None
@@ -196,6 +204,21 @@ class NodeTrace:
         self.names: dict[int, str] = {}
         """Names for the constants of the program, by slot."""
         self._replay: Replay | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the first pass has ended."""
+        return self.stage is not Stage.FIRST_PASS
+
+    @property
+    def in_pass(self) -> bool:
+        """Whether a pass is under way."""
+        return self.stage is Stage.FIRST_PASS or self.stage is Stage.LATER_PASS
+
+    @property
+    def to_retrace(self) -> bool:
+        """Whether the next pass is to be recorded in place of the first one, which updated a state that it did not declare."""
+        return bool(self.late) and not self.dropped_passes
 
     def take(self, program: Program, names: dict[int, str]) -> None:
         """The node is this program."""

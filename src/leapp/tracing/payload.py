@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any
 
-from leapp.errors import AnnotationError, AnnotationTypeError
+from leapp.errors import AnnotationError, AnnotationTypeError, LeappError
 from leapp.semantics import TensorSemantics
 
-__all__ = ["Entry", "Loans", "entries", "is_leaf", "leaf_names", "map_leaves", "refuse_nested_state", "unpack"]
+__all__ = ["Entry", "Loans", "entries", "is_leaf", "leaf_names", "located", "map_leaves", "refuse_nested_state", "unpack"]
 
 Entry = tuple[str, Any, TensorSemantics | None]
 
@@ -79,6 +79,11 @@ def leaf_names(items: Sequence[Entry]) -> list[str]:
     for name, value, _ in items:
         map_leaves(name, value, visit, lambda *_: None)
     return names
+
+
+def located(error: LeappError, call: str) -> LeappError:
+    """An error about a payload, with the call that was given it."""
+    return type(error)(f"{call}: {error}")
 
 
 def unpack(values: Sequence[Any]) -> Any:

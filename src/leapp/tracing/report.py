@@ -179,7 +179,7 @@ def examine(session: Session) -> Report:
             drawn = node.draws()
             if drawn:
                 report.random[node.name] = [str(w) for w in drawn]
-    report.training, report.notes = list(session.training.lines()), list(notes(session))
+    report.training, report.notes = list(session.modules.training.lines()), list(notes(session))
     for consumer, source, ops, at in session.sources.glue:
         report.glue.append(GlueInfo(consumer, source, tuple(f"{op} at {w}" for op, w in ops), at.file, at.line))
     return report

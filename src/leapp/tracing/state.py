@@ -1,119 +1,206 @@
-"""Tensors that a node writes to: the buffers of modules, and those given to ``register_buffer``.
-
-A tracked buffer is declared like an input. When the pass ends, one that nothing wrote to is a constant. A module's buffer that
-changed is state. A registered tensor that changed is state if its value lives on from pass to pass, and scratch memory if
-every pass starts from the same value.
-"""
+"""What a node keeps for its next call: states with ``update_state``, and tensors that it writes to in place."""
 
 from __future__ import annotations
 
+import difflib
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
+from leapp.capture.devices import require_device
 from leapp.capture.recorder import Recorder
 from leapp.capture.tape import snapshot
-from leapp.capture.user_line import Where
-from leapp.errors import AnnotationError, TraceError
-from leapp.tracing.edges import same_bits
-from leapp.tracing.node import InputPort, NodeTrace, TrackedBuffer, dtype_name
+from leapp.capture.user_line import Where, where
+from leapp.errors import AnnotationError, AnnotationTypeError, SessionError, TraceError
+from leapp.graph.suggest import nearest
+from leapp.semantics import TensorSemantics
+from leapp.tracing.declaring import Declaring
+from leapp.tracing.later_passes import Passes
+from leapp.tracing.node import InputPort, NodeTrace, TrackedBuffer
+from leapp.tracing.opening import Opening
+from leapp.tracing.payload import Entry, leaf_names, map_leaves, unpack
+from leapp.tracing.second_pass import SecondPass
+from leapp.tracing.tracked_buffers import registered_again, track, tracked
 
-__all__ = ["is_scratch", "left_by_pass", "registered_again", "resolve", "track", "tracked"]
+__all__ = ["Buffers", "StateUpdates"]
 
 Tensor = torch.Tensor
 
 
-def track(node: NodeTrace, name: str, buffer: TrackedBuffer, at: Where) -> None:
-    """Declare a buffer; the tensor itself is known from here on, so its owner stays as it is."""
-    t = buffer.tensor
-    port = InputPort(name, dtype_name(t), tuple(t.shape), "buffer", None, at)
-    node.current.inputs[name] = snapshot(t)
-    node.inputs[name] = port
-    if node.tape is not None:
-        port.slot = node.tape.declare(t).slot
-    node.buffers.append(buffer)
+class StateUpdates:
+    """Takes the new values of the states of a session's nodes."""
 
+    def __init__(self, recorder: Recorder, declaring: Declaring, passes: Passes) -> None:
+        self._recorder, self._declaring, self._passes = recorder, declaring, passes
 
-def tracked(node: NodeTrace, module: torch.nn.Module, leaf: str, name: str) -> TrackedBuffer | None:
-    """The tracked buffer of an earlier pass that a module's buffer continues."""
-    found = next((b for b in node.buffers if b.module is module and b.name == leaf), None)
-    if found is not None:
-        return found
-    free = (b for b in node.buffers if b.module is not None and b.port not in node.current.inputs)
-    return next((b for b in free if b.port.split(" ")[0] == name), None)
-
-
-def resolve(node: NodeTrace, recorder: Recorder) -> dict[str, tuple[Tensor, Where]]:
-    """At the end of the first pass: the buffers that changed, with their new values; the others become constants."""
-    tape = node.tape
-    written = {m for c in tape.calls for m in c.writes} if tape is not None else set()
-    changed: dict[str, tuple[Tensor, Where]] = {}
-    for buffer in list(node.buffers):
-        port = node.inputs[buffer.port]
-        now = buffer.tensor if buffer.module is None else getattr(buffer.module, buffer.name, None)
-        moved = now is not buffer.tensor
-        if tape is not None and port.slot is not None:
-            moved = moved or tape.memory_of[port.slot] in written
-        if moved and now is not None:
-            port.role = "state"
-            changed[buffer.port] = (now, port.where)
-            if tape is not None and tape.find(now) is None:
-                recorder.constants.slot(tape, now)
+    def update(self, node: NodeTrace, items: Sequence[Entry]) -> None:
+        """Take the new values of some states. Call it in silence."""
+        given = [(name, self._declaring.tensor(value, node, name), semantics) for name, value, semantics in items]
+        if node.finished:
+            self._passes.update(node, {name: t for name, t, _ in given})
         else:
-            node.buffers.remove(buffer)
-            freeze(node, buffer, node.current.inputs.pop(buffer.port))
-    return changed
+            at, names = where(), [name for name, _, _ in given]
+            for name, t, semantics in given:
+                self._first(node, name, t, semantics, at, names)
+        for name, _, semantics in given:
+            port = node.inputs[name]
+            port.semantics = port.semantics or semantics
+
+    def _first(
+        self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where, together: list[str]
+    ) -> None:
+        """The update of a state in the first pass."""
+        port = node.inputs.get(name)
+        if port is None or port.role not in ("state", "buffer"):
+            port = self._declare_late(node, name, t, semantics, at, together)
+        node.check(port, t, "state", at)
+        require_device(node.name, name, node.current.inputs.get(name), t, at)
+        if node.tape is not None:
+            self._require_computed(node, name, t, at)
+        node.updates[name] = (t, at)
+
+    def _require_computed(self, node: NodeTrace, name: str, t: Tensor, at: Where) -> None:
+        owner = self._recorder.owner([t])
+        if owner is None and name in node.late:
+            # The first value of a state may be a constant, such as the zeros of an empty history.
+            self._recorder.constants.slot(node.require_traced(), t)
+        elif owner is not node.tape:
+            whose = "is not computed from the node's inputs or states"
+            if owner is not None:
+                whose = f"belongs to node '{owner.node}'"
+            raise TraceError(
+                f"node '{node.name}': the update of state '{name}' at {at} {whose}. Compute it from values that "
+                "input_tensors() or state_tensors() returned."
+            )
+
+    def _declare_late(
+        self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where, together: list[str]
+    ) -> InputPort:
+        """Declare a state that is updated before it was read. If nothing reads it later either, it starts from zeros.
+
+        A name that almost is that of a state which is not updated, neither before nor ``together`` with it, is refused.
+        """
+        if name in node.inputs:
+            raise AnnotationError(
+                f"node '{node.name}' has no state '{name}' (update_state() at {at}): '{name}' is an input, declared at "
+                f"{node.inputs[name].where}. Declare it with annotate.state_tensors() instead of input_tensors()."
+            )
+        updated = {*node.updates, *together}
+        meant = _misspelt(name, [n for n, p in node.inputs.items() if p.role == "state" and n not in updated])
+        if meant:
+            raise AnnotationError(
+                f"node '{node.name}' has no state '{name}' (update_state() at {at}). Did you mean '{meant}', declared at "
+                f"{node.inputs[meant].where}?"
+            )
+        self._declaring.leaf(node, name, torch.zeros_like(t), "state", semantics, at=at)
+        node.late.add(name)
+        return node.inputs[name]
 
 
-def freeze(node: NodeTrace, buffer: TrackedBuffer, value: Tensor) -> None:
-    """Turn a tracked buffer into a constant of the node."""
-    port = node.inputs.pop(buffer.port)
-    if node.tape is not None and port.slot is not None:
-        node.tape.make_constant(port.slot, value, buffer.tensor, port.where)
+class Buffers:
+    """What ``register_buffer()`` and ``module()`` declare."""
+
+    def __init__(
+        self, recorder: Recorder, opening: Opening, declaring: Declaring, passes: Passes, second: SecondPass
+    ) -> None:
+        self._recorder, self._opening, self._declaring = recorder, opening, declaring
+        self._passes, self._second = passes, second
+
+    def register(self, node: NodeTrace, payload: Any) -> Any:
+        """Track the tensors and arrays of a payload. Returns the values to go on with."""
+        at = where()
+        if not node.in_pass:
+            raise SessionError(
+                f"register_buffer() for node '{node.name}' at {at} comes after output_tensors(): the node is finished. "
+                "Register buffers before declaring the outputs."
+            )
+        if isinstance(payload, dict):
+            items = list(payload.items())
+        else:
+            values = payload if isinstance(payload, (list, tuple)) else [payload]
+            items = [(f"buffer_{node.registered + i}", t) for i, t in enumerate(values)]
+            node.registered += len(values)
+        leaf_names([(name, value, None) for name, value in items])
+
+        def visit(port: str, leaf: Any) -> Any:
+            t = self._register(node, port, self._declaring.tensor(leaf, node, port), at)
+            return t if isinstance(leaf, Tensor) else self._recorder.arrays.memory.buffer(leaf, t)
+
+        def other(port: str, value: Any) -> None:
+            if port in dict(items):
+                self._declaring.tensor(value, node, port)  # raises: a buffer by itself must be a tensor or an array
+            self._declaring.tell_constant(node, "buffer")(port, value)
+
+        with self._recorder.silence():
+            return unpack([map_leaves(name, value, visit, other) for name, value in items])
+
+    def _register(self, node: NodeTrace, name: str, t: Tensor, at: Where) -> Tensor:
+        if node.finished:
+            if registered_again(node, name, t, at):
+                self._second.buffer(node, name, t)
+            return t
+        if node.tape is None or any(b.tensor is t and b.port == name for b in node.buffers):
+            return t
+        if self._recorder.owner([t]) is not None:
+            raise TraceError(
+                f"node '{node.name}': register_buffer() for '{name}' at {at} got a traced value. Register plain tensors, "
+                "before anything traced is written to them."
+            )
+        if name in node.inputs:
+            raise AnnotationError(
+                f"node '{node.name}' already has an input '{name}', declared at {node.inputs[name].where}; register_buffer() "
+                f"at {at} needs another name."
+            )
+        track(node, name, TrackedBuffer(name, t, fresh=self._recorder.old_memory.is_fresh(t)), at)
+        return t
+
+    def module(self, node: NodeTrace, model: torch.nn.Module, buffer_names: list[str] | None) -> None:
+        """Track the buffers of a module."""
+        at = where()
+        if not isinstance(model, torch.nn.Module):
+            raise AnnotationTypeError(
+                f"annotate.module('{node.name}') at {at}: expected an nn.Module, not a {type(model).__name__}."
+            )
+        known = dict(model.named_buffers())
+        unknown = [n for n in buffer_names or () if n not in known]
+        if unknown:
+            raise AnnotationError(
+                f"annotate.module('{node.name}') at {at}: the module has no buffer '{unknown[0]}'."
+                f"{nearest(unknown[0], known)}"
+            )
+        with self._recorder.silence():
+            for name in known if buffer_names is None else buffer_names:
+                self._of_module(node, model, name, known[name], at)
+
+    def _of_module(self, node: NodeTrace, model: torch.nn.Module, name: str, t: Tensor, at: Where) -> None:
+        path, _, leaf = name.rpartition(".")
+        owner = functools.reduce(getattr, path.split("."), model) if path else model
+        port_name = name.replace(".", "_")
+        if node.finished:
+            buffer = tracked(node, owner, leaf, port_name)
+            if buffer is not None:
+                node.check(node.inputs[buffer.port], t, "buffer", at)
+                node.current.inputs[buffer.port] = snapshot(t) if self._passes.is_looked_at(node) else t
+                buffer.module, buffer.name, buffer.tensor = owner, leaf, t
+                self._second.buffer(node, buffer.port, t)
+            return
+        mine = next((b for b in node.buffers if b.module is owner and b.name == leaf), None)
+        if mine is not None and mine.tensor is not t:
+            self._opening.restart(node)
+        elif any(b.tensor is t for b in node.buffers):
+            return
+        free, number = port_name, 2
+        while free in node.inputs:
+            free, number = f"{port_name} {number}", number + 1
+        track(node, free, TrackedBuffer(free, t, owner, leaf), at)
 
 
-def registered_again(node: NodeTrace, name: str, t: Tensor, at: Where) -> bool:
-    """A registered tensor in a later pass: what it holds now tells whether it is state. False if it is no more tracked."""
-    buffer = next((b for b in node.buffers if b.module is None and b.port == name), None)
-    if buffer is None:
-        return False
-    node.check(node.inputs[name], t, "buffer", at)
-    first = node.samples[0].inputs[name]
-    buffer.carried = buffer.carried and buffer.left is not None and same_bits(buffer.left, t)
-    buffer.reset = buffer.reset and same_bits(first, t)
-    buffer.same_memory = buffer.same_memory and buffer.tensor.data_ptr() == t.data_ptr()
-    buffer.tensor = t
-    node.current.inputs[name] = snapshot(t)
-    return True
-
-
-def left_by_pass(node: NodeTrace) -> None:
-    """Remember what the pass left in the registered tensors."""
-    for buffer in node.buffers:
-        if buffer.module is None:
-            buffer.left = snapshot(buffer.tensor)
-
-
-def is_scratch(node: NodeTrace, buffer: TrackedBuffer) -> bool:
-    """Whether a registered tensor that the node writes to starts every pass from the same value.
-
-    Raises:
-        TraceError: If it starts from values that come from somewhere else.
-    """
-    if node.passes < 2:
-        return buffer.fresh
-    if buffer.carried != buffer.reset:
-        return buffer.reset
-    if not buffer.carried:
-        raise TraceError(
-            f"node '{node.name}': the buffer '{buffer.port}' (registered at {node.inputs[buffer.port].where}) begins a pass "
-            "with neither what the pass before left in it nor what it held at first, so something outside the node "
-            "writes to it. Declare it with annotate.input_tensors()."
-        )
-    return not buffer.same_memory
-
-
-def check_name(node: NodeTrace, name: str, at: Where) -> None:
-    """Refuse a port that is called like a tracked buffer."""
-    if any(b.port == name for b in node.buffers):
-        raise AnnotationError(
-            f"node '{node.name}' (at {at}): '{name}' is already the name of a tracked buffer. Give the port another name."
-        )
+def _misspelt(name: str, waiting: Sequence[str]) -> str | None:
+    """The state whose name was most likely meant. Names that differ in a number are meant to differ."""
+    lowered = {candidate.lower(): candidate for candidate in waiting}
+    match = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.8)
+    numbered = match and re.sub(r"\d+", "", match[0]) == re.sub(r"\d+", "", name.lower()) and match[0] != name.lower()
+    return lowered[match[0]] if match and not numbered else None
