@@ -39,16 +39,16 @@ from leapp.runtime.engines import kept_open
 from leapp.semantics import GraphConfigs, OutputKindEnum
 from leapp.tracing.batching import follow_batch
 from leapp.tracing.brought import placeholders
-from leapp.tracing.deployment import missing_for_deployment
-from leapp.tracing.details import page_details
+from leapp.tracing.describe import missing_for_deployment, page_details
 from leapp.tracing.edges import same_bits
+from leapp.tracing.examine import enforce
 from leapp.tracing.failed import clear, kept_beside
-from leapp.tracing.jobs import FileNames, export_job, file_names, in_step, raw_samples
 from leapp.tracing.log import SECTION, SYSTEM, logger
 from leapp.tracing.node import InputPort, NodeTrace, OutputPort
+from leapp.tracing.node_files import FileNames, export_job, file_names, in_step, raw_samples
 from leapp.tracing.progress import Progress
 from leapp.tracing.prove import Proof, prove
-from leapp.tracing.report import ProofInfo, Report, enforce
+from leapp.tracing.report import ProofInfo, Report
 from leapp.tracing.session import Session
 from leapp.tracing.settings import Settings
 

@@ -18,8 +18,8 @@ from leapp.errors import AnnotationError, TraceError
 from leapp.semantics import TensorSemantics
 from leapp.tracing import tracked_buffers
 from leapp.tracing.attributes import Attributes, Changed, is_memory, line_that_reads, line_that_writes
-from leapp.tracing.constants import constant_names
 from leapp.tracing.log import logger
+from leapp.tracing.modules import constant_names
 from leapp.tracing.node import NodeTrace, OutputPort, dtype_name
 from leapp.tracing.undeclared import contradicts, rewritten_constants
 

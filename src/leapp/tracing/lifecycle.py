@@ -16,11 +16,12 @@ from leapp.extras import require
 from leapp.graph.html import card
 from leapp.graph.suggest import knows_its_keywords
 from leapp.semantics import GraphConfigs
+from leapp.tracing.examine import examine
 from leapp.tracing.failed import keep_log
 from leapp.tracing.log import FATAL, RAISED, Log, logger
 from leapp.tracing.log import close as close_log
 from leapp.tracing.patches import FunctionPatch, Patches, check_patches, follow_copies, forget_copies
-from leapp.tracing.report import Report, examine
+from leapp.tracing.report import Report
 from leapp.tracing.session import Session
 from leapp.tracing.settings import Settings
 

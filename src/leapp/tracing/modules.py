@@ -1,17 +1,22 @@
-"""The modules that open nodes call. Their forward is hooked only while a node records: a hook slows every module down."""
+"""The modules that open nodes call, and the names that they give to constants.
+
+Their forward is hooked only while a node records: a hook slows every module down.
+"""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from leapp.capture.recorder import Recorder
+from leapp.capture.replay import Program
 from leapp.tracing.attributes import Attributes
 from leapp.tracing.training import TrainingModes
 
-__all__ = ["CalledModules"]
+__all__ = ["CalledModules", "constant_names"]
 
 
 class CalledModules:
@@ -48,3 +53,37 @@ class CalledModules:
                 self.known[id(module)] = weakref.ref(module)
                 self.training.look(module, self._recorder.tapes[-1].node)
             self._attributes.look(module)
+
+
+def constant_names(program: Program, modules: Iterable[weakref.ref[torch.nn.Module]]) -> dict[int, str]:
+    """A unique dotted name for each constant slot. ``modules`` are those called, outermost first."""
+    known: dict[int, str] = {}
+    within: set[int] = set()
+    for ref in modules:
+        module = ref()
+        if module is None or id(module) in within:
+            continue
+        for path, part in module.named_modules():
+            within.add(id(part))
+            for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
+                known.setdefault(id(tensor), f"{path}.{name}" if path else name)
+    names: dict[int, str] = {}
+    taken: set[str] = set()
+    passed: set[str] = set()
+    for slot, constant in program.constants.items():
+        origin = constant.origin()
+        name = known.get(id(origin), f"constant_{len(names)}") if origin is not None else f"constant_{len(names)}"
+        above = _above(name)
+        while name in taken or name in passed or not taken.isdisjoint(above):
+            name += "_"
+            above = _above(name)
+        names[slot] = name
+        taken.add(name)
+        passed.update(above)
+    return names
+
+
+def _above(name: str) -> list[str]:
+    """The places that a dotted name leads through: a name may neither be one nor lead through another name."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]

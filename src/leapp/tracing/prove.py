@@ -13,40 +13,33 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
 from msgspec.structs import replace as changed
 
 from leapp.bundle import Bundle
 from leapp.bundle import Sample as RawSample
-from leapp.capture.tape import Call, Constant
-from leapp.capture.user_line import line_name
 from leapp.check.brought import check_brought
 from leapp.check.engine_process import Apart, ApartError, is_large
 from leapp.check.engines import Engine, Place, engines, here, open_pipeline
 from leapp.check.samples import Outcome, Verdict, check_node, check_pipeline
 from leapp.deploy.fused import check_fused
-from leapp.errors import ExportError, ValidationError
-from leapp.export.bisect import spelled_call
+from leapp.errors import ValidationError
 from leapp.graph.contract import key
 from leapp.graph.formats import RUNNABLE
-from leapp.runtime.plan import Plan, make_plan
-from leapp.tracing.batching import ROWS, resized
-from leapp.tracing.blame import first_departure, recording_departs, why_not_run
+from leapp.tracing.batching import ROWS
+from leapp.tracing.blame import why_not_run
 from leapp.tracing.brought import placeholders
-from leapp.tracing.edges import same_bits
-from leapp.tracing.jobs import FileNames, export_job, in_step, raw_sample, raw_samples
+from leapp.tracing.causes import SHOWN, cause, nonfinite_cause, other_model
 from leapp.tracing.log import RAISED, logger
-from leapp.tracing.node import InputPort, NodeTrace, Sample
+from leapp.tracing.node import NodeTrace, Sample
+from leapp.tracing.node_files import FileNames, in_step, raw_sample, raw_samples
 from leapp.tracing.progress import Progress
+from leapp.tracing.prove_batch import batch_loops, moved_sample, repeated_sample
 from leapp.tracing.report import Report
 
 __all__ = ["Failure", "Proof", "Unproven", "prove"]
 
 _LOOSER = 10
 """How much wider than for a recorded sample the tolerance is where rounding differences multiply: feedback, moved inputs."""
-
-_SHOWN = 5
-"""How many suspects a message lists."""
 
 
 class Failure(ValidationError):
@@ -173,7 +166,7 @@ def prove(
         recorded = in_step(nodes)
         _prove_loop(proof, bundle, nodes, raw_samples(nodes, names, recorded), fused)
         passes = min((len(s) for s in recorded.values()), default=0)
-        for samples in _batch_loops(bundle, nodes, names, passes) if not any(map(_is_random, nodes)) else ():
+        for samples in batch_loops(bundle, nodes, names, passes) if not any(map(_is_random, nodes)) else ():
             _prove_loop(proof, bundle, nodes, samples, fused)
     failed, counts = proof.summary()
     logger.log(logging.WARNING if failed else logging.INFO, "Validation: %s%s.", counts,
@@ -193,7 +186,7 @@ def _unproven(node: NodeTrace) -> Unproven | None:
     meant = "If it is dropout, call .eval() before tracing; if it is meant, pass compile_graph(allow_random=True)."
     drawn = node.draws()
     if drawn:
-        lines = "; ".join(f"{w}: {w.text}" for w in drawn[:_SHOWN])
+        lines = "; ".join(f"{w}: {w.text}" for w in drawn[:SHOWN])
         return Unproven(
             f"node '{node.name}' draws random numbers whenever it runs, at {lines}. Its outputs are others in every call, so "
             f"only their shape and dtype were compared. {meant}"
@@ -254,13 +247,13 @@ def _prove_node(
     sample: Sample | None = None
     opened, outcome = _run_samples(proof, alone, node, samples, stand_in)
     if isinstance(outcome, Outcome) and outcome.nonfinite and not _accepts(proof, outcome) and not outcome.verdicts:
-        proof.fail(node.name, _nonfinite_cause(node, outcome.nonfinite[0].sample))
+        proof.fail(node.name, nonfinite_cause(node, outcome.nonfinite[0].sample))
         return False
     if isinstance(outcome, Outcome):
         proof.samples[node.name] = outcome.passes
         proof.figures |= {key(node.name, port): found.as_dict() for port, found in outcome.figures.items()}
     if isinstance(outcome, Outcome) and not outcome.verdicts and not _is_random(node) and not stand_in:
-        sample = _moved_sample(node)
+        sample = moved_sample(node)
         again = _run_moved(proof, alone, node, names, sample, opened) if sample is not None else None
         outcome = again or outcome
         if again is None and node.program is not None and node.program.batch is not None:
@@ -294,7 +287,7 @@ def _prove_node(
     _log_details(first)
     shown = {first.port}
     for verdict in others:
-        if verdict.port not in shown and len(shown) < _SHOWN:
+        if verdict.port not in shown and len(shown) < SHOWN:
             shown.add(verdict.port)
             proof.fail(node.name, _compact(verdict))
         else:
@@ -303,7 +296,8 @@ def _prove_node(
     if len(others) >= len(shown):
         proof.fail(node.name, f"and {len(others) + 1 - len(shown)} more difference(s) of this node, which the log lists")
     assert sample is not None
-    proof.fail(node.name, _cause(proof, node, names, sample, report) if node.backend is not None else _other_model(node))
+    own = node.backend is None
+    proof.fail(node.name, other_model(node) if own else cause(node, names, sample, report, proof.rtol, proof.atol))
     return False
 
 
@@ -319,37 +313,6 @@ def _accepts(proof: Proof, outcome: Outcome) -> bool:
             proof.fail(verdict.node, _compact(verdict))
         _log_details(verdict)
     return proof.allow_nonfinite
-
-
-def _nonfinite_cause(node: NodeTrace, number: int) -> str:
-    """Where a node of the user's makes the first NaN or infinity."""
-    text = "cause: the traced code gives NaN or infinity itself, and so does the model"
-    accept = "Mend the computation, or pass compile_graph(allow_nonfinite=True) if they are meant."
-    if node.backend is None or node.replay is None:
-        return f"cause: the model {node.backend_params.get('model_path')} gives NaN or infinity. {accept}"
-    inputs = [node.samples[number].inputs[n] for n in node.inputs]
-    given = [n for n in node.inputs if not _is_finite(node.samples[number].inputs[n])]
-    if given:
-        return f"{text}; input '{given[0]}' holds some already in sample {number}. {accept}"
-    made: list[Call] = []
-
-    def run(_: int, call: Call, args: Any, kwargs: Any) -> Any:
-        result = call.func(*args, **kwargs)
-        values = result if isinstance(result, (tuple, list)) else [result]
-        if not made and not all(_is_finite(v) for v in values if isinstance(v, torch.Tensor)):
-            made.append(call)
-        return result
-
-    try:
-        with torch.no_grad():
-            node.replay.run([t.clone() for t in inputs], run)
-    except Exception as error:  # the search is a courtesy: its failure must not hide the verdict
-        logger.info("node '%s': the first NaN could not be found: %s", node.name, error)
-    return f"{text}{f', first at {spelled_call(made[0])}' if made else ''}. {accept}"
-
-
-def _is_finite(t: torch.Tensor) -> bool:
-    return bool(torch.isfinite(t.float() if t.is_floating_point() else t).all())
 
 
 def _run_samples(
@@ -396,9 +359,6 @@ def _tolerance(proof: Proof, nodes: list[NodeTrace], looser: int) -> tuple[float
     return max(looser * proof.rtol, step), max(looser * proof.atol, step)
 
 
-# Recorded samples may be special (a robot at rest, zeros, an identity) and hide what an engine gets wrong. So each file is
-# also compared with the recorded calls on inputs near the first sample.
-
 _MOVED = "inputs moved a little"
 
 
@@ -414,41 +374,6 @@ def _run_moved(
     return outcome if outcome.verdicts else None
 
 
-def _moved_inputs(node: NodeTrace, rows: int | None = None, seed: int = 0) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    first = node.samples[0].inputs
-    return {n: _moved(first[n] if rows is None else resized(node, n, rows), generator) for n in node.inputs}
-
-
-def _moved_sample(node: NodeTrace, rows: int | None = None) -> Sample | None:
-    """The first sample with its float inputs moved a little, and what the recorded calls make of it.
-
-    Args:
-        node: The node.
-        rows: The batch size, if it is to be another one.
-    """
-    if node.replay is None:
-        return None
-    first = node.samples[0]
-    inputs = _moved_inputs(node, rows)
-    try:
-        with torch.no_grad():
-            outputs = node.replay(*(t.clone() for t in inputs.values()))
-    except Exception as error:  # such inputs may be outside of what the user's code accepts
-        logger.info("node '%s': its calls refuse inputs near its first sample: %s", node.name, error)
-        return None
-    return replace(first, inputs=inputs, outputs=dict(zip(node.outputs, outputs, strict=True)))
-
-
-def _moved(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    if not t.is_floating_point() or not t.numel():
-        return t
-    scale = float(t.float().abs().nan_to_num(0.0, 0.0, 0.0).mean()) or 1.0
-    return t + (0.1 * scale * torch.randn(t.shape, generator=generator)).to(t)
-
-
-# A model that takes any batch is compared with the recorded calls for other numbers of rows.
-
 _BATCH = f"{_MOVED}, in a batch of"
 
 
@@ -463,7 +388,7 @@ def _run_batches(
     """The first sample of another batch size on which the file fails, and how; ``outcome`` if it passes on all."""
     for rows in ROWS:
         # Moved inputs may be outside of what the user's code accepts; recorded rows, repeated, are not.
-        sample = _moved_sample(node, rows) or _repeated_sample(node, rows)
+        sample = moved_sample(node, rows) or repeated_sample(node, rows)
         if isinstance(sample, Exception):
             return None, sample
         try:
@@ -474,142 +399,6 @@ def _run_batches(
             found.verdicts = [replace(verdict, engine=f"{_BATCH} {rows}") for verdict in found.verdicts]
             return sample, found
     return None, outcome
-
-
-def _repeated_sample(node: NodeTrace, rows: int) -> Sample | Exception:
-    """The first sample with its rows repeated, or why the recorded calls do not take it."""
-    assert node.replay is not None
-    inputs = {n: resized(node, n, rows) for n in node.inputs}
-    reached: list[Call] = []
-
-    def run(_: int, call: Call, args: Any, kwargs: Any) -> Any:
-        reached.append(call)
-        return call.func(*args, **kwargs)
-
-    try:
-        with torch.no_grad():
-            values = node.replay.run([t.clone() for t in inputs.values()], run)
-    except Exception as error:  # whatever torch says: the code does not take that many rows
-        line = f" at {spelled_call(reached[-1])}" if reached else ""
-        return ExportError(f"the batch size is baked into the code: with {rows} rows it fails{line}: {error}")
-    return Sample(0, inputs, {n: values[p.slot] for n, p in node.outputs.items() if p.slot is not None})
-
-
-def _batch_loops(bundle: Bundle, nodes: list[NodeTrace], names: dict[str, FileNames], passes: int) -> Iterator[Any]:
-    """The samples of a closed loop of the recorded calls, for other batch sizes."""
-    plan = make_plan(bundle.contract)
-    traced = {n.name: n for n in nodes}
-    for rows in ROWS if plan.batch is not None else ():
-        if not all(_spreads(traced[n].inputs[p], traced[n].samples[0].inputs[p]) for n, p in _fed_back(plan, names)):
-            logger.warning("a state begins with different rows, so the bundle takes a batch of %d only.", plan.batch)
-            return
-        values: dict[str, torch.Tensor] = {}
-        samples: dict[str, list[RawSample]] = {n.name: [] for n in nodes}
-        for number in range(passes):
-            before = dict(values)
-            for node in (traced[name] for name in plan.order):
-                assert node.replay is not None
-                drawn = _moved_inputs(node, rows, seed=number)
-                inputs = {}
-                for port in node.inputs:
-                    where = key(node.name, names[node.name].inputs[port])
-                    source = plan.feedback.get(where)
-                    if where in plan.edges:
-                        inputs[port] = values[plan.edges[where]]
-                    elif source is not None:
-                        inputs[port] = before[source] if number else resized(node, port, rows)
-                    else:
-                        inputs[port] = drawn[port]
-                with torch.no_grad():
-                    made = node.replay(*(t.clone() for t in inputs.values()))
-                outputs = dict(zip(node.outputs, made, strict=True))
-                values |= {key(node.name, names[node.name].outputs[p]): t for p, t in outputs.items()}
-                samples[node.name].append(raw_sample(names[node.name], Sample(number, inputs, outputs)))
-        yield samples
-
-
-def _fed_back(plan: Plan, names: dict[str, FileNames]) -> Iterator[tuple[str, str]]:
-    ports = {key(n, written): (n, port) for n, own in names.items() for port, written in own.inputs.items()}
-    return (ports[where] for where in plan.feedback)
-
-
-def _spreads(port: InputPort, value: torch.Tensor) -> bool:
-    """Whether all rows of an initial value are the same."""
-    if port.axis is None:
-        return True
-    return same_bits(value, value.narrow(port.axis, 0, 1).expand_as(value))
-
-
-# -- why it failed -----------------------------------------------------------------------------------------------------
-
-
-def _cause(proof: Proof, node: NodeTrace, names: FileNames, sample: Sample, report: Report) -> str:
-    """What is behind a wrong value: a call that the file computes otherwise, or something that was frozen."""
-    drawn = node.draws()
-    if drawn:
-        return (
-            f"cause: the node draws random numbers at {drawn[0]}: {drawn[0].text}\nThe written model does not draw the same. "
-            "If it is dropout, call .eval() before tracing; else declare what is drawn with input_tensors()."
-        )
-    job = export_job(node, names)
-    inputs = tuple(sample.inputs[n].cpu() for n in node.inputs)
-    outputs = tuple(sample.outputs[n].cpu() for n in node.outputs)
-    try:
-        if recording_departs(job, inputs, outputs, proof.rtol, proof.atol):
-            return _frozen(node, sample, report)
-        return f"cause: {first_departure(job, inputs, proof.rtol, proof.atol)}"
-    except Exception as error:  # the search is a courtesy: its failure must not hide the verdict
-        return f"cause: the first operation that departs could not be found ({error})"
-
-
-def _other_model(node: NodeTrace) -> str:
-    return (
-        f"cause: {node.backend_params['model_path']} computes something else than the code of the node. Bring the model that "
-        "the code stands for; if the code is no more than a placeholder, let it return an input or a constant."
-    )
-
-
-def _frozen(node: NodeTrace, sample: Sample, report: Report) -> str:
-    assert node.tape is not None
-    if node.tape.shared_writes:
-        at = node.tape.shared_writes[0]
-        return (
-            f"cause: inputs of the node share memory, and one of them is written to at {at}: {at.text}\nIn a model each input "
-            "is a value of its own. Clone the tensors before they are declared."
-        )
-    text = (
-        "cause: the file does what was recorded in the first pass; in this pass the program computed something else. A value "
-        "that changes between passes was frozen. Keep it a tensor, or declare it with input_tensors or state_tensors."
-    )
-    if node.compared and node.difference is None:
-        text = (
-            "cause: the first two passes were recorded and agree, call by call; in a later one (pass "
-            f"{sample.passno + 1}) the program computed something else. A value that was frozen changes less often than "
-            "every pass, such as a delay of several steps, a counter or a schedule. Declare it with state_tensors and "
-            "update_state, or with input_tensors. Trace more passes to see in which of them it changes."
-        )
-    found = sorted((e for e in report.escapes if e.node == node.name), key=lambda e: not e.varies)
-    escapes = [f"{e.kind} at {line_name(e.file, e.line)}: {e.source} [frozen: {e.value}]" for e in found]
-    if escapes:
-        return "\n    ".join([f"{text} What left the graph of this node:", *_few(escapes)])
-    assert node.program is not None
-    # Those that hold something else by now come first. Then tensors made for one pass, and then those that live on.
-    constants = sorted(node.program.constants.values(), key=lambda c: (not _changed(c), c.origin() is not None))
-    read = {f"{c.where}: {c.where.text}{' [changed since]' if _changed(c) else ''}": None for c in constants if not c.parameter}
-    return "\n    ".join([f"{text} Plain tensors this node reads:", *_few(list(read))]) if read else text
-
-
-def _changed(constant: Constant) -> bool:
-    """Whether the user's tensor holds something else now than when the node read it."""
-    now = constant.origin()
-    return now is not None and now.shape == constant.value.shape and not same_bits(now, constant.value)
-
-
-def _few(lines: list[str]) -> list[str]:
-    return lines if len(lines) <= _SHOWN else [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} more"]
-
-
-# -- the log -----------------------------------------------------------------------------------------------------------
 
 
 def _log_details(verdict: Verdict) -> None:
@@ -625,4 +414,4 @@ def _compact(verdict: Verdict) -> str:
 def _brief(text: str) -> str:
     """The first and the last line of what an engine says; the log has all of it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return text if len(lines) <= _SHOWN else f"{lines[0]} ... {lines[-1]}"
+    return text if len(lines) <= SHOWN else f"{lines[0]} ... {lines[-1]}"

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from leapp.tracing.node import InputPort, NodeTrace, OutputPort
     from leapp.tracing.session import Session
 
-__all__ = ["notes"]
+__all__ = ["likely_mistakes"]
 
 
-def notes(session: Session) -> Iterator[str]:
-    """A sentence for each."""
+def likely_mistakes(session: Session) -> Iterator[str]:
+    """A sentence for each of them."""
     for node in session.nodes.values():
         yield from _states(node)
         yield from _kinds(node)

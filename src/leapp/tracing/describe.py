@@ -1,4 +1,4 @@
-"""What a session knows beyond the contract, as plain data for the page.
+"""What is told about a traced pipeline beyond its contract: facts for the page, and what a deployer would have to guess.
 
 Nothing here changes from one export of the same program to the next: no times, no addresses, no paths above the working
 directory.
@@ -7,18 +7,20 @@ directory.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leapp.capture.user_line import cell
 from leapp.compat.core import OpOverload
 from leapp.export import is_onnx
-from leapp.graph.contract import key
+from leapp.graph.contract import Contract, Port, key
 from leapp.tracing.node import NodeTrace
 from leapp.tracing.report import Report
 
-__all__ = ["page_details"]
+__all__ = ["missing_for_deployment", "page_details"]
 
+_JOINTS = re.compile(r"joint|dof|motor|actuator|torque|\b(kp|kd)\b", re.IGNORECASE)
 _MOST = 500
 """How many ops and constants of a node are listed; a page is for reading."""
 
@@ -113,3 +115,26 @@ def _op(func: Any) -> str:
         return f"{owner.__name__.removesuffix('Base').lstrip('_')}.{name}"
     module = (getattr(func, "__module__", None) or "").split(".")[0]
     return f"{module}.{name}" if module not in ("", "leapp") else name
+
+
+def missing_for_deployment(contract: Contract) -> list[str]:
+    """One sentence for each fact about the graph's own inputs and outputs that nothing in the bundle tells."""
+    found = []
+    if (contract.pipeline.configs or {}).get("frequency") is None:
+        found.append("the graph has no frequency: pass graph_configs=GraphConfigs(frequency=...) to compile_graph().")
+    for what, flows, side in (
+        ("input", contract.pipeline.inputs, "inputs"), ("output", contract.pipeline.outputs, "outputs")
+    ):  # fmt: skip
+        for node, names in flows.items():
+            ports: dict[str, Port] = {p.name: p for p in getattr(contract.nodes[node], side)}
+            found += [text for name in names for text in _lacking(what, key(node, name), ports[name])]
+    return found
+
+
+def _lacking(what: str, where: str, port: Port) -> list[str]:
+    found = []
+    if port.kind is None:
+        found.append(f"{what} '{where}' has no kind: declare it with TensorSemantics(kind=...).")
+    if port.element_names is None and _JOINTS.search(port.kind or port.name) and port.shape:
+        found.append(f"{what} '{where}' does not name its joints: declare it with TensorSemantics(element_names=[...]).")
+    return found

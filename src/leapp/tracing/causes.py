@@ -1,0 +1,121 @@
+"""Why a node failed the proof: a call that its file computes otherwise, a value that was frozen, or a NaN of the user's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from leapp.capture.tape import Call, Constant
+from leapp.capture.user_line import line_name
+from leapp.export.bisect import spelled_call
+from leapp.tracing.blame import first_departure, recording_departs
+from leapp.tracing.edges import same_bits
+from leapp.tracing.log import logger
+from leapp.tracing.node import NodeTrace, Sample
+from leapp.tracing.node_files import FileNames, export_job
+from leapp.tracing.report import Report
+
+__all__ = ["SHOWN", "cause", "nonfinite_cause", "other_model"]
+
+SHOWN = 5
+"""How many suspects a message lists."""
+
+
+def cause(node: NodeTrace, names: FileNames, sample: Sample, report: Report, rtol: float, atol: float) -> str:
+    """What is behind a wrong value: a call that the file computes otherwise, or something that was frozen."""
+    drawn = node.draws()
+    if drawn:
+        return (
+            f"cause: the node draws random numbers at {drawn[0]}: {drawn[0].text}\nThe written model does not draw the same. "
+            "If it is dropout, call .eval() before tracing; else declare what is drawn with input_tensors()."
+        )
+    job = export_job(node, names)
+    inputs = tuple(sample.inputs[n].cpu() for n in node.inputs)
+    outputs = tuple(sample.outputs[n].cpu() for n in node.outputs)
+    try:
+        if recording_departs(job, inputs, outputs, rtol, atol):
+            return _frozen(node, sample, report)
+        return f"cause: {first_departure(job, inputs, rtol, atol)}"
+    except Exception as error:  # the search is a courtesy: its failure must not hide the verdict
+        return f"cause: the first operation that departs could not be found ({error})"
+
+
+def other_model(node: NodeTrace) -> str:
+    """What is behind a wrong value of a model that the user brings."""
+    return (
+        f"cause: {node.backend_params['model_path']} computes something else than the code of the node. Bring the model that "
+        "the code stands for; if the code is no more than a placeholder, let it return an input or a constant."
+    )
+
+
+def _frozen(node: NodeTrace, sample: Sample, report: Report) -> str:
+    assert node.tape is not None
+    if node.tape.shared_writes:
+        at = node.tape.shared_writes[0]
+        return (
+            f"cause: inputs of the node share memory, and one of them is written to at {at}: {at.text}\nIn a model each input "
+            "is a value of its own. Clone the tensors before they are declared."
+        )
+    text = (
+        "cause: the file does what was recorded in the first pass; in this pass the program computed something else. A value "
+        "that changes between passes was frozen. Keep it a tensor, or declare it with input_tensors or state_tensors."
+    )
+    if node.compared and node.difference is None:
+        text = (
+            "cause: the first two passes were recorded and agree, call by call; in a later one (pass "
+            f"{sample.passno + 1}) the program computed something else. A value that was frozen changes less often than "
+            "every pass, such as a delay of several steps, a counter or a schedule. Declare it with state_tensors and "
+            "update_state, or with input_tensors. Trace more passes to see in which of them it changes."
+        )
+    found = sorted((e for e in report.escapes if e.node == node.name), key=lambda e: not e.varies)
+    escapes = [f"{e.kind} at {line_name(e.file, e.line)}: {e.source} [frozen: {e.value}]" for e in found]
+    if escapes:
+        return "\n    ".join([f"{text} What left the graph of this node:", *_few(escapes)])
+    assert node.program is not None
+    # Those that hold something else by now come first. Then tensors made for one pass, and then those that live on.
+    constants = sorted(node.program.constants.values(), key=lambda c: (not _changed(c), c.origin() is not None))
+    read = {f"{c.where}: {c.where.text}{' [changed since]' if _changed(c) else ''}": None for c in constants if not c.parameter}
+    return "\n    ".join([f"{text} Plain tensors this node reads:", *_few(list(read))]) if read else text
+
+
+def _changed(constant: Constant) -> bool:
+    """Whether the user's tensor holds something else now than when the node read it."""
+    now = constant.origin()
+    return now is not None and now.shape == constant.value.shape and not same_bits(now, constant.value)
+
+
+def _few(lines: list[str]) -> list[str]:
+    """The first lines, and how many there are beyond them."""
+    return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"and {len(lines) - SHOWN} more"]
+
+
+def nonfinite_cause(node: NodeTrace, number: int) -> str:
+    """Where a node of the user's makes the first NaN or infinity."""
+    text = "cause: the traced code gives NaN or infinity itself, and so does the model"
+    accept = "Mend the computation, or pass compile_graph(allow_nonfinite=True) if they are meant."
+    if node.backend is None or node.replay is None:
+        return f"cause: the model {node.backend_params.get('model_path')} gives NaN or infinity. {accept}"
+    inputs = [node.samples[number].inputs[n] for n in node.inputs]
+    given = [n for n in node.inputs if not _is_finite(node.samples[number].inputs[n])]
+    if given:
+        return f"{text}; input '{given[0]}' holds some already in sample {number}. {accept}"
+    made: list[Call] = []
+
+    def run(_: int, call: Call, args: Any, kwargs: Any) -> Any:
+        result = call.func(*args, **kwargs)
+        values = result if isinstance(result, (tuple, list)) else [result]
+        if not made and not all(_is_finite(v) for v in values if isinstance(v, torch.Tensor)):
+            made.append(call)
+        return result
+
+    try:
+        with torch.no_grad():
+            node.replay.run([t.clone() for t in inputs], run)
+    except Exception as error:  # the search is a courtesy: its failure must not hide the verdict
+        logger.info("node '%s': the first NaN could not be found: %s", node.name, error)
+    return f"{text}{f', first at {spelled_call(made[0])}' if made else ''}. {accept}"
+
+
+def _is_finite(t: torch.Tensor) -> bool:
+    return bool(torch.isfinite(t.float() if t.is_floating_point() else t).all())

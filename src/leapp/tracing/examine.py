@@ -1,0 +1,310 @@
+"""Look through what a session recorded for values that left the graph, and refuse those that the passes prove wrong."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from leapp.capture.audit import hidden_reads
+from leapp.capture.replay import Replay, cut, fill
+from leapp.capture.unsteady import modules_by_file, unsteady_names
+from leapp.capture.user_line import is_library
+from leapp.errors import TraceError
+from leapp.tracing.edges import same_bits
+from leapp.tracing.likely_mistakes import likely_mistakes
+from leapp.tracing.log import logger
+from leapp.tracing.report import ConstantInfo, EscapeInfo, GlueInfo, Report
+from leapp.tracing.undeclared import departs, kept, undeclared_state
+
+if TYPE_CHECKING:
+    from leapp.tracing.node import NodeTrace, Parting
+    from leapp.tracing.session import Session
+
+__all__ = ["enforce", "examine"]
+
+_UNDECLARED = (
+    "undeclared state: a tensor that the node reads and changes (declare it with state_tensors, register_buffer or module)"
+)
+_DRAWN = "random numbers of Python or NumPy"
+_COUNTER = "if an output depends on it later, keep it in a tensor, declared as state; trace more passes to see"
+_UNSTEADY = "if it reaches an output, declare it with input_tensors(); a second pass tells"
+
+
+def examine(session: Session) -> Report:
+    """Collect the findings of all nodes."""
+    session.settle()
+    report = Report()
+    modules = functools.cache(modules_by_file)  # there are thousands: looked through once, if at all
+    for node in session.nodes.values():
+        if node.pruned:
+            report.pruned[node.name] = list(node.pruned)
+        if node.tape is not None and node.program is not None and node.backend is not None:
+            report.escapes += _escapes(node, modules)
+            report.constants += _constants(node)
+            drawn = node.draws()
+            if drawn:
+                report.random[node.name] = [str(w) for w in drawn]
+    report.training, report.notes = list(session.modules.training.lines()), list(likely_mistakes(session))
+    for consumer, source, ops, at in session.sources.glue:
+        report.glue.append(GlueInfo(consumer, source, tuple(f"{op} at {w}" for op, w in ops), at.file, at.line))
+    return report
+
+
+def enforce(report: Report, policy: str, strict: bool) -> None:
+    """Warn of escapes or refuse them, as ``start(escapes=...)`` asked."""
+    if policy == "ignore" or not report.escapes:
+        return
+    varying = [e for e in report.escapes if e.varies] if strict else []
+    if policy == "error":
+        raise TraceError(_table(report.escapes))
+    told = [e for e in report.escapes if e not in varying]  # the error tells of the others
+    if told:
+        logger.warning("%s", _table(told))
+    if varying:
+        shown = "\n".join(f"  {e}" for e in varying)
+        raise TraceError(
+            f"{len(varying)} frozen value(s) differ between the recorded passes, so the models would be wrong:\n{shown}\n"
+            "Keep these values as tensors, and declare what the node keeps for its next call."
+        )
+
+
+def _table(escapes: list[EscapeInfo]) -> str:
+    lines = "\n".join(f"  {e}" for e in escapes)
+    return f"{len(escapes)} value(s) left the graph and are frozen in the models:\n{lines}"
+
+
+def _escapes(node: NodeTrace, modules: Callable[[], dict[Any, ModuleType]]) -> list[EscapeInfo]:
+    tape, program = node.tape, node.program
+    assert tape is not None
+    assert program is not None
+    wrong = _is_wrong(node)
+    frozen = _frozen_again(node) if wrong else {}
+    found = []
+    for i, e in enumerate(tape.escapes):
+        if e.suspicion and node.compared and not wrong:
+            continue
+        again = next((v for v in frozen.get(i, []) if not _same(e.value, v)), None)
+        spoken, at = _spoken(e.kind), e.where
+        cure = e.cure or _cure(spoken)
+        found.append(EscapeInfo(node.name, spoken, at.file, at.line, at.text, _short(e.value), again is not None, cure=cure))
+    found += _hidden_reads(node, wrong)
+    if not node.compared:
+        named = _unsteady(node, modules())
+        random = any("random" in e.kind for e in named)
+        found = [e for e in found if not (random and e.kind.startswith(_DRAWN))] + named
+    for constant in program.constants.values():
+        w = constant.where
+        kind = None
+        if constant.drawn is not None and node.difference is None and (wrong or not node.compared):
+            kind, w = "random numbers, drawn once and frozen", constant.drawn
+        if constant.undeclared:
+            kind = f"value computed from '{constant.undeclared}' but not declared as an input"
+        if kind:
+            found.append(EscapeInfo(node.name, kind, w.file, w.line, w.text, _short(constant.value)))
+    for constant, proven in undeclared_state(node):
+        w = constant.where
+        found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, _short(constant.value), proven))
+    found += _unseen(node, any(e.kind.startswith("undeclared state") for e in found))
+    if node.carried is not None and not any(e.kind.startswith("undeclared state") for e in found):
+        c = node.carried
+        found.append(EscapeInfo(node.name, c.what, c.where.file, c.where.line, c.where.text, _short(c.first), cure=c.cure))
+    if not any(e.kind.startswith("undeclared state") for e in found) and not wrong:
+        found += _outliving(node)
+    if node.difference is not None:
+        found = [e for e in found if not e.kind.startswith(_DRAWN)]
+        found = _with_difference(node.name, found, node.difference)
+    unique: dict[tuple[Any, ...], EscapeInfo] = {}
+    for info in found:
+        unique.setdefault((info.kind, info.file, info.line, info.varies), info)
+    # What is proven comes first, and of that the first difference between the passes.
+    first = node.difference.where if node.difference is not None else None
+    return sorted(unique.values(), key=lambda e: (not e.varies, first is None or (e.file, e.line) != (first.file, first.line)))
+
+
+def _with_difference(node: str, found: list[EscapeInfo], parting: Parting) -> list[EscapeInfo]:
+    """The findings and the first difference between the passes; one that names its line already is told what differs."""
+    w, first, second = parting.where, _short(parting.first), _short(parting.second)
+    at_line = [e for e in found if e.varies and (e.file, e.line) == (w.file, w.line)]
+    if not at_line:
+        return [*found, EscapeInfo(node, parting.what, w.file, w.line, w.text, first, True, second, parting.cure)]
+    known = at_line[0]
+    if known.kind == _UNDECLARED or known.value == first:
+        known = replace(known, value=first, again=second)
+    kind = parting.what if known.kind == _UNDECLARED and not parting.what.startswith("a tensor") else known.kind
+    cure = known.cure or parting.cure
+    if known.cure in _CURES.values():  # what is said of every such read, and what is known of this one
+        cure = f"{known.cure}; {parting.cure}"
+    return [replace(known, kind=kind, cure=cure) if e is at_line[0] else e for e in found]
+
+
+def _unsteady(node: NodeTrace, modules: dict[Any, ModuleType]) -> list[EscapeInfo]:
+    """Clocks and generators that the code of the node names; whether a number of theirs is frozen is for two passes to tell."""
+    assert node.tape is not None
+    places = [c.where for c in node.tape.calls] + [e.where for e in node.tape.escapes]
+    codes = {id(w.code): w.code for w in places if not is_library(w.file)}
+    return [
+        EscapeInfo(node.name, f"{what}, named in the code of the node", w.file, w.line, w.text, "a number", cure=_UNSTEADY)
+        for what, w in unsteady_names(codes.values(), modules)
+    ]
+
+
+def _is_wrong(node: NodeTrace) -> bool:
+    """Whether the recorded passes prove that the node, as the first pass recorded it, is not what the program computes."""
+    assert node.tape is not None
+    return node.difference is not None or bool(node.draws()) or departs(node)
+
+
+def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:
+    """What no recorded call tells of: with one pass a suspicion, which further passes prove or clear.
+
+    ``arrays_told`` says that calls told of memory that is read and changed; that of arrays is then among it.
+    """
+    found = []
+    several = len(node.samples) > 1
+    proven = several and bool(node.read_before or node.changed) and departs(node)
+    for r in node.read_before:
+        if proven or not (several and r.varies):  # else the samples show that the node does not use it
+            what = f"{r.kind} of '{r.source}', read out before the node"
+            varies = proven and r.varies
+            found.append(EscapeInfo(node.name, what, r.where.file, r.where.line, r.where.text, _short(r.value), varies))
+    for n in node.changed if proven or not (several or node.compared) else ():
+        cure = ""
+        if isinstance(n.after, np.ndarray) and arrays_told:
+            continue
+        if isinstance(n.after, np.ndarray):
+            what = f"the array {n}, older than the node, was written to in the pass: what is read of it is frozen"
+            port, spelled = re.sub(r"\W+", "_", n.spelled.removeprefix("self.")).strip("_"), n.spelled
+            cure = f"let the node follow it: {spelled} = annotate.register_buffer('{node.name}', {{'{port}': {spelled}}})"
+        elif n.before is None:
+            what = (
+                f"undeclared state: {n} is empty before the first pass and a tensor after it (declare it as "
+                "state if a call reads what the last one left; a second pass tells)"
+            )
+        else:
+            what = f"undeclared state: {n} is {n.after} after the pass (keep it in a tensor, declared as state)"
+        w, shown = n.where, f"array {list(n.after.shape)}" if isinstance(n.after, np.ndarray) else _short(n.before)
+        found.append(EscapeInfo(node.name, what, w.file, w.line, w.text, shown, proven, cure=cure))
+    for n in node.changed_again if node.compared and not proven else ():
+        what = f"{n} changes from call to call ({n.before!r}, then {n.after!r}); the passes so far agree"
+        w = n.where
+        found.append(EscapeInfo(node.name, what, w.file, w.line, w.text, _short(n.before), cure=_COUNTER))
+    for name, (op, at) in node.changed_later.items():
+        if name in node.outputs and (not several or _interrupted(node, name)):
+            what = f"state '{name}' changed after output_tensors() by {op} (in no model; do it inside the node)"
+            found.append(EscapeInfo(node.name, what, at.file, at.line, at.text, "nothing", several))
+    return found
+
+
+def _outliving(node: NodeTrace) -> list[EscapeInfo]:
+    """Values that the program keeps beyond their pass; if a call reads what an earlier one left, they are state."""
+    tells = "the passes so far agree" if node.passes > 1 else "a second pass tells whether it is read"
+    cure = "declare it with state_tensors() and update_state() if a later call reads it, else drop it"
+    return [
+        EscapeInfo(
+            node.name, f"a value that outlives its pass: {k.holder} holds it; {tells}", k.where.file, k.where.line,
+            k.where.text, f"tensor {list(k.shape)}", cure=cure,
+        )
+        for k in kept(node)
+    ]  # fmt: skip
+
+
+def _interrupted(node: NodeTrace, state: str) -> bool:
+    """Whether a recorded pass began with another value of a state than the pass before left."""
+    steps = zip(node.samples, node.samples[1:], strict=False)
+    return any(b.passno == a.passno + 1 and not same_bits(a.outputs[state], b.inputs[state]) for a, b in steps)
+
+
+_CURES = {
+    "__bool__": "`if` on a tensor froze the branch; use torch.where",
+    "__float__": "float() of a tensor froze its number; compute with the tensor",
+    "__int__": "int() of a tensor froze its number; compute with the tensor, or keep it an index",
+    "__index__": "a tensor as an index, size or count of Python froze its number; use index_select, gather or a mask",
+    "item": ".item() froze the number; compute with the tensor",
+    "tolist": ".tolist() froze the numbers; compute with the tensor",
+}
+
+
+def _cure(name: str) -> str:
+    """What to do about a number that was read out of a tensor."""
+    return next((text for word, text in _CURES.items() if name == word or name.startswith(f"{word} ")), "")
+
+
+def _spoken(kind: str) -> str:
+    """What users call an operation that was seen as an ATen operator."""
+    return re.sub(r"\.default\b", "", kind.replace("_local_scalar_dense", "item"))
+
+
+def _hidden_reads(node: NodeTrace, wrong: bool) -> list[EscapeInfo]:
+    """Values that torch itself reads out inside a call; on every sample, if the node is ``wrong`` on one."""
+    assert node.replay is not None
+    samples = [[s.inputs[n] for n in node.inputs] for s in node.samples]
+    passes = [hidden_reads(node.replay, inputs) for inputs in samples[:1]]
+    if passes[0] and wrong:
+        passes += [hidden_reads(node.replay, inputs) for inputs in samples[1:]]
+    found = []
+    for index, (call, values) in passes[0].items():
+        w = call.where
+        name = getattr(call.func, "__name__", str(call.func))
+        varies = any(index in p and p[index][1] != values for p in passes)
+        shown = _short(values[0] if len(values) == 1 else values)
+        found.append(EscapeInfo(node.name, f"item inside {name}", w.file, w.line, w.text, shown, varies))
+    return found
+
+
+def _frozen_again(node: NodeTrace) -> dict[int, list[Any]]:
+    """What each escape would have frozen on the other recorded samples."""
+    tape = node.tape
+    assert tape is not None
+    if len(node.samples) < 2 or not tape.escapes:
+        return {}
+    slots = sorted({s for e in tape.escapes for s in e.reads})
+    declared = [p.slot for p in node.inputs.values() if p.slot is not None]
+    program = cut(tape, slots, declared)
+    if not (set(tape.inputs) & program.reads()) <= set(declared):
+        return {}  # an escape depends on an input that was pruned, of which later samples are not kept
+    replay = Replay(program, {s: f"c{s}" for s in program.constants})
+    found: dict[int, list[Any]] = {}
+    with torch.no_grad():
+        for sample in node.samples[1:]:
+            env = replay.reached([sample.inputs[n] for n in node.inputs])
+            for i, e in enumerate(tape.escapes):
+                if e.source is not None and all(s in env for s in e.reads):
+                    func, args, kwargs = e.source
+                    found.setdefault(i, []).append(func(*fill(args, env), **fill(kwargs, env)))
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape and torch.equal(a, b)
+    try:
+        return bool(a == b) or (a != a and b != b)
+    except (ValueError, RuntimeError, TypeError):
+        return False
+
+
+def _short(value: Any) -> str:
+    text = f"tensor {list(value.shape)}" if isinstance(value, torch.Tensor) and value.dim() else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _constants(node: NodeTrace) -> list[ConstantInfo]:
+    assert node.program is not None
+    assert node.replay is not None
+    names = node.replay.names
+    return [
+        ConstantInfo(
+            node.name, names[slot], tuple(c.value.shape), str(c.value.dtype).removeprefix("torch."),
+            c.value.numel() * c.value.element_size(), c.where.file, c.where.line,
+        )
+        for slot, c in node.program.constants.items()
+    ]  # fmt: skip
+
+

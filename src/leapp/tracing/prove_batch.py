@@ -1,0 +1,125 @@
+"""Samples beyond the recorded ones: inputs near the first sample, and other numbers of rows.
+
+Recorded samples may be special (a robot at rest, zeros, an identity) and hide what an engine gets wrong. So each file is also
+compared with the recorded calls on inputs near the first sample, and a model that takes any batch on other batch sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from leapp.bundle import Bundle
+from leapp.bundle import Sample as RawSample
+from leapp.capture.tape import Call
+from leapp.errors import ExportError
+from leapp.export.bisect import spelled_call
+from leapp.graph.contract import key
+from leapp.runtime.plan import Plan, make_plan
+from leapp.tracing.batching import ROWS, resized
+from leapp.tracing.edges import same_bits
+from leapp.tracing.log import logger
+from leapp.tracing.node import InputPort, NodeTrace, Sample
+from leapp.tracing.node_files import FileNames, raw_sample
+
+__all__ = ["batch_loops", "moved_sample", "repeated_sample"]
+
+
+def _moved_inputs(node: NodeTrace, rows: int | None = None, seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    first = node.samples[0].inputs
+    return {n: _moved(first[n] if rows is None else resized(node, n, rows), generator) for n in node.inputs}
+
+
+def moved_sample(node: NodeTrace, rows: int | None = None) -> Sample | None:
+    """The first sample with its float inputs moved a little, and what the recorded calls make of it.
+
+    Args:
+        node: The node.
+        rows: The batch size, if it is to be another one.
+    """
+    if node.replay is None:
+        return None
+    first = node.samples[0]
+    inputs = _moved_inputs(node, rows)
+    try:
+        with torch.no_grad():
+            outputs = node.replay(*(t.clone() for t in inputs.values()))
+    except Exception as error:  # such inputs may be outside of what the user's code accepts
+        logger.info("node '%s': its calls refuse inputs near its first sample: %s", node.name, error)
+        return None
+    return replace(first, inputs=inputs, outputs=dict(zip(node.outputs, outputs, strict=True)))
+
+
+def _moved(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if not t.is_floating_point() or not t.numel():
+        return t
+    scale = float(t.float().abs().nan_to_num(0.0, 0.0, 0.0).mean()) or 1.0
+    return t + (0.1 * scale * torch.randn(t.shape, generator=generator)).to(t)
+
+
+def repeated_sample(node: NodeTrace, rows: int) -> Sample | Exception:
+    """The first sample with its rows repeated, or why the recorded calls do not take it."""
+    assert node.replay is not None
+    inputs = {n: resized(node, n, rows) for n in node.inputs}
+    reached: list[Call] = []
+
+    def run(_: int, call: Call, args: Any, kwargs: Any) -> Any:
+        reached.append(call)
+        return call.func(*args, **kwargs)
+
+    try:
+        with torch.no_grad():
+            values = node.replay.run([t.clone() for t in inputs.values()], run)
+    except Exception as error:  # whatever torch says: the code does not take that many rows
+        line = f" at {spelled_call(reached[-1])}" if reached else ""
+        return ExportError(f"the batch size is baked into the code: with {rows} rows it fails{line}: {error}")
+    return Sample(0, inputs, {n: values[p.slot] for n, p in node.outputs.items() if p.slot is not None})
+
+
+def batch_loops(bundle: Bundle, nodes: list[NodeTrace], names: dict[str, FileNames], passes: int) -> Iterator[Any]:
+    """The samples of a closed loop of the recorded calls, for other batch sizes."""
+    plan = make_plan(bundle.contract)
+    traced = {n.name: n for n in nodes}
+    for rows in ROWS if plan.batch is not None else ():
+        if not all(_spreads(traced[n].inputs[p], traced[n].samples[0].inputs[p]) for n, p in _fed_back(plan, names)):
+            logger.warning("a state begins with different rows, so the bundle takes a batch of %d only.", plan.batch)
+            return
+        values: dict[str, torch.Tensor] = {}
+        samples: dict[str, list[RawSample]] = {n.name: [] for n in nodes}
+        for number in range(passes):
+            before = dict(values)
+            for node in (traced[name] for name in plan.order):
+                assert node.replay is not None
+                drawn = _moved_inputs(node, rows, seed=number)
+                inputs = {}
+                for port in node.inputs:
+                    where = key(node.name, names[node.name].inputs[port])
+                    source = plan.feedback.get(where)
+                    if where in plan.edges:
+                        inputs[port] = values[plan.edges[where]]
+                    elif source is not None:
+                        inputs[port] = before[source] if number else resized(node, port, rows)
+                    else:
+                        inputs[port] = drawn[port]
+                with torch.no_grad():
+                    made = node.replay(*(t.clone() for t in inputs.values()))
+                outputs = dict(zip(node.outputs, made, strict=True))
+                values |= {key(node.name, names[node.name].outputs[p]): t for p, t in outputs.items()}
+                samples[node.name].append(raw_sample(names[node.name], Sample(number, inputs, outputs)))
+        yield samples
+
+
+def _fed_back(plan: Plan, names: dict[str, FileNames]) -> Iterator[tuple[str, str]]:
+    ports = {key(n, written): (n, port) for n, own in names.items() for port, written in own.inputs.items()}
+    return (ports[where] for where in plan.feedback)
+
+
+def _spreads(port: InputPort, value: torch.Tensor) -> bool:
+    """Whether all rows of an initial value are the same."""
+    if port.axis is None:
+        return True
+    return same_bits(value, value.narrow(port.axis, 0, 1).expand_as(value))
