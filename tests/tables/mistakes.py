@@ -1,7 +1,7 @@
 # ruff: noqa: E501
 """Mistakes that users make, each a few lines, with what leapp answers. ``docs/mistakes.md`` is written from it.
 
-The line that the answer must name ends with ``# HERE``. ``issue`` says that the mistake came from a report; the others were
+The line that the answer must name ends with ``# HERE``. ``issue`` says that the mistake came from a report; the rest were
 found by using the library in a hurry.
 """
 
@@ -48,7 +48,7 @@ class Mistake:
         code: The program.
         answer: The class of the error, ``WARNING``, or ``RIGHT`` for what looks like a mistake and works.
         says: What the answer must hold.
-        issue: Whether somebody reported it.
+        issue: Whether a user reported it.
     """
 
     name: str
@@ -197,7 +197,7 @@ annotate.output_tensors("policy", {"y": memory.h + 1.0}, export_with="onnx")
 ''', before="class Memory:\n    h = torch.zeros(3)\nmemory = Memory()"), "TraceError", "undeclared state", "update_state()", issue=True)
 mistake("set_input_value with another dtype", f"{_BUNDLE}\nmanager.set_input_value('policy', 'x', torch.zeros(3, dtype=torch.float64))", "InputError", "float64", "float32", issue=True)
 
-# -- mistakes that nobody reported -------------------------------------------------------------------------------------
+# -- mistakes that were not reported -----------------------------------------------------------------------------------
 
 mistake("stop() without start()", "leapp.stop()", "SessionError", "no session is open", "leapp.start()")
 mistake("compile_graph() before stop()", f'{_STEP}\nleapp.start("g")\nstep(torch.randn(3))\nleapp.compile_graph()', "SessionError", "leapp.stop() first")
@@ -228,7 +228,7 @@ x = annotate.input_tensors("policy", torch.rand(3))  # HERE
 mistake("a string as a node's payload value", looped('''
 name, x = annotate.input_tensors("policy", {"name": "obs", "x": torch.rand(3)})  # HERE
 annotate.output_tensors("policy", {"y": x + 1.0}, export_with="onnx")
-'''), "WARNING", "'name'", "a str is no tensor")
+'''), "WARNING", "'name'", "a str is not a tensor")
 mistake("an output that is a Python number", looped('''
 x = annotate.input_tensors("policy", {"x": torch.rand(3)})
 annotate.output_tensors("policy", {"y": float(x.sum())}, export_with="onnx")  # HERE
@@ -306,7 +306,7 @@ mistake("a misspelt backend parameter", looped('''
 x = annotate.input_tensors("policy", {"x": torch.rand(3)})
 annotate.output_tensors("policy", {"y": x + 1.0}, export_with="onnx", backend_params={"opset": 17})  # HERE
 '''), "ExportError", "'opset'", "'opset_version'")
-mistake("a module that is no module", looped('''
+mistake("something else given as a module", looped('''
 x = annotate.input_tensors("policy", {"x": torch.rand(3)})
 annotate.module("policy", lambda x: x)  # HERE
 '''), "AnnotationTypeError", "nn.Module", "function")
@@ -332,7 +332,7 @@ annotate.output_tensors("policy", {"y": y}, export_with="onnx")
 with torch.no_grad():
     network.weight.add_(1.0)
 ''', before="network = nn.Linear(3, 3)"), "TraceError", "weight")
-mistake("graph_outputs that is no output", looped('''
+mistake("graph_outputs with an unknown name", looped('''
 x = annotate.input_tensors("policy", {"x": torch.rand(3)})
 annotate.output_tensors("policy", {"action": x + 1.0}, export_with="onnx", graph_outputs=["acton"])  # HERE
 '''), "AnnotationError", "'acton'", "'action'")

@@ -134,7 +134,8 @@ def _weights_trained_between() -> Step:
 
 
 def _random() -> Step:
-    return lambda x: x + torch.rand(4)  # HERE
+    generator = torch.Generator()
+    return lambda x: x + torch.rand(4, generator=generator)  # HERE
 
 
 def _numpy() -> Step:

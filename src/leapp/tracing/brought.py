@@ -48,7 +48,7 @@ def _is_part(value: Tensor, t: Tensor) -> bool:
 
 
 def _tries(node: NodeTrace) -> Iterator[list[Tensor]]:
-    """The recorded inputs, and others like them."""
+    """The recorded inputs, and values like them."""
     for sample in node.samples:
         yield [sample.inputs[name] for name in node.inputs]
     generator = torch.Generator().manual_seed(0)
@@ -57,7 +57,7 @@ def _tries(node: NodeTrace) -> Iterator[list[Tensor]]:
 
 
 def _other(t: Tensor, generator: torch.Generator) -> Tensor:
-    """Another value: floats moved by about their size, others put in another order."""
+    """Another value: floats moved by about their size, whole numbers put in another order."""
     if t.is_floating_point():
         scale = float(t.float().abs().nan_to_num(0.0, 0.0, 0.0).mean()) or 1.0
         return t + (scale * torch.randn(t.shape, generator=generator)).to(t)

@@ -45,7 +45,7 @@ def other_model(node: NodeTrace) -> str:
     """What is behind a wrong value of a model that the user brings."""
     return (
         f"cause: {node.backend_params['model_path']} computes something else than the code of the node. Bring the model that "
-        "the code stands for; if the code is no more than a placeholder, let it return an input or a constant."
+        "the code stands for; if the code is only a placeholder, let it return an input or a constant."
     )
 
 

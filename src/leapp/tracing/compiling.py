@@ -283,7 +283,7 @@ def _own_model(node: NodeTrace, directory: Path, settings: Settings, taken: set[
     format = format_of(path)
     if format is None:
         known = ", ".join(suffix for each in FORMATS.values() for suffix in each.suffixes)
-        raise AnnotationError(f"node '{node.name}': '{path.name}' is no known kind of model. Known: {known}.")
+        raise AnnotationError(f"node '{node.name}': '{path.name}' is not a known kind of model. Known: {known}.")
     if not path.is_file():
         raise BundleFileError(f"node '{node.name}': the model file {path} does not exist.")
     if not node.backend_params.get("copy_original_model"):

@@ -64,7 +64,7 @@ def enforce(report: Report, policy: str, strict: bool) -> None:
     varying = [e for e in report.escapes if e.varies] if strict else []
     if policy == "error":
         raise TraceError(_table(report.escapes))
-    told = [e for e in report.escapes if e not in varying]  # the error tells of the others
+    told = [e for e in report.escapes if e not in varying]  # the error lists those that vary
     if told:
         logger.warning("%s", _table(told))
     if varying:
@@ -129,7 +129,7 @@ def _escapes(node: NodeTrace, modules: Callable[[], dict[Any, ModuleType]]) -> l
 
 
 def _with_difference(node: str, found: list[EscapeInfo], parting: Parting) -> list[EscapeInfo]:
-    """The findings and the first difference between the passes; one that names its line already is told what differs."""
+    """The findings and the first difference between the passes; a finding at the same line gets what differs."""
     w, first, second = parting.where, _short(parting.first), _short(parting.second)
     at_line = [e for e in found if e.varies and (e.file, e.line) == (w.file, w.line)]
     if not at_line:
@@ -164,7 +164,7 @@ def _is_wrong(node: NodeTrace) -> bool:
 def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:
     """What no recorded call tells of: with one pass a suspicion, which further passes prove or clear.
 
-    ``arrays_told`` says that calls told of memory that is read and changed; that of arrays is then among it.
+    ``arrays_told`` says that recorded calls already report memory that is read and changed, that of arrays included.
     """
     found = []
     several = len(node.samples) > 1

@@ -50,7 +50,7 @@ def kept_beside(
 ) -> Iterator[None]:
     """If the block fails, keep the files that it staged, and what ``draw`` writes into the directory it is given.
 
-    ``is_full`` tells of an error whether there was no room on the disk; then nothing is kept.
+    ``is_full`` says whether an error means that the disk is full; then nothing is kept.
     """
     try:
         yield
@@ -82,7 +82,7 @@ def _keep(directory: Path, staged: Path | None, draw: Callable[[Path], None]) ->
 def _put(directory: Path, name: Path, write: Callable[[Path], object]) -> None:
     target = directory / name
     if os.path.lexists(target) and str(name) not in _listed(directory):
-        return  # it is somebody else's
+        return  # leapp did not put it there
     target.parent.mkdir(parents=True, exist_ok=True)
     with (directory / _LIST).open("a", encoding="utf-8") as names:
         names.write(f"{name.as_posix()}\n")

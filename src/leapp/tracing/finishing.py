@@ -67,7 +67,7 @@ class Finisher:
         return tensors
 
     def settle(self, node: NodeTrace) -> None:
-        """All passes are seen: registered tensors that carry nothing from one to the next are no state.
+        """All passes are seen: registered tensors that carry nothing from one to the next are not state.
 
         A pass that was not kept as a sample, and that the recorded calls do not reproduce, becomes one.
         """

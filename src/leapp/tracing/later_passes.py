@@ -180,8 +180,8 @@ def _refuse_other_ports(node: NodeTrace, tensors: Mapping[str, Tensor]) -> NoRet
     for name in tensors:
         if name not in node.outputs:
             raise AnnotationError(
-                f"node '{node.name}' (at {where()}): '{name}' was no output in the first pass.{nearest(name, node.outputs)} "
-                "Declare the same ports in every pass."
+                f"node '{node.name}' (at {where()}): '{name}' was not an output in the first pass."
+                f"{nearest(name, node.outputs)} Declare the same ports in every pass."
             )
     absent = [n for n in node.inputs if n not in node.current.inputs]
     what, names = ("input", absent) if absent else ("output", [n for n in node.outputs if n not in tensors])

@@ -242,7 +242,7 @@ class ExportManager(metaclass=_ManagerType):
 
 
 def _leave_child() -> None:
-    """A forked process is no part of the session; its copy of the log belongs to the parent."""
+    """A forked process is not part of the session; its copy of the log belongs to the parent."""
     manager = ExportManager()
     if manager.interpreting:
         close_log()

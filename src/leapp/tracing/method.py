@@ -43,7 +43,7 @@ class MethodNode:
             for port in given:
                 if port not in known:
                     raise AnnotationError(
-                        f"annotate.method() of node '{self.name}': {what}_semantics names '{port}', which is no {what}."
+                        f"annotate.method() of node '{self.name}': {what}_semantics names '{port}', which is not an {what}."
                         f"{nearest(port, known)}"
                     )
 

@@ -199,7 +199,7 @@ class NodeTrace:
         self.backend: str | None = None
         self.backend_params: dict[str, Any] = {}
         self.asked: tuple[Any, Any, Any] | None = None
-        """The settings of ``output_tensors()`` that a later pass repeats, if they are no more than the backend."""
+        """The settings of ``output_tensors()`` that a later pass repeats, if they are only the backend."""
         self.program: Program | None = None
         self.names: dict[int, str] = {}
         """Names for the constants of the program, by slot."""

@@ -111,7 +111,7 @@ _leaves: set[type] = set()
 def map_leaves(name: str, value: Any, visit: Callable[[str, Any], Any], other: Callable[[str, Any], None]) -> Any:
     """A copy of ``value`` with each tensor replaced by ``visit(port name, tensor)``, depth first.
 
-    ``other`` is told of what is neither a tensor nor a container; such values stay as they are.
+    ``other`` is called with what is neither a tensor nor a container; such values stay as they are.
     """
     if is_leaf(value):
         return visit(name, value)

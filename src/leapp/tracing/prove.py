@@ -188,7 +188,7 @@ def _unproven(node: NodeTrace) -> Unproven | None:
     if drawn:
         lines = "; ".join(f"{w}: {w.text}" for w in drawn[:SHOWN])
         return Unproven(
-            f"node '{node.name}' draws random numbers whenever it runs, at {lines}. Its outputs are others in every call, so "
+            f"node '{node.name}' draws random numbers whenever it runs, at {lines}. Its outputs differ from call to call, so "
             f"only their shape and dtype were compared. {meant}"
         )
     # What is older than the node may be a constant that was drawn once, such as a projection.

@@ -1,7 +1,7 @@
 """Functions of torch and of the standard library that run in another way while a node is open.
 
 Exporters follow calls as a node does, and are refused. Threads that the node starts are listened to. Layers keep their fused
-kernels. What is loaded from a file is no older than the node.
+kernels. What is loaded from a file is not older than the node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""State that nobody declared: plain tensors that a node reads, changes, and would find changed at its next call.
+"""State that was not declared: plain tensors that a node reads, changes, and would find changed at its next call.
 
 A tensor is suspected if it is older than the node and the pass wrote to it. One pass is enough to show that the next call
 would give other values; a second pass proves it, or clears the suspicion.
