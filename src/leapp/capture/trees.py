@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["ATOMS", "leaves", "mapped", "tensors"]
+__all__ = ["ATOMS", "ATOMS_BUT_SIZES", "leaves", "mapped", "tensors"]
 
 ATOMS: frozenset[type] = frozenset(
     {int, float, bool, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout,
      torch.memory_format, torch.Size}
 )  # fmt: skip
 """Types of plain arguments."""
+ATOMS_BUT_SIZES = ATOMS - {torch.Size}
+"""The same without sizes, which may hold numbers that follow the batch."""
 _SEQUENCES = (list, tuple, deque)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from leapp.capture.trees import ATOMS, leaves, mapped
+from leapp.capture.trees import ATOMS_BUT_SIZES, leaves, mapped
 
 __all__ = ["Extent", "Followed", "Measure", "Number", "Owner", "bare", "number", "numbers"]
 
@@ -213,14 +213,11 @@ def number(values: tuple[Any, ...], owner: Owner, ref: Any) -> Number:
     return (Extent if isinstance(values[0], int) else Share)(values, owner, ref)
 
 
-_NOT_SIZES = ATOMS - {torch.Size}
-
-
 def numbers(value: Any) -> Iterator[Number]:
     """Every number that follows the batch in a nested value."""
-    return leaves(value, Followed, _NOT_SIZES)
+    return leaves(value, Followed, ATOMS_BUT_SIZES)
 
 
 def bare(value: Any) -> Any:
     """A nested value with every such number replaced by what it is now."""
-    return mapped(value, lambda v: v.values[0] if isinstance(v, Followed) else v, _NOT_SIZES)
+    return mapped(value, lambda v: v.values[0] if isinstance(v, Followed) else v, ATOMS_BUT_SIZES)

@@ -2,7 +2,9 @@
 
 A traced number passes for NumPy's with ``isinstance``, and C code that looks at the type itself refuses it. While a node is
 open, the functions below get NumPy's own number of the same value, as they do without leapp, and the value leaves the graph.
-Types in C (``decimal.Decimal``, ``datetime.timedelta``) cannot be replaced like functions and refuse it still.
+Types in C (``decimal.Decimal``, ``datetime.timedelta``, ``np.random.SeedSequence``) look at the type itself too and refuse a
+traced number: convert it with ``float()`` first. A class put in the place of such a type would break ``type(x) is timedelta``
+and the pickling of its objects in every thread while a node is open.
 """
 
 from __future__ import annotations

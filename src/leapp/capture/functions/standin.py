@@ -15,6 +15,7 @@ from typing import Any
 from leapp.capture.functions import scipy_rotation as rotation
 from leapp.capture.numpy.plain import arrays_in, unwrapped
 from leapp.capture.numpy.traced import listening
+from leapp.capture.trees import mapped
 
 __all__ = ["TracedRotation", "rotation_rows"]
 
@@ -155,26 +156,19 @@ def _both(
 
 def _quats(value: Any, rotations: bool = False) -> Any:
     """Arguments with the quaternion in place of a traced rotation, and of ``rotations`` that are constants."""
-    if type(value) is TracedRotation:
-        return value.quat
-    if isinstance(value, (list, tuple)):
-        return [_quats(v, rotations) for v in value]
-    if isinstance(value, dict):
-        return {k: _quats(v, rotations) for k, v in value.items()}
-    if rotations and isinstance(value, sys.modules["scipy.spatial.transform"].Rotation):
-        return value.as_quat()
-    return value
+    kind = sys.modules["scipy.spatial.transform"].Rotation
+
+    def quat(v: Any) -> Any:
+        if type(v) is TracedRotation:
+            return v.quat
+        return v.as_quat() if rotations and isinstance(v, kind) else v
+
+    return mapped(value, quat, slices=False)
 
 
 def _bare(value: Any) -> Any:
     """Arguments as scipy takes them."""
-    if type(value) is TracedRotation:
-        return value.rotation
-    if isinstance(value, (list, tuple)):
-        return type(value)(_bare(v) for v in value)
-    if isinstance(value, dict):
-        return {k: _bare(v) for k, v in value.items()}
-    return unwrapped(value)
+    return mapped(value, lambda v: v.rotation if type(v) is TracedRotation else unwrapped(v), slices=False)
 
 
 def _tell(standin: TracedRotation, name: str, value: Any) -> None:

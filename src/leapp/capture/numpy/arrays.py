@@ -6,7 +6,7 @@ The classes of traced arrays and numbers, and the functions that a node replaces
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ from leapp.capture.numpy.two_runs import TwoRuns
 from leapp.capture.numpy.ufuncs import Ufuncs
 from leapp.capture.substitutes import assemble
 from leapp.capture.tape import Call, refer
-from leapp.capture.trees import ATOMS
+from leapp.capture.trees import ATOMS, leaves, mapped
 from leapp.capture.user_line import asked_by_capture, where
 
 if TYPE_CHECKING:
@@ -324,7 +324,7 @@ class Arrays:
         """The arguments of a torch call with tensors for arrays."""
         if not kwargs and all(type(a) in _NO_ARRAYS for a in args):
             return args, kwargs
-        scalars = list(_scalars_in((args, kwargs)))
+        scalars = list(leaves((args, kwargs), TracedScalar, slices=False))
         if scalars:
             return self._numbered(func, kind, (args, kwargs), scalars)
         # What NumPy gives to a tensor to wrap is to stay an array.
@@ -337,7 +337,7 @@ class Arrays:
         """The arguments of a torch call that concerns no node, with NumPy's own numbers for those that were traced."""
         if not self.memory.seen:
             return value
-        found = {id(a): unwrapped(a) for a in _scalars_in(value)}
+        found = {id(a): unwrapped(a) for a in leaves(value, TracedScalar, slices=False)}
         return _exchanged(value, found.get) if found else value
 
     def _numbered(self, func: Any, kind: Kind, given: tuple[Any, Any], scalars: list[Any]) -> tuple[Any, Any]:
@@ -362,13 +362,8 @@ class Arrays:
         return self._torch_arguments(_exchanged(given, numbers.get))  # type: ignore[no-any-return]
 
     def _torch_arguments(self, value: Any) -> Any:
-        if isinstance(value, (np.ndarray, TracedScalar)):
-            return self.memory.tensors_for(value)
-        if isinstance(value, tuple) and not hasattr(value, "_fields"):
-            return tuple(self._torch_arguments(v) for v in value)
-        if isinstance(value, list):
-            return [self._torch_arguments(v) for v in value]
-        return {k: self._torch_arguments(v) for k, v in value.items()} if isinstance(value, dict) else value
+        traced = (np.ndarray, TracedScalar)
+        return mapped(value, lambda v: self.memory.tensors_for(v) if isinstance(v, traced) else v, slices=False)
 
     def construct(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """``torch.tensor`` and its kin, of traced arrays alone or in lists; ``None`` if there are none."""
@@ -408,24 +403,9 @@ def _giving_arrays(value: Any) -> Any:
     return call
 
 
-def _scalars_in(value: Any) -> Iterator[TracedScalar]:
-    if isinstance(value, TracedScalar):
-        yield value
-    elif isinstance(value, (list, tuple, dict)):
-        for v in value.values() if isinstance(value, dict) else value:
-            yield from _scalars_in(v)
-
-
 def _exchanged(value: Any, by_identity: Callable[[int], Any]) -> Any:
     """A nested argument with other values for those that are known by their identity."""
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(_exchanged(v, by_identity) for v in value)
-    if isinstance(value, list):
-        return [_exchanged(v, by_identity) for v in value]
-    if isinstance(value, dict):
-        return {k: _exchanged(v, by_identity) for k, v in value.items()}
-    found = by_identity(id(value))
-    return value if found is None else found
+    return mapped(value, lambda v: v if (found := by_identity(id(v))) is None else found, slices=False)
 
 
 def _tried(func: Any, given: tuple[Any, Any], standing: dict[int, Any]) -> list[Tensor] | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +35,7 @@ from leapp.capture.numpy.scalars import TracedScalar, scalar
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.traced import TracedNpArray
 from leapp.capture.tape import Escape, Tape, snapshot
+from leapp.capture.trees import mapped
 from leapp.capture.user_line import Where, where
 from leapp.compat.modes import storage_uses
 
@@ -202,26 +202,17 @@ class Overlays:
 
     def tensors_for(self, value: Any) -> Any:
         """A nested argument with a tensor for each array."""
-        if isinstance(value, TracedScalar):
-            value = value.array
-        if isinstance(value, ndarray):
-            found = self.tensor(value)
-            if found is None:
-                raise Unmapped
-            return found
-        if isinstance(value, generic):
-            found = self.tensor(np.array(value))
+        return mapped(value, self._tensor_for, slices=False)
+
+    def _tensor_for(self, value: Any) -> Any:
+        if isinstance(value, (ndarray, TracedScalar, generic)):
+            array = value.array if isinstance(value, TracedScalar) else np.array(value) if isinstance(value, generic) else value
+            found = self.tensor(array)
             if found is None:
                 raise Unmapped
             return found
         if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, generic)):
             return np.dtype(value).name
-        if isinstance(value, tuple):
-            return tuple(self.tensors_for(v) for v in value)
-        if isinstance(value, (list, deque)):
-            return [self.tensors_for(v) for v in value]
-        if isinstance(value, dict):
-            return {k: self.tensors_for(v) for k, v in value.items()}
         return value
 
     def recorded_call(self, function: Any, *args: Any) -> Any:

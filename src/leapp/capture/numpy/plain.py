@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections import deque
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from leapp.capture.batch.symbolic_size import Followed
 from leapp.capture.mode_stacks import silence
 from leapp.capture.numpy.scalars import TracedScalar, number_of
 from leapp.capture.numpy.traced import TracedNpArray
+from leapp.capture.trees import ATOMS_BUT_SIZES, leaves, mapped
 
 __all__ = [
     "Array", "address", "agree", "arrays_in", "as_tensor", "bare_view", "bounds", "digits", "from_numpy", "frozen", "given",
@@ -63,22 +64,17 @@ def torch_dtype(dtype: Any) -> torch.dtype | None:
 
 def unwrapped(value: Any, tensors: bool = False) -> Any:
     """A nested argument with plain arrays and NumPy numbers for traced ones; ``tensors`` stay, or become arrays."""
+    return mapped(value, partial(_unwrapped, tensors), ATOMS_BUT_SIZES, slices=False)
+
+
+def _unwrapped(tensors: bool, value: Any) -> Any:
     if isinstance(value, ndarray):
         return bare_view(value) if type(value) is TracedNpArray else value
     if isinstance(value, TracedScalar):
         return number_of(value)
-    if isinstance(value, Tensor):
-        if tensors:
-            return value
+    if isinstance(value, Tensor) and not tensors:
         with silence():
             return value.numpy()
-    if isinstance(value, tuple):
-        items = [unwrapped(v, tensors) for v in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if isinstance(value, (list, deque)):
-        return [unwrapped(v, tensors) for v in value]
-    if isinstance(value, dict):
-        return {k: unwrapped(v, tensors) for k, v in value.items()}
     if isinstance(value, Followed):
         return value.values[0]
     if isinstance(value, slice):
@@ -113,15 +109,7 @@ def owner_of(array: Array) -> Array:
 
 def arrays_in(value: Any) -> list[Any]:
     """Every array and tensor in a nested argument."""
-    if isinstance(value, (ndarray, Tensor)):
-        return [value]
-    if isinstance(value, TracedScalar):
-        return [value.array]
-    if isinstance(value, (list, tuple, deque)):
-        return [a for v in value for a in arrays_in(v)]
-    if isinstance(value, dict):
-        return [a for v in value.values() for a in arrays_in(v)]
-    return []
+    return [a.array if isinstance(a, TracedScalar) else a for a in leaves(value, _TRACED, slices=False)]
 
 
 def agree(a: Array, b: Array, tolerance: float) -> bool:

@@ -126,12 +126,6 @@ def _ravel(a: Any, order: str = "C") -> Tensor:
     return (_reversed(tensor(a)) if order == "F" else tensor(a)).reshape(-1)
 
 
-@expression("permute_dims")
-def _permute_dims(a: Any, axes: Any = None) -> Any:
-    a = tensor(a)
-    return a.permute(*reversed(range(a.dim()))) if axes is None else a.permute(*axes)
-
-
 @expression("block")
 def _block(arrays: Any) -> Tensor:
     def depth(part: Any) -> int:
@@ -150,11 +144,6 @@ def _block(arrays: Any) -> Tensor:
         return t[(None,) * (dims - t.dim())]
 
     return join(arrays, -depth(arrays))
-
-
-@expression("concat")
-def _concat(arrays: Any, axis: int | None = 0, **options: Any) -> Any:
-    return of_torch(tnp.concatenate)(arrays, axis, **options)  # type: ignore[attr-defined]
 
 
 @expression("copy")
