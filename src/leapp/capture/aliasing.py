@@ -81,7 +81,7 @@ def overlaps(a: Geometry, b: Geometry) -> bool:
 
 
 def locate(inner: Geometry, outer: Geometry) -> Region | None:
-    """``inner`` as a view of the row-major flattening of ``outer``; ``None`` where it is no such view."""
+    """``inner`` as a view of the row-major flattening of ``outer``; ``None`` where that is impossible."""
     if inner.dtype != outer.dtype:
         return None
     total = math.prod(outer.size)

@@ -24,7 +24,7 @@ _CHECKS = frozenset({"gaussian_nll_loss", "cov", "corrcoef", "quantile", "nanqua
 
 
 class _Watch(DispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every number that an op reads out of a tensor that is no constant."""
+    """Notes every number that an op reads out of a tensor, constants excepted."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -114,7 +114,7 @@ class Kind:
         self.handled = schema is None and (self.name in HANDLERS or func in HANDLERS)
         self.shape = self.name in _SHAPE
         bare = self.name.split(".")[0]
-        #: Positions of the arguments whose values a result that is no tensor tells of; ``None`` means all.
+        #: Positions of the arguments whose values a plain result tells of; ``None`` means all.
         self.looks_at: tuple[int, ...] | None = () if bare in _STRUCTURE else _LOOKS_AT.get(bare)
         #: An answer that tells nothing: what follows is recorded so that it holds for any other.
         self.covered: Any = COVERED.get(bare)

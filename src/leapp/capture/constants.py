@@ -47,9 +47,9 @@ class Constants:
             return ref
         constant = tape.constants[ref.slot]
         constant.origins, constant.lender = self.recorder.old_memory.origins_and_lender(t)
-        born, given = self.recorder.plain_calls.random_tensors.get(id(t)), self.recorder.declared_tensors.get(id(t))
-        if born is not None and born[0]() is t and not constant.parameter:
-            constant.drawn = born[1]
+        drawn, given = self.recorder.plain_calls.random_tensors.get(id(t)), self.recorder.declared_tensors.get(id(t))
+        if drawn is not None and drawn[0]() is t and not constant.parameter:
+            constant.drawn = drawn[1]
         if owner is not None:
             constant.earlier_pass = former.where if former is not None else constant.where
         elif source is not None:
@@ -59,7 +59,7 @@ class Constants:
         return ref
 
     def refuse_other_storage(self, tape: Tape, t: Tensor) -> None:
-        """Two tensors over one array have a storage each, so nothing but the address tells that they share memory."""
+        """Refuse a tensor over an array that another tensor made traced: each has a storage, and only the addresses tell."""
         mine = lent_memory(t)
         if mine is None:
             return
@@ -76,7 +76,7 @@ class Constants:
                 )
 
     def adopt_after(self, tape: Tape, t: Tensor, ref: Ref) -> None:
-        """A call wrote to a plain tensor that nothing told of: the copy taken before the call is its value there."""
+        """A call wrote to a plain tensor, as seen only afterwards: the copy taken before the call is its value there."""
         constant = tape.constants[ref.slot]
         if constant.version is not None:
             raise TraceError(

@@ -81,7 +81,7 @@ class _Search:
         return found
 
     def _leads_on(self, holder: Any) -> bool:
-        """Whether who holds the holder is to be asked. What a global variable names is held by nothing else."""
+        """Whether to search for what holds the holder. The search ends at the names of a module."""
         if isinstance(holder, dict) and _are_globals(holder):
             return False
         return isinstance(holder, _CONTAINERS) or type(holder).__module__.startswith(_OURS)

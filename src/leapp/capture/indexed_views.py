@@ -215,6 +215,6 @@ def _read_again(base: Tensor, index: Any, row: Tensor) -> None:
 
 
 def _versions(index: Any) -> list[int] | None:
-    """How often the tensors of an index were written to; nobody counts in inference mode."""
+    """How often the tensors of an index were written to; unknown in inference mode."""
     parts = [p for p in (index if isinstance(index, tuple) else (index,)) if isinstance(p, Tensor)]
     return None if any(p.is_inference() for p in parts) else [p._version for p in parts]

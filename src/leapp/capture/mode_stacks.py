@@ -45,7 +45,7 @@ class Silence:
 
 def silence() -> Any:
     """A context in which no mode sees what this thread does."""
-    # Most of the time there is no dispatch mode, and the guard against them is the dearer part.
+    # Most of the time there is no dispatch mode, and the guard against them costs more.
     return Silence() if dispatch_modes() else DisableTorchFunction()
 
 

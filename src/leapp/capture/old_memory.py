@@ -38,7 +38,7 @@ class OldMemory:
         """Weak references to old memories that were read. While there is one, no other storage has that address."""
         self._unsure: set[int] = set()
         self._passing: set[int] = set()
-        """Memories that code which nobody saw made for one plain call: they are gone after it."""
+        """Memories that unseen code made for one plain call: they are freed after it."""
         self._made: dict[int, weakref.ref[Any]] = {}
         """Arrays made in an open node, by their identity."""
 

@@ -42,7 +42,7 @@ def reduce(t: torch.Tensor) -> Any:
 
 
 def _saves_checkpoint() -> bool:
-    """Whether ``torch.save`` is at work: its files must be read by whoever gets them, with nothing of ours inside."""
+    """Whether ``torch.save`` is running: its files are read in other processes, so nothing of leapp may be in them."""
     frame: FrameType | None = getframe(2)
     while frame is not None and frame.f_code.co_filename != _SERIALIZATION:
         frame = frame.f_back

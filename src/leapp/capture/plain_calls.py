@@ -124,7 +124,7 @@ class PlainCalls:
         return found is not None and found[0]() is t
 
     def read_between(self, kind: str, t: Tensor, out: Any) -> None:
-        """A published output became something that is no tensor: frozen in the node that is open, or in one after it."""
+        """A published output was read out as a number or a list: it is frozen in the open node, or in a later one."""
         source = self.recorder.source(t)
         if source is not None and self.recorder.tapes:
             self.recorder.tapes[-1].escapes.append(Escape(f"{kind} of '{source.node}/{source.port}'", where(), out))

@@ -113,7 +113,7 @@ class Provenance:
         return found
 
     def read(self, kind: str, source: Published, value: Any) -> None:
-        """A value of ``source`` became something that is no tensor, outside all nodes."""
+        """A value of ``source`` was read out as a number or a list, outside all nodes."""
         at = where()
         found = self.reads.get((kind, at))
         if found is None:

@@ -129,7 +129,7 @@ def refuse_functions(recorder: Recorder, name: str, args: Any, kwargs: Any) -> N
 
 
 def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> None:
-    """In a backward pass, a tensor nobody has seen is an intermediate value that autograd kept of a whole call."""
+    """Refuse a backward pass that reads a tensor which no mode saw: autograd kept it of a call that was recorded whole."""
     leaves = list(tensors((args, kwargs)))
     tape = recorder.owner(leaves)
     if tape is None:

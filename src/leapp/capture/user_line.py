@@ -23,7 +23,7 @@ _CAPTURE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STDLIB = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "numpy", "functorch"))
 
-_new = tuple.__new__  # what a named tuple's own does, with less ado
+_new = tuple.__new__  # skips NamedTuple's argument checks
 
 # By file name: code objects hash by all they contain, which is slow.
 _is_library: dict[str, bool] = {}
@@ -97,7 +97,7 @@ def where(depth: int = 1, beyond: str = "") -> Where:
 
     Args:
         depth: How many frames to leave out.
-        beyond: A package that the place shall not be in either, if anybody called it.
+        beyond: A package to leave out as well, if code outside of it is on the stack.
     """
     frame: FrameType | None = getframe(depth)
     first = frame

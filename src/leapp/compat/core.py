@@ -51,7 +51,7 @@ set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 """``torch.no_grad`` without its objects: a step of a small policy takes as long as one of those."""
 
 registered_device: Callable[[], str] = torch._C._get_privateuse1_backend_name
-"""The name of the device that somebody added to torch. Tensors get a method of that name."""
+"""The name of the device that an extension added to torch. Tensors get a method of that name."""
 
 disabled_torch_function: Any = torch._C._disabled_torch_function_impl
 """What a class of tensors sets to be treated by functions like any tensor."""

@@ -74,7 +74,7 @@ class Follower:
         if ref is None or forms is None:
             return out
         if not forms.advance():
-            # From here on nobody can tell which sizes follow the batch, even if the call that fails reaches no output.
+            # From here on it is unknown which sizes follow the batch, even if the call that fails reaches no output.
             assert forms.failed is not None
             self.baked.append(forms.failed)
             return out

@@ -25,7 +25,7 @@ _LONGEST = 1024
 
 
 def _scipy() -> Any:
-    # Loaded by whoever called the function that is followed.
+    # Loaded already: the function that is followed is in it.
     return sys.modules["scipy.signal"]
 
 

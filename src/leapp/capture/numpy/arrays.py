@@ -61,11 +61,11 @@ class Arrays:
         self.ufuncs = Ufuncs(self.runs)
 
     def begin(self) -> None:
-        """Hear of the calls on traced arrays."""
+        """Receive the calls on traced arrays."""
         set_current(self)
 
     def end(self) -> None:
-        """Hear no more."""
+        """Receive no more calls."""
         set_current(None)
         self.memory.clear()
 
@@ -287,7 +287,7 @@ class Arrays:
         return ref is not None and tape is not None and ref.slot in tape.dynamic
 
     def through(self, function: Any, name: str, array: Array, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call whose result is no array: the value leaves the graph."""
+        """A call that gives plain values: they leave the graph."""
         result = function(*unwrapped((array, *args)), **unwrapped(kwargs))
         source = _SOURCES.get(name) if isinstance(result, (bool, int, float)) and not args else None
         self.memory.escape(self.memory.traced(array), name, [array], result if source is None else digits(result), source)
@@ -347,11 +347,11 @@ class Arrays:
         """
         numbers: dict[int, Any] = {id(s): unwrapped(s) for s in scalars}
         if self.memory.concerned(scalars):
-            behind = {id(s): self.memory.tensor(s.array) for s in scalars}
+            overlays = {id(s): self.memory.tensor(s.array) for s in scalars}
             with self.memory.recorder.silence():
-                wanted = None if kind.random or None in behind.values() else _tried(func, given, numbers)
+                wanted = None if kind.random or None in overlays.values() else _tried(func, given, numbers)
             for dtype in (_dtype_beside(given, wanted), None) if wanted else ():
-                tensors = {i: self.memory.recorded_call(Tensor.to, t, dtype) if dtype else t for i, t in behind.items()}
+                tensors = {i: self.memory.recorded_call(Tensor.to, t, dtype) if dtype else t for i, t in overlays.items()}
                 with self.memory.recorder.silence():
                     same = _same_results(wanted, _tried(func, given, tensors))
                 if same:

@@ -1,6 +1,6 @@
-"""Tensors behind arrays: for each array that matters, a tensor over the same memory.
+"""Overlays: for each array that the session follows, a tensor over the same memory.
 
-So whether an array is traced, or was published, is a question to the recorder, as it is for tensors.
+Whether an array is traced, or was published, is looked up by that tensor.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _as_bytes(array: Array) -> Array:
 
 
 def _is_shared(t: Tensor, storage: torch.UntypedStorage) -> bool:
-    """Whether anybody holds a tensor or its memory besides the two objects at hand."""
+    """Whether another object holds a tensor or its memory."""
     return t._use_count() > 1 or storage_uses(storage) > 2  # type: ignore[attr-defined]
 
 
@@ -92,7 +92,7 @@ class Overlays:
         self.seen = False
         self._quiet = threading.local()
 
-    # -- tensors behind arrays -------------------------------------------------------------------------------------------
+    # -- tensors over arrays ---------------------------------------------------------------------------------------------
 
     def overlay(self, array: Array) -> Overlay | None:
         """The tensor over the memory of ``array``, or ``None`` if torch cannot describe it."""
@@ -151,7 +151,7 @@ class Overlays:
         """Traced values get into the memory of ``t``; arrays over it are followed from here on, whenever they were made.
 
         Torch lets no storage grow that an array lies over, so whether there may be one can be asked. Of an array made by way
-        of DLPack it only counts that there is one more who holds the tensor. To be called in silence.
+        of DLPack only the reference count of the tensor tells. To be called in silence.
         """
         try:
             storage = t.untyped_storage()
@@ -184,7 +184,7 @@ class Overlays:
             self._held.append(whole)
 
     def attach(self, array: Array, t: Tensor, flips: tuple[int, ...] = (), root: Tensor | None = None) -> Overlay:
-        """Let ``t`` stand behind ``array`` from now on."""
+        """Let ``t`` be the tensor over ``array`` from now on."""
         i, table = id(array), self._overlays
         # No function of Python's: an interrupt that came while it ran would be lost.
         forget: Callable[[Any], Any] = partial(table.pop, i)
@@ -193,7 +193,7 @@ class Overlays:
         return found
 
     def tensor(self, array: Array) -> Tensor | None:
-        """The value of ``array`` as a tensor: the one behind, or a recorded flip of it."""
+        """The value of ``array`` as a tensor: the overlay, or a recorded flip of it."""
         found = self.overlay(array)
         if found is None:
             return None
@@ -234,7 +234,7 @@ class Overlays:
                     increment_version(t)
 
     def recognised(self, t: Tensor) -> Tensor:
-        """The tensor behind the array whose memory ``t`` lies over: torch's old constructors tell nobody of the array."""
+        """The tensor of the array whose memory ``t`` lies over: torch's old constructors do not report the array."""
         with self.recorder.silence():
             return next(
                 (
@@ -251,7 +251,7 @@ class Overlays:
         return isinstance(array.base, Tensor) or (known is not None and known[0]() is array)
 
     def living(self) -> dict[int, weakref.ref[Array]]:
-        """The arrays that the program still has, by the identity of the tensor behind each."""
+        """The arrays that the program still has, by the identity of the tensor over each."""
         return {id(found.tensor): found.array for found in self._overlays.values()}
 
     def published(self, t: Tensor) -> Published | None:
@@ -266,7 +266,7 @@ class Overlays:
         self._overlays.pop(id(array), None)
 
     def forget(self) -> None:
-        """Between nodes only what somebody still holds is of interest."""
+        """Drop what was kept for the open nodes, and arrays that are gone."""
         self._held.clear()
         self._exposed.clear()
         for i in [i for i, (ref, _) in self._roots.items() if ref() is None]:
@@ -320,7 +320,7 @@ class Overlays:
         return None if t is None else self.attach(array, t).tensor
 
     def hand_back(self, array: Any, t: Tensor, alias: Tensor) -> Any:
-        """The array to go on with after ``array`` was declared as an input, with ``alias`` behind it."""
+        """The array to go on with after ``array`` was declared as an input, with ``alias`` over it."""
         if alias is t:
             return array
         if not isinstance(array, ndarray):
@@ -333,7 +333,7 @@ class Overlays:
         return self.wrap(plain, alias)
 
     def buffer(self, array: Any, t: Tensor) -> Any:
-        """The array to go on with after ``array``, with ``t`` behind it, was registered: it is followed from now on."""
+        """The array to go on with after ``array``, with ``t`` over it, was registered: it is followed from now on."""
         return self.wrap(array, t) if type(array) is ndarray else array
 
     # -- who is concerned ------------------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ class Overlays:
         return self.recorder.installed and not getattr(self._quiet, "depth", 0)
 
     def quietly(self, call: Callable[[], Any]) -> Any:
-        """Run NumPy's own code: what it does inside concerns nobody."""
+        """Run NumPy's own code without reporting the calls it makes."""
         self._quiet.depth = getattr(self._quiet, "depth", 0) + 1
         try:
             return call()

@@ -57,7 +57,7 @@ class TracedScalar(metaclass=_NumberType):
         return _Reading(self)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        """The value leaves the graph: whoever asks for the array reads its memory."""
+        """The value leaves the graph: the caller reads the memory of the array."""
         arrays = listening()
         plain = np.asarray(number_of(self), dtype)
         if arrays is not None:

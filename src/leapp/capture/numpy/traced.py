@@ -43,7 +43,7 @@ def _bare(value: Any) -> Any:
 
 
 def _leaving(name: str) -> Callable[..., Any]:
-    """A method whose result is no array: the value leaves the graph."""
+    """A method that gives plain values: they leave the graph."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         function = getattr(type(_bare(self)), name)

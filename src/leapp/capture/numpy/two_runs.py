@@ -1,4 +1,4 @@
-"""A call on arrays runs twice: NumPy gives the result, and an expression on the tensors behind is what the modes record.
+"""A call on arrays runs twice: NumPy gives the result, and an expression on the tensors over them is what the modes record.
 
 The two are compared. Where they differ, or no expression is known, the call is an escape.
 """
@@ -62,7 +62,7 @@ class TwoRuns:
     """Runs calls in both libraries.
 
     Args:
-        memory: The tensors behind arrays.
+        memory: The tensors over arrays.
     """
 
     def __init__(self, memory: Overlays) -> None:

@@ -149,7 +149,7 @@ class Ufuncs:
         """A ufunc that ran on tensors, as ``Tensor.__array_wrap__`` gets to see it."""
         operands = arrays_in(inputs)
         tape = self.memory.traced_by(operands)
-        if tape is not None:  # NumPy has asked the tensors for their arrays; that is no escape
+        if tape is not None:  # NumPy has asked the tensors for their arrays; that is not an escape
             here = where()
             while tape.escapes and tape.escapes[-1].kind == "__array__" and tape.escapes[-1].where == here:
                 tape.escapes.pop()

@@ -25,7 +25,7 @@ def _plain(value: Any) -> Any:
 
 
 def _moved(a: Tensor, move: Callable[[Any], Any]) -> Tensor:
-    """What a function that only moves elements does, found out on their numbers. Negative numbers are no element."""
+    """What a function that only moves elements does, found out on their numbers. A negative number stands for nothing."""
     places = torch.from_numpy(np.array(move(np.arange(a.numel()).reshape(tuple(a.shape)))))
     return a.reshape(-1)[places]
 
