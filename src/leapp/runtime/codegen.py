@@ -1,17 +1,19 @@
-"""One step as one straight Python function, written when a bundle is opened.
+"""Writes one step as a Python function without loops, when a bundle is opened.
 
-After an engine ran, the processor has forgotten the interpreter; every loop over what never changes would be paid anew in
-each step. The text holds numbers only: names and objects enter through the namespace.
-
-Knows neither arrays nor tensors: a face says how values come in and go out.
+An engine evicts the interpreter from the processor's caches, so each loop over facts that never change would cost time in
+every step. The source holds numbers only: names and objects enter through the namespace. ``linecache`` has the source, so
+debuggers, tracebacks and profilers show its lines.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import linecache
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 from leapp.errors import BundleError
@@ -92,16 +94,29 @@ def _written(
         # All that a step changes is changed by the last store.
         lines += ["program.ran = frame", f"program.frame = {name(frame.next)}"]
     lines.append("return made")
-    text = ["def step(inputs, values=None):", " with lock:", *(f"  {line}" for line in lines)]
-    exec(_compiled("\n".join(text)), names)
-    step: Callable[..., Any] = names["step"]
+    text = "\n".join(["def step(inputs, values=None):", " with lock:", *(f"  {line}" for line in lines)])
+    exec(_compiled(text), names)
+    step: FunctionType = names["step"]
+    _show_source(step, text)
     return step
 
 
 @functools.lru_cache(maxsize=64)
 def _compiled(text: str) -> CodeType:
-    """Nodes with as many ports of the same kinds have the same text."""
+    """The code of a step. Nodes with the same number and kinds of ports have the same text."""
     return compile(text, "<leapp step>", "exec")
+
+
+_numbers = itertools.count(1)
+
+
+def _show_source(step: FunctionType, text: str) -> None:
+    """Register the source of a step with ``linecache`` for as long as the step exists."""
+    file = f"<leapp step {next(_numbers)}>"
+    step.__code__ = step.__code__.replace(co_filename=file)
+    # Without a modification time, linecache.checkcache() keeps the entry.
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    weakref.finalize(step, linecache.cache.pop, file, None).atexit = False
 
 
 def _turn(frame: Frame, resizable: bool) -> list[str]:
