@@ -48,7 +48,7 @@ def test_a_traceback_shows_the_line_of_the_generated_step_that_failed(tmp_path, 
 @pytest.mark.parametrize("api", APIS)
 def test_each_step_shows_its_own_source(tmp_path, api):
     runners = [api(memory(tmp_path / backend, backend)) for backend in ("onnx", "jit")]
-    steps = [frame.step for runner in runners for frame in runner._program.frames]
+    steps = [frame.step for runner in runners for frame in runner._engine.program.frames]
     texts = [inspect.getsource(step) for step in steps]
     assert len({step.__code__.co_filename for step in steps}) == len(steps) == 4
     assert all(text.startswith("def step(inputs, values=None):") for text in texts)

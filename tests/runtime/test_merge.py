@@ -11,9 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from leapp.bundle import open_bundle
 from leapp.bundle.files import hash_file
 from leapp.runtime import merge as merging
-from leapp.runtime.engines import EngineOptions, OnnxUnit, TorchUnit
 from leapp.runtime.inference_manager import InferenceManager
-from leapp.runtime.load import open_units
+from leapp.runtime.load import EngineOptions, OnnxUnit, TorchUnit, open_units
 from leapp.runtime.merge import Part, merge
 from leapp.runtime.pipeline import Pipeline
 from leapp.runtime.plan import make_plan
@@ -23,10 +22,8 @@ from tests.runtime.bundles import Stage, chain, loop, write_bundle
 def apart(runner):
     """The same runner with an engine for each node."""
     runner._options = EngineOptions(merge=False)
-    runner._program = runner._load()
-    assert len(runner._engines) == len(runner._plan.order)
-    runner._prepare()
-    runner.reset()
+    runner._engine = runner._open_engine(runner._plan)
+    assert len(runner._engine.units) == len(runner._plan.order)
     return runner
 
 

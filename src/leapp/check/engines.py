@@ -16,7 +16,7 @@ from leapp.bundle.reading import read_external, read_model
 from leapp.graph.contract import Contract, Wiring, key
 from leapp.runtime import Pipeline
 from leapp.runtime.buffers import run_session
-from leapp.runtime.engines import External, OnnxUnit, open_session
+from leapp.runtime.load import External, OnnxUnit, open_session
 from leapp.runtime.plan import make_plan
 
 __all__ = ["LEVELS", "Place", "alone", "engines", "here", "open_engine", "open_level", "open_pipeline"]

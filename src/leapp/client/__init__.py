@@ -5,6 +5,6 @@ Importing this package loads neither torch nor onnx, onnxruntime or ray. A conne
 
 from __future__ import annotations
 
-from leapp.client.remote import Client
+from leapp.client.pipeline import Client
 
 __all__ = ["Client"]

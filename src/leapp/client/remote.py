@@ -1,17 +1,16 @@
-"""The client: a pipeline whose step runs on a server.
+"""The engine on a server: each step is a request.
 
-A step is a function of the state, the inputs and the bundle. The server holds the state for as long as a connection lasts
-and sends a copy back with every answer, so a step can be asked for again anywhere, any number of times, and the result of
-at most one answer is used. That is all it takes to survive a server that goes away.
+A step is a function of the state, the inputs and the bundle. The server holds the state while a connection lasts and sends a
+copy back with every answer. So a step can be repeated on any server, any number of times, and the result of at most one
+answer is used. That is why a session survives the loss of its server.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -32,11 +31,12 @@ from leapp.errors import (
     UnknownPortError,
 )
 from leapp.graph.contract import Port
-from leapp.runtime.arrays import Array, numpy_dtype
-from leapp.runtime.pipeline import Pipeline
-from leapp.runtime.runner import NonFinite
+from leapp.runtime.arrays import Array, check_sum, numpy_dtype
+from leapp.runtime.engine import CHECK_FIRST, Engine
+from leapp.runtime.plan import make_plan
+from leapp.runtime.values import to_array
 
-__all__ = ["Client"]
+__all__ = ["RemoteEngine"]
 
 _RAISED: dict[str, type[LeappError]] = {
     **{kind.__name__: kind for kind in (InputError, InputTypeError, UnknownPortError, SessionLostError)},
@@ -44,92 +44,57 @@ _RAISED: dict[str, type[LeappError]] = {
     "Full": Closed,
 }
 _SPARE = 1 << 20
-"""Bytes for all of an answer that is no tensor."""
+"""Bytes for everything in an answer that is not a tensor."""
 
 
-class Client(Pipeline):
-    """A served bundle, used like ``leapp.runtime.Pipeline``: NumPy in, NumPy out, ``reset()``, ``state()`` and the rest.
-
-    One client is one session with a state of its own. Inputs are checked here and once more by the server. Whatever goes
-    wrong, the state stays as it was before the step.
+class RemoteEngine:
+    """Runs the steps of one session on a server. See ``leapp.runtime.engine.Engine``.
 
     Args:
-        url: Where ``leapp serve`` listens, such as ``http://127.0.0.1:8000``.
+        url: Where the server listens.
         token: The server's token, if it has one.
-        timeout: The most seconds a call may take, connecting again included.
-        resume: Receive a copy of the state with every answer. A session whose server is gone then goes on with another
-            one, from exactly where it was. Without it nothing but outputs travels, and a lost server raises
-            ``SessionLostError`` until ``reset()`` or ``load_state()``.
+        timeout: The most seconds that a call may take, connecting again included.
+        resume: Receive a copy of the state with every answer.
         expect_digest: Refuse any bundle but the one with this digest.
-        cast: Convert inputs of another dtype when the kind fits, such as float64 to float32.
-        sticky: Reuse the last value of an input that is not given (zeros before the first).
-        nonfinite: What to do about NaN and infinity in inputs. The server may be stricter.
-
-    Raises:
-        BundleError: The server has another bundle than the expected one.
-        ServerError: The server cannot be reached or refuses this client.
 
     Attributes:
-        timeout: As given; may be changed between calls.
-
-    Example:
-        >>> with Client(url, expect_digest=pipeline.digest) as remote:
-        ...     outputs = remote({"policy/obs": obs})
+        bundle: The served bundle, without its files.
+        replica: The name of the replica that this session was last connected to.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        timeout: float = 10.0,
-        resume: bool = True,
-        expect_digest: str | None = None,
-        cast: bool = False,
-        sticky: bool = False,
-        nonfinite: NonFinite = "ignore",
-    ) -> None:
+    frame = CHECK_FIRST
+
+    def __init__(self, url: str, token: str | None, timeout: float, resume: bool, expect_digest: str | None) -> None:
         if not timeout > 0:
             raise InputError(f"A time-out is a positive number of seconds, not {timeout}.")
         self._address, self._token, self._resume = address(url), token, resume
         self.timeout = timeout
+        self.kept_inputs: dict[str, Any] = {}
         self._expected = expect_digest
         self._link: Link | None = None
         self._closed = False
-        self._begin = "initial"
-        self._mine: dict[str, Array] | None = {}
-        self._steps = 0
+        self._state: dict[str, Array] | None = {}
+        self._begin, self._steps = "initial", 0
         self._limit = 0
+        self._welcome: Message | None = None
         self._welcome = self._connect(time.monotonic() + timeout)
-        super().__init__(_bundle(self._welcome), cast=cast, sticky=sticky, nonfinite=nonfinite)
-        ports = [*self._plan.input_ports.values(), *self._plan.output_ports.values()]
-        self._limit = _SPARE + sum(_size(port) for port in ports)
-        self._opened_link().bound(self._limit)
-        self.model_path = url
+        try:
+            self.bundle = _bundle(self._welcome)
+            self.plan = make_plan(self.bundle.contract)
+            ports = [*self.plan.input_ports.values(), *self.plan.output_ports.values()]
+            check_sum(ports)
+            self.initial = self._initial_values(self._welcome.group("state"))
+            self._limit = _SPARE + sum(_size(port) for port in ports)
+            self._opened_link().bound(self._limit)
+        except BaseException:
+            self.close()
+            raise
+        self.reset()
 
-    @property
-    def replica(self) -> str:
-        """The name of the replica that this session was last connected to, as in the server's figures and messages.
-
-        Example:
-            >>> Client(url).replica
-            'local'
-        """
-        return self._replica
-
-    # Opening: what a local pipeline does with engines.
-
-    def _load(self) -> Any:
-        return self
-
-    def _prepare(self) -> None:
-        pass
-
-    def _initial_values(self) -> dict[str, Array]:
-        initial = self._welcome.group("state")
-        if set(initial) != set(self._plan.feedback):
-            raise ServerError(f"The server's initial values are {sorted(initial)}, expected {sorted(self._plan.feedback)}.")
-        return {k: self._fit(k, self._plan.input_ports[k], initial[k]) for k in self._plan.feedback}
+    def _initial_values(self, initial: Mapping[str, Array]) -> dict[str, Array]:
+        if set(initial) != set(self.plan.feedback):
+            raise ServerError(f"The server's initial values are {sorted(initial)}, expected {sorted(self.plan.feedback)}.")
+        return {k: to_array(k, self.plan.input_ports[k], initial[k], False) for k in self.plan.feedback}
 
     def _connect(self, deadline: float) -> Message:
         """A new connection that is known to serve the right bundle. Tries until the deadline."""
@@ -137,7 +102,7 @@ class Client(Pipeline):
         while True:
             try:
                 self._link, welcome = self._opened(deadline)
-                self._replica = str(welcome.head.get("replica"))
+                self.replica = str(welcome.head.get("replica"))
                 return welcome
             except (Closed, ServerTimeoutError) as trouble:
                 if time.monotonic() + pause >= deadline:
@@ -171,46 +136,27 @@ class Client(Pipeline):
         if self._expected is not None and found != self._expected:
             what = f"has the digest {found}" if found else "carries no seal"
             raise BundleError(f"Expected the bundle with digest {self._expected}, the one that {self._address} serves {what}.")
-        first = getattr(self, "_welcome", welcome)
+        first = self._welcome or welcome
         if any(welcome.head.get(name) != first.head.get(name) for name in ("digest", "description")):
             raise BundleError(
                 f"{self._address} now serves the bundle with digest {found}, this session began with "
                 f"{first.head.get('digest')}. Make a new client."
             )
 
-    # Steps.
-
-    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Run one step on the server.
-
-        Args:
-            inputs: A value for each of ``inputs``. A key of ``feedback_inputs`` replaces that state for this step.
-
-        Returns:
-            A value for each of ``outputs``.
-
-        Raises:
-            InputError: A value is missing or does not fit. The state is untouched then.
-            UnknownPortError: A key names no input. The state is untouched then.
-            ServerTimeoutError: No answer in time. With ``resume`` the step can be asked for again.
-            SessionLostError: The state is gone with its server (without ``resume`` only). Call ``reset()``.
-            ServerError: The server refused or failed. The state is untouched then.
-        """
-        with self._lock:
-            values, overrides, held = self._gather(inputs)
-            given = {**values, **{k: self._host(k, v) for k, v in overrides.items()}}
-            reply = self._asked("step", {"checkpoint": self._resume}, given)
-            outputs, state = reply.group("out"), reply.group("state")
-            self._check_reply(outputs, state, self._plan.outputs)
-            self._held = held
-            self._begin, self._steps = "held", self._steps + 1
-            # A pipeline without feedback has a state that is known to be empty.
-            self._mine = state if self._resume or not self._plan.feedback else None
-            return {k: outputs[k] for k in self._plan.outputs}
+    def run(self, values: Mapping[str, Array], overrides: Mapping[str, Array], kept_inputs: dict[str, Any]) -> dict[str, Any]:
+        """See ``Engine``."""
+        reply = self._asked("step", {"checkpoint": self._resume}, {**values, **overrides})
+        outputs, state = reply.group("out"), reply.group("state")
+        self._check_reply(outputs, state, self.plan.outputs)
+        self.kept_inputs = kept_inputs
+        self._begin, self._steps = "held", self._steps + 1
+        # A pipeline without feedback has a state that is known to be empty.
+        self._state = state if self._resume or not self.plan.feedback else None
+        return {k: outputs[k] for k in self.plan.outputs}
 
     def _check_reply(self, outputs: Mapping[str, Array], state: Mapping[str, Array], wanted: Sequence[str]) -> None:
-        expected = [(k, self._plan.output_ports[k], outputs) for k in wanted]
-        expected += [(k, self._plan.input_ports[k], state) for k in self._plan.feedback if state or self._resume]
+        expected = [(k, self.plan.output_ports[k], outputs) for k in wanted]
+        expected += [(k, self.plan.input_ports[k], state) for k in self.plan.feedback if state or self._resume]
         for where, port, found in expected:
             value = found.get(where)
             if value is None or value.shape != port.shape or value.dtype != numpy_dtype(port.dtype):
@@ -226,7 +172,7 @@ class Client(Pipeline):
             if self._begin == "lost":
                 raise SessionLostError(_LOST)
             link = self._opened_link(deadline)
-            state = self._mine if self._begin == "given" else None
+            state = self._state if self._begin == "given" else None
             where = {**head, "begin": self._begin, "step": self._steps}
             try:
                 reply = link.ask(pack(op, where, **{"in": inputs, "state": state or {}}), deadline)
@@ -248,86 +194,48 @@ class Client(Pipeline):
                 raise refusal
 
     def _drop(self) -> None:
-        """Forget the connection. From now on only the state of this side is there to go on from."""
+        """Forget the connection. From now on the session can only go on from the state that the client has."""
         if self._link is not None:
             self._link.close()
         self._link = None
         if self._begin == "held":
-            self._begin = "lost" if self._mine is None else "given"
+            self._begin = "lost" if self._state is None else "given"
 
     def close(self) -> None:
-        """End the session.
+        """End the session."""
+        self._drop()
+        self._closed = True
 
-        Example:
-            >>> remote.close()
-        """
-        with self._lock:
-            self._drop()
-            self._closed = True
+    def reset(self) -> None:
+        """Begin a new session from the initial values. Makes no network call."""
+        self._state, self._begin, self._steps = dict(self.initial), "initial", 0
+        self.kept_inputs.clear()
 
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    # State, as far as this side knows it.
-
-    def reset(self, node: str | None = None, mask: Any = None, *, batch: int | None = None) -> None:
-        """Put the state back to its initial values. Asks nobody, and begins a new session if the old one was lost.
-
-        Args:
-            node: Reset the state of this node only.
-            mask: One truth value a row: reset these rows of every state, along their batch axis.
-            batch: The number of rows; a served bundle has the traced one only.
-
-        Example:
-            >>> remote.reset()
-        """
-        if node is not None or mask is not None or batch is not None:
-            super().reset(node, mask, batch=batch)
-            return
-        with self._lock:
-            self._mine, self._begin, self._steps = dict(self._initial), "initial", 0
-            self._held.clear()
-
-    def _resize(self, rows: int) -> None:
-        raise InputError(f"A served bundle runs with the batch it was traced with: {self._plan.batch} rows, not {rows}.")
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` returned, here or in another client or pipeline of the same bundle.
+    def resize(self, rows: int, install: Callable[[Engine], None]) -> None:
+        """See ``Engine``.
 
         Raises:
-            UnknownPortError: A key is missing or names no state. Nothing is changed then.
-            InputError: A value does not fit. Nothing is changed then.
-
-        Example:
-            >>> remote.load_state(pipeline.state())
+            InputError: Always: the server decides.
         """
-        with self._lock:
-            before = self._mine, self._begin
-            self._mine, self._begin = dict(self._initial), "given"
-            try:
-                super().load_state(state)
-            except BaseException:
-                self._mine, self._begin = before
-                raise
+        raise InputError(f"A served bundle runs with the batch it was traced with: {self.plan.batch} rows, not {rows}.")
+
+    def read(self, key: str) -> Array:
+        """See ``Engine``."""
+        return np.array(self._known()[key])
+
+    def replace(self, values: Mapping[str, Array]) -> None:
+        """See ``Engine``."""
+        if values:
+            # A state that is replaced as a whole need not be fetched.
+            known = {} if values.keys() >= self.plan.feedback.keys() else self._known()
+            self._state, self._begin = {**known, **{k: np.array(v) for k, v in values.items()}}, "given"
 
     def _known(self) -> dict[str, Array]:
-        if self._mine is None:
+        if self._state is None:
             state = self._asked("state", {}, {}).group("state")
             self._check_reply({}, state, ())
-            self._mine = state
-        return self._mine
-
-    def _read(self, where: str) -> Array:
-        return np.array(self._known()[where])
-
-    def _replace(self, values: Mapping[str, Array]) -> None:
-        if values:
-            self._mine, self._begin = {**self._known(), **{k: np.array(v) for k, v in values.items()}}, "given"
+            self._state = state
+        return self._state
 
 
 _LOST = "Session lost: the server that held its state is gone. Call reset(), or load_state() with a state you kept."

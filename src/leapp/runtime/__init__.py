@@ -1,6 +1,6 @@
 """Run a bundle in a control loop: ``Pipeline`` with NumPy arrays, ``InferenceManager`` with torch tensors.
 
-Both are faces of one plan. This package imports neither torch nor onnx; a bundle with TorchScript or ``.pt2`` nodes
+Both are APIs over one runtime. This package imports neither torch nor onnx; a bundle with TorchScript or ``.pt2`` nodes
 imports torch when it is opened, and so does ``leapp.runtime.inference_manager``.
 """
 

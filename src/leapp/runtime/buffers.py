@@ -7,7 +7,7 @@ contiguous stretch of registers and writes another; the registers of a bound ses
 State is double-buffered: two frames take turns, one reads what the other wrote. The last thing that a step does is to name
 the other frame as the next one, in one store. So a step that fails, or is interrupted anywhere, has changed no state.
 
-Knows nothing of what callers give or get; the two faces do that.
+Knows nothing of the caller's values; ``CallerCode`` brings them in and out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import ONNX_CODES, Array, allocate
-from leapp.runtime.engines import OnnxUnit, TorchUnit, Unit
+from leapp.runtime.load import OnnxUnit, TorchUnit, Unit
 from leapp.runtime.plan import Plan
 
 if TYPE_CHECKING:
@@ -99,21 +99,19 @@ class _Call:
 
 
 class Program:
-    """The memory and the calls of a plan. ``frame`` is the one to run next, ``ran`` the one that holds the last results.
+    """The memory and the calls of a plan.
 
     Args:
         plan: The wiring.
         units: The engines, in execution order.
-        register_inputs: Whether the caller's tensors go to torch units as they are, without host memory between.
+        tensors_enter: Whether the caller's tensors go to torch units as they are, without host memory between.
     """
 
-    def __init__(self, plan: Plan, units: list[Unit], register_inputs: bool) -> None:
-        layout = _Layout(plan, units, register_inputs)
+    def __init__(self, plan: Plan, units: Sequence[Unit], tensors_enter: bool) -> None:
+        layout = _Layout(plan, units, tensors_enter)
         self.inputs: Mapping[str, Slot] = layout.inputs
         self.outputs: Mapping[str, Slot] = layout.outputs
         self.frames: Sequence[Frame] = layout.frames
-        self.frame: Frame = layout.frames[0]
-        self.ran: Frame = self.frame
         self.view = layout.view
         self._layout = layout  # Keeps bindings and arrays alive, which engines know by address only.
         self.resizable = plan.batch is not None
@@ -123,9 +121,9 @@ class Program:
 class _Layout:
     """Decides where every value lives, then writes the frames."""
 
-    def __init__(self, plan: Plan, units: list[Unit], register_inputs: bool) -> None:
+    def __init__(self, plan: Plan, units: Sequence[Unit], tensors_enter: bool) -> None:
         self._plan = plan
-        self._register_inputs = register_inputs
+        self._tensors_enter = tensors_enter
         self._templates: list[tuple[Any, Any]] = []
         self._views: dict[int, Any] = {}
         self._kept: list[Any] = []
@@ -193,7 +191,7 @@ class _Layout:
         return Slot(port, (allocate(port), allocate(port))) if key in self._plan.feedback else _fixed(port)
 
     def _enters_by_array(self, key: str) -> bool:
-        return key in self._plan.inputs and not self._register_inputs
+        return key in self._plan.inputs and not self._tensors_enter
 
     def _pair(self, arrays: tuple[Array, Array] | None, port: Port) -> tuple[Any, Any]:
         return (self.view(arrays[0], port), self.view(arrays[1], port)) if arrays else (None, None)

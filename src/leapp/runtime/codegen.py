@@ -11,66 +11,66 @@ import functools
 import itertools
 import linecache
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType, FunctionType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from leapp.errors import BundleError
 from leapp.runtime.arrays import form
 from leapp.runtime.buffers import Frame, Program, Slot
 
-__all__ = ["Door", "Name", "write_steps"]
+if TYPE_CHECKING:
+    from leapp.runtime.engine import LocalEngine
+
+__all__ = ["CallerCode", "Name", "write_step"]
 
 Name = Callable[[Any], str]
 """Makes an object known to the text and returns its name there."""
 
 
-class Door(Protocol):
-    """How a face brings values in and takes results out, as pieces of the text."""
+class CallerCode(Protocol):
+    """Writes the lines of a step that take the caller's values and return the results."""
 
-    def _look(self, name: Name, values: Sequence[str]) -> list[str]:
-        """Lines that ``return None`` unless the values are as expected. They may put others in their place."""
+    @property
+    def inputs(self) -> Sequence[str]:
+        """The keys of the inputs, in the order of the values."""
 
-    def _fill(self, name: Name, values: Sequence[str]) -> list[str]:
-        """Lines that bring the values into host memory, where they go there."""
+    def check(self, name: Name, values: Sequence[str]) -> list[str]:
+        """Lines that ``return None`` unless the values have the expected form. They may replace values."""
 
-    def _hand_out(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
+    def load(self, name: Name, values: Sequence[str]) -> list[str]:
+        """Lines that copy values into host memory, where an engine reads them there."""
+
+    def result(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
         """The value of an output for the caller. ``made`` is the tensor, if the output lives in a register."""
 
-
-def write_steps(
-    program: Program,
-    lock: AbstractContextManager[Any],
-    door: Door,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    plain: bool,
-) -> None:
-    """Give every frame its ``step``.
-
-    Args:
-        program: The memory and the calls.
-        lock: Held during a step; its holder may take it again.
-        door: The face.
-        inputs: The keys of the inputs, in the order of values.
-        outputs: The keys of the outputs.
-        plain: Whether inputs that look right may be used at once. All of them go the careful way otherwise.
-    """
-    for frame in program.frames:
-        frame.step = _written(program, frame, lock, door, inputs, outputs, plain)
+    def in_order(self, values: Mapping[str, Any]) -> list[Any]:
+        """Values that fit, as a step takes them."""
 
 
-def _written(
+def write_step(
+    engine: LocalEngine,
     program: Program,
     frame: Frame,
     lock: AbstractContextManager[Any],
-    door: Door,
-    inputs: Sequence[str],
+    caller: CallerCode,
     outputs: Sequence[str],
-    plain: bool,
+    trust_form: bool,
 ) -> Callable[..., Any]:
-    names: dict[str, Any] = {"R": frame.registers, "N": frame.next.registers, "program": program, "frame": frame}
+    """The ``step`` of a frame.
+
+    Args:
+        engine: Names the frame that is next.
+        program: The memory and the calls.
+        frame: The frame.
+        lock: Held during a step; its holder may take it again.
+        caller: Writes how values come in and go out.
+        outputs: The keys of the outputs.
+        trust_form: Whether inputs of the right form may be used at once. Otherwise all of them are checked first.
+    """
+    inputs = caller.inputs
+    names: dict[str, Any] = {"R": frame.registers, "N": frame.next.registers, "engine": engine, "frame": frame}
     names |= {"failed": _failed, "wrong": _wrong, "Refused": BundleError}
     names["lock"] = lock
 
@@ -79,8 +79,8 @@ def _written(
         return f"c{len(names) - 1}"
 
     values = [f"i{place}" for place in range(len(inputs))]
-    lines = [*_turn(frame, program.resizable), *_grad_off(program, names), *_entry(door, name, inputs, values, plain)]
-    lines += door._fill(name, values)
+    lines = [*_turn(frame, program.resizable), *_grad_off(program, names), *_entry(caller, name, values, trust_form)]
+    lines += caller.load(name, values)
     entering = [(program.inputs[key], value) for key, value in zip(inputs, values, strict=True)]
     entered = {slot.register: value for slot, value in entering if slot.arrays is None}
     lines += _calls(frame, name, entered)
@@ -88,11 +88,11 @@ def _written(
     lines += [f"{name(file)}(v{register})" for file, register in frame.filed]
     lines += [f"{name(to)}[...] = {name(array)}" for to, array in frame.copied]
     slots = [(key, program.outputs[key]) for key in outputs]
-    results = (f"{name(k)}: {door._hand_out(name, k, slot, frame, f'v{slot.register}')}" for k, slot in slots)
+    results = (f"{name(k)}: {caller.result(name, k, slot, frame, f'v{slot.register}')}" for k, slot in slots)
     lines.append(f"made = {{{', '.join(results)}}}")
     if frame.next is not frame:
         # All that a step changes is changed by the last store.
-        lines += ["program.ran = frame", f"program.frame = {name(frame.next)}"]
+        lines += ["engine.ran = frame", f"engine.frame = {name(frame.next)}"]
     lines.append("return made")
     text = "\n".join(["def step(inputs, values=None):", " with lock:", *(f"  {line}" for line in lines)])
     exec(_compiled(text), names)
@@ -120,9 +120,9 @@ def _show_source(step: FunctionType, text: str) -> None:
 
 
 def _turn(frame: Frame, resizable: bool) -> list[str]:
-    """Whose turn it is is certain only under the lock."""
+    """Only under the lock is it certain which frame is next."""
     alone = frame.next is frame and not resizable
-    return [] if alone else ["if program.frame is not frame: return program.frame.step(inputs, values)"]
+    return [] if alone else ["if engine.frame is not frame: return engine.frame.step(inputs, values)"]
 
 
 def _grad_off(program: Program, names: dict[str, Any]) -> list[str]:
@@ -134,17 +134,17 @@ def _grad_off(program: Program, names: dict[str, Any]) -> list[str]:
     return ["if grad():", " try:", "  set_grad(False)", "  return step(inputs, values)", " finally: set_grad(True)"]
 
 
-def _entry(door: Door, name: Name, inputs: Sequence[str], values: Sequence[str], plain: bool) -> list[str]:
+def _entry(caller: CallerCode, name: Name, values: Sequence[str], trust_form: bool) -> list[str]:
     taken = "".join(f"{value}, " for value in values)
     careful = [f"else: {taken}= values"] if values else []
-    if not plain:
+    if not trust_form:
         return ["if values is None: return None", *careful]
-    lines = ["if values is None:", f" if inputs.__class__ is not dict or len(inputs) != {len(inputs)}: return None"]
+    lines = ["if values is None:", f" if inputs.__class__ is not dict or len(inputs) != {len(values)}: return None"]
     if values:
         lines.append(" try:")
-        lines += [f"  {value} = inputs[{name(key)}]" for key, value in zip(inputs, values, strict=True)]
+        lines += [f"  {value} = inputs[{name(key)}]" for key, value in zip(caller.inputs, values, strict=True)]
         lines.append(" except KeyError: return None")
-        lines += [f" {line}" for line in door._look(name, values)]
+        lines += [f" {line}" for line in caller.check(name, values)]
     return lines + careful
 
 

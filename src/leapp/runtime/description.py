@@ -9,14 +9,14 @@ from leapp.bundle.contract_yaml import MODELS, PIPELINE, SYSTEM, dump_contract
 from leapp.bundle.yaml_text import parse
 from leapp.errors import InputError, UnknownPortError
 from leapp.graph.html import describe_contract
-from leapp.runtime.base import Face
+from leapp.runtime.base import RunnerBase
 from leapp.runtime.binding import Bound, Reordering, reorder
 from leapp.runtime.ports import PortInfo, describe
 
-__all__ = ["Catalogue"]
+__all__ = ["Description"]
 
 
-class Catalogue(Face):
+class Description(RunnerBase):
     """A runner's description of itself."""
 
     @property

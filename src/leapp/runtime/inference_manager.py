@@ -1,4 +1,4 @@
-"""The torch face of a running pipeline: ``InferenceManager``."""
+"""``InferenceManager``: a bundle that takes and returns torch tensors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from leapp.errors import BundleError, InputError
 from leapp.graph.contract import Port, split_key
 from leapp.graph.formats import is_program
 from leapp.runtime.arrays import Array
-from leapp.runtime.buffers import Frame, Slot, run_session
-from leapp.runtime.codegen import Name, write_steps
-from leapp.runtime.engines import OnnxUnit, TorchUnit
+from leapp.runtime.buffers import Frame, Program, Slot, run_session
+from leapp.runtime.codegen import CallerCode, Name
+from leapp.runtime.engine import LocalEngine, NoEngine
 from leapp.runtime.guards import Guard
+from leapp.runtime.load import OnnxUnit, TorchUnit
+from leapp.runtime.plan import Plan
 from leapp.runtime.runner import Runner
 from leapp.runtime.torch_engines import TORCH_DTYPES, array_over, tensor_over, torch_device
 from leapp.runtime.values import misfit, require_plain, to_array
@@ -26,6 +28,64 @@ from leapp.runtime.values import misfit, require_plain, to_array
 __all__ = ["InferenceManager", "NodeRunner"]
 
 OUT = "==out=="
+
+
+class _TensorCode:
+    """The lines of a step that take and return torch tensors. See ``CallerCode``."""
+
+    def __init__(self, plan: Plan, program: Program, copy: bool, devices: Sequence[str]) -> None:
+        self._plan, self._program, self._copy = plan, program, copy
+        # Values that go to host memory stand in front, so that one call copies them all.
+        self.inputs = sorted(plan.inputs, key=lambda k: program.inputs[k].arrays is None)
+        self._slots = slots = [program.inputs[k] for k in self.inputs]
+        on = dict(zip(plan.inputs, devices, strict=True))
+        self._forms = tuple(
+            (torch.Size(s.port.shape), TORCH_DTYPES[s.port.dtype], on[k], s.arrays is None)
+            for k, s in zip(self.inputs, slots, strict=True)
+        )
+        self._guard = Guard([s.port.shape for s in slots], [s.arrays is None for s in slots])
+
+    def check(self, name: Name, values: Sequence[str]) -> list[str]:
+        taken = ", ".join(values)
+        return [
+            f"if not {name(self._guard)}.check({taken}):",
+            f" values = {name(self._accept)}(({taken},))",
+            " if values is None: return None",
+            f" {taken}, = values",
+        ]
+
+    def _accept(self, values: tuple[Any, ...]) -> tuple[Tensor, ...] | None:
+        """The values as a step takes them, None if there is anything to refuse or to convert."""
+        found = []
+        for value, (shape, dtype, device, loose) in zip(values, self._forms, strict=True):
+            if (
+                value.__class__ is not Tensor
+                or value.layout is not torch.strided
+                or value.is_nested
+                or value.dtype is not dtype
+                or value.shape != shape
+                or value.requires_grad
+                or value.device.type != device
+            ):
+                return None
+            found.append(value.contiguous() if loose else value)
+        self._guard.saw(values)
+        return tuple(found)
+
+    def load(self, name: Name, values: Sequence[str]) -> list[str]:
+        bound = [self._program.view(slot.array(0), slot.port) for slot in self._slots if slot.arrays]
+        if len(bound) == 1:
+            return [f"{name(bound[0].copy_)}({values[0]})"]
+        return [f"{name(copy_all)}({name(bound)}, [{', '.join(values[: len(bound)])}])"] if bound else []
+
+    def result(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
+        if slot.arrays is not None:
+            view = self._program.view(slot.value(frame), slot.port)
+            return f"{name(view.clone)}()" if self._copy else name(view)
+        return f"{made}.clone()" if self._copy and where in self._plan.feedback.values() else made
+
+    def in_order(self, values: Mapping[str, Tensor]) -> list[Tensor]:
+        return [values[k].contiguous() for k in self.inputs]
 
 
 class NodeRunner:
@@ -59,59 +119,11 @@ class InferenceManager(Runner):
         >>> outputs = manager.run_policy({"policy/obs": obs})
     """
 
-    _register_inputs = True
+    _engine: LocalEngine | NoEngine
+    _tensors_enter = True
 
-    def _prepare(self) -> None:
-        plan, program = self._plan, self._program
-        # Values that go to host memory stand in front, so that one trip copies them all.
-        self._order = sorted(plan.inputs, key=lambda k: program.inputs[k].arrays is None)
-        slots = [program.inputs[k] for k in self._order]
-        self._forms = tuple(
-            (torch.Size(s.port.shape), TORCH_DTYPES[s.port.dtype], self._device(split_key(k)[0]).type, s.arrays is None)
-            for k, s in zip(self._order, slots, strict=True)
-        )
-        self._guard = Guard([s.port.shape for s in slots], [s.arrays is None for s in slots])
-        write_steps(program, self._lock, self, self._order, plan.outputs, self._plain)
-
-    def _look(self, name: Name, values: Sequence[str]) -> list[str]:
-        taken = ", ".join(values)
-        return [
-            f"if not {name(self._guard)}.check({taken}):",
-            f" values = {name(self._accept)}(({taken},))",
-            " if values is None: return None",
-            f" {taken}, = values",
-        ]
-
-    def _accept(self, values: tuple[Any, ...]) -> tuple[Tensor, ...] | None:
-        """The values as a step takes them, None if there is anything to refuse or to convert."""
-        found = []
-        for value, (shape, dtype, device, loose) in zip(values, self._forms, strict=True):
-            if (
-                value.__class__ is not Tensor
-                or value.layout is not torch.strided
-                or value.is_nested
-                or value.dtype is not dtype
-                or value.shape != shape
-                or value.requires_grad
-                or value.device.type != device
-            ):
-                return None
-            found.append(value.contiguous() if loose else value)
-        self._guard.saw(values)
-        return tuple(found)
-
-    def _fill(self, name: Name, values: Sequence[str]) -> list[str]:
-        slots = [self._program.inputs[k] for k in self._order]
-        bound = [self._program.view(slot.array(0), slot.port) for slot in slots if slot.arrays]
-        if len(bound) == 1:
-            return [f"{name(bound[0].copy_)}({values[0]})"]
-        return [f"{name(copy_all)}({name(bound)}, [{', '.join(values[: len(bound)])}])"] if bound else []
-
-    def _hand_out(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
-        if slot.arrays is not None:
-            view = self._program.view(slot.value(frame), slot.port)
-            return f"{name(view.clone)}()" if self._copy else name(view)
-        return f"{made}.clone()" if self._copy and where in self._plan.feedback.values() else made
+    def _caller_code(self, plan: Plan, program: Program) -> CallerCode:
+        return _TensorCode(plan, program, self._copy, [self._device(split_key(k)[0], plan).type for k in plan.inputs])
 
     def run_policy(self, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
         """Run one step.
@@ -129,12 +141,8 @@ class InferenceManager(Runner):
         Example:
             >>> action = manager.run_policy({"policy/obs": obs})["policy/action"]
         """
-        program = self._program
-        if program is None:
-            self._check_runnable()
-        # The step looks whether all is as expected; the careful way is taken when it is not.
-        made = program.frame.step(inputs)
-        return self._step_carefully(inputs) if made is None else made
+        made = self._engine.frame.step(inputs)
+        return self._step_checked(inputs) if made is None else made
 
     __call__ = run_policy
 
@@ -198,31 +206,33 @@ class InferenceManager(Runner):
 
         Values that only passed through TorchScript, the caller's own inputs among them, are not kept.
         """
-        self._check_runnable()
         with self._lock:
+            engine = self._engine
+            if isinstance(engine, NoEngine):
+                engine.refuse()
             found: dict[str, dict[str, Tensor]] = {name: {} for name in self._plan.contract.nodes}
-            for where, slot in self._program.inputs.items():
-                frame = self._program.frame if where in self._plan.feedback else self._program.ran
-                value = self._held.get(where, slot.value(frame))
+            for where, slot in engine.program.inputs.items():
+                frame = engine.frame if where in self._plan.feedback else engine.ran
+                value = engine.kept_inputs.get(where, slot.value(frame))
                 if value is not None:
                     node, port = split_key(where)
                     found[node][port] = _copied(value, slot.port)
-            outputs = {k: (slot.value(self._program.ran), slot.port) for k, slot in self._program.outputs.items()}
+            outputs = {k: (slot.value(engine.ran), slot.port) for k, slot in engine.program.outputs.items()}
             found[OUT] = {k: _copied(*outputs[k]) for k in self._plan.outputs if outputs[k][0] is not None}
             return found
 
     # One node alone.
 
-    def _device(self, node: str) -> torch.device:
+    def _device(self, node: str, plan: Plan | None = None) -> torch.device:
         # ONNX sessions are bound to host memory whatever provider they compute on.
-        if is_program(self._plan.contract.nodes[node].model.backend):
+        if is_program((plan or self._plan).contract.nodes[node].model.backend):
             return torch_device(self._options)
         return torch.device("cpu")
 
     def _unit(self, node: str) -> OnnxUnit | TorchUnit:
         if node in self._plan.missing:
             raise BundleError(f"The bundle has no model for node {node!r}.")
-        return self._units([node])[0]
+        return self._units(self._plan, [node])[0]
 
     def _call(self, unit: OnnxUnit | TorchUnit, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
         plan = self._plan
@@ -257,9 +267,6 @@ class InferenceManager(Runner):
     def _own(self, where: str, array: Array) -> Tensor:
         port = self._plan.input_ports[where]
         return tensor_over(array, port.dtype).to(self._device(split_key(where)[0]))
-
-    def _in_order(self, values: Mapping[str, Tensor]) -> list[Tensor]:
-        return [values[k].contiguous() for k in self._order]
 
     def _duplicate(self, value: Tensor) -> Tensor:
         return value.clone()

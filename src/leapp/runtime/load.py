@@ -1,35 +1,138 @@
-"""The engines of a bundle's nodes: models read and loaded. Knows no state and nothing of what callers give."""
+"""Read and load the models of a bundle: one unit for each model, or for neighbouring models that merge exactly.
+
+A unit knows its engine and which ports it reads and writes, nothing about memory or steps. ONNX needs onnxruntime only;
+TorchScript and ``.pt2`` units come from ``torch_engines``, imported when a bundle has such a node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from leapp.bundle.packages import check_package
 from leapp.bundle.reading import Bundle, read_external, read_model
-from leapp.runtime.engines import EngineOptions, External, Unit, load_units
+from leapp.errors import BundleError, MissingDependencyError
+from leapp.extras import has
+from leapp.graph.contract import Port
+from leapp.runtime.arrays import ONNX_TYPES, form
 from leapp.runtime.memfd import Unnamed
+from leapp.runtime.merge import Part, merge
 from leapp.runtime.plan import Plan
 
-__all__ = ["open_units"]
+__all__ = [
+    "EngineOptions", "External", "Model", "OnnxUnit", "TorchUnit", "Unit", "kept_open", "open_session", "open_units",
+    "opened_models",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How engines are opened.
+
+    Attributes:
+        threads: Threads of one ONNX session. One by default: policies are small, and pools wake up late.
+        providers: ONNX Runtime execution providers, in order of preference. None takes CUDA when present, then the CPU.
+        device: Where TorchScript and ``.pt2`` nodes run. None takes CUDA when present, else the CPU.
+        merge: Whether neighbouring models of one kind may share an engine.
+    """
+
+    threads: int = 1
+    providers: Sequence[str] | None = None
+    device: str | None = None
+    merge: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxUnit:
+    """An ONNX session. ``inputs`` and ``outputs`` map port keys to the names inside the model."""
+
+    label: str
+    session: Any
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchUnit:
+    """A callable on tensors: positional in, a tensor (``single``) or a tuple out, never aliases of the inputs."""
+
+    label: str
+    call: Callable[..., Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    single: bool
+    device: Any
+
+
+Unit = OnnxUnit | TorchUnit
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """An ONNX model whose weights are in other files: its bytes, and those of the files by the location the model gives."""
+
+    model: bytes
+    data: dict[str, bytes]
+
+
+Model = bytes | Path | External
+
+
+_SMALL = 1 << 20
+"""The most bytes of a model that is kept open."""
+
+_opened: ContextVar[dict[Any, Any] | None] = ContextVar("_opened", default=None)
+
+
+@contextlib.contextmanager
+def kept_open() -> Iterator[None]:
+    """A small model that is opened more than once within the block is compiled once."""
+    token = _opened.set({})
+    try:
+        yield
+    finally:
+        _opened.reset(token)
+
+
+def opened_models(model: Model) -> dict[Any, Any] | None:
+    """What ``kept_open`` holds, if ``model`` may be in it: its engine by the bytes, and by how it was opened."""
+    return _opened.get() if isinstance(model, bytes) and len(model) <= _SMALL else None
 
 
 def open_units(bundle: Bundle, plan: Plan, nodes: Sequence[str], options: EngineOptions) -> list[Unit]:
-    """The engines of some nodes.
+    """The units of some nodes.
 
     Args:
         bundle: Where the models are.
         plan: The wiring.
-        nodes: Which nodes, in execution order.
+        nodes: Node names, in execution order.
         options: How engines run.
     """
 
-    def model(node: str) -> bytes | Path | External:
+    def model(node: str) -> Model:
         found = _model(bundle, node)
         return unnamed.hold(found) if isinstance(found, bytes) else found
 
+    units: list[Unit] = []
     with Unnamed() as unnamed:
-        return load_units(plan, nodes, model, options)
+        for backend, run in itertools.groupby(nodes, key=lambda name: plan.contract.nodes[name].model.backend):
+            names = list(run)
+            if backend == "onnx":
+                units += _load_onnx(plan, names, model, options)
+                continue
+            if not has("torch"):
+                listed = ", ".join(map(repr, names))
+                raise MissingDependencyError(f"The {backend} model of node {listed} needs torch: pip install torch.")
+            from leapp.runtime import torch_engines
+
+            units += torch_engines.load(plan, names, model, options)
+    return units
 
 
 def _model(bundle: Bundle, node: str) -> bytes | External:
@@ -41,3 +144,140 @@ def _model(bundle: Bundle, node: str) -> bytes | External:
     assert backend is not None
     check_package(data, backend, f"The {backend} model of node {node!r}")
     return data
+
+
+def _load_onnx(plan: Plan, names: list[str], model: Callable[[str], Model], options: EngineOptions) -> list[OnnxUnit]:
+    models = {name: model(name) for name in names}
+    if options.merge and len(names) > 1:
+        merged = _load_merged(plan, models, options)
+        if merged is not None:
+            return [merged]
+    units = []
+    for name in names:
+        inputs = {key: plan.input_ports[key].name for key in plan.input_keys(name)}
+        outputs = {key: plan.output_ports[key].name for key in plan.output_keys(name)}
+        units.append(_onnx_unit(plan, repr(name), models[name], inputs, outputs, options))
+    return units
+
+
+def _load_merged(plan: Plan, models: dict[str, Model], options: EngineOptions) -> OnnxUnit | None:
+    prefix = {name: f"{index}/" for index, name in enumerate(models)}
+    outputs = {key: prefix[name] + plan.output_ports[key].name for name in models for key in plan.output_keys(name)}
+    inputs: dict[str, str] = {}
+    parts = []
+    for name, model in models.items():
+        if not isinstance(model, bytes):
+            return None
+        fed = {}
+        for key in plan.input_keys(name):
+            port = plan.input_ports[key].name
+            if plan.edges.get(key) in outputs:
+                fed[port] = outputs[plan.edges[key]]
+            else:
+                inputs[key] = prefix[name] + port
+        parts.append(Part(model, prefix[name], fed))
+    merged = merge(parts)
+    if merged is None:
+        return None
+    return _onnx_unit(plan, " + ".join(map(repr, models)), merged, inputs, outputs, options)
+
+
+def _onnx_unit(
+    plan: Plan,
+    label: str,
+    model: Model,
+    inputs: dict[str, str],
+    outputs: dict[str, str],
+    options: EngineOptions,
+) -> OnnxUnit:
+    try:
+        ports = [*(plan.input_ports[key] for key in inputs), *(plan.output_ports[key] for key in outputs)]
+        session = _open_session(model, options, any(port.dtype == "float64" for port in ports))
+    except Exception as error:  # the engine's errors have no class in common
+        raise BundleError(f"The ONNX model of node {label} cannot be opened: {error}") from error
+    initializers = {value.name for value in session.get_overridable_initializers()}
+    found = {value.name: value for value in session.get_inputs() if value.name not in initializers}
+    _check_side(label, "input", {name: plan.input_ports[key] for key, name in inputs.items()}, found)
+    found = {value.name: value for value in session.get_outputs()}
+    _check_side(label, "output", {name: plan.output_ports[key] for key, name in outputs.items()}, found)
+    return OnnxUnit(label, session, inputs, outputs)
+
+
+def _open_session(model: Model, options: EngineOptions, wide: bool) -> Any:
+    import onnxruntime as ort
+
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = options.threads
+    settings.inter_op_num_threads = 1
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    settings.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    wanted = options.providers
+    if wanted is None:
+        present = ort.get_available_providers()
+        wanted = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in present]
+    # One moves factors into matrix products, which keep them in float32; the other makes products that ONNX Runtime 1.23 has
+    # in float32 only.
+    unwanted = ["MatMulScaleFusion", "MatmulTransposeFusion"] if wide else None
+    opened, key = opened_models(model), (model, options.threads, tuple(wanted), wide)
+    if opened is not None and key in opened:
+        return opened[key]
+    # With one provider there is nothing to fall back to; the engine would print a banner and try the same again.
+    session = open_session(
+        model, settings, providers=list(wanted), enable_fallback=int(len(wanted) > 1), disabled_optimizers=unwanted
+    )
+    if opened is not None:
+        opened[key] = session
+    return session
+
+
+def open_session(model: Model, settings: Any, **options: Any) -> Any:
+    """ONNX Runtime on the very bytes that were verified: no path is given to it that could be exchanged meanwhile.
+
+    Raises:
+        BundleError: The file is in ONNX Runtime's own format, which runs unchecked.
+    """
+    import onnxruntime as ort
+
+    data = model.model if isinstance(model, External) else model
+    head = data[:8] if isinstance(data, bytes) else data.open("rb").read(8)
+    if head[4:8] == b"ORTM":
+        raise BundleError("it is in ONNX Runtime's own format and not an ONNX model")
+    # Its log has names of the model as they are, which a terminal would obey. What failed is raised, too.
+    settings.log_severity_level = 4
+    settings.add_session_config_entry("session.load_model_format", "ONNX")
+    if not isinstance(model, External):
+        return ort.InferenceSession(model, settings, **options)
+    if hasattr(settings, "add_external_initializers_from_files_in_memory"):
+        sizes = [len(content) for content in model.data.values()]
+        settings.add_external_initializers_from_files_in_memory(list(model.data), list(model.data.values()), sizes)
+        with contextlib.suppress(Exception):  # it takes weights, not constants inside nodes
+            return ort.InferenceSession(model.model, settings, **options)
+    # Other users cannot write here. The engine keeps open what it needs.
+    with tempfile.TemporaryDirectory(prefix="leapp-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model.model)
+        for location, content in model.data.items():
+            target = Path(folder) / location
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        return ort.InferenceSession(path, settings, **options)
+
+
+def _check_side(label: str, side: str, ports: dict[str, Port], found: dict[str, Any]) -> None:
+    if set(ports) != set(found):
+        raise BundleError(f"The ONNX model of node {label} has the {side}s {sorted(found)}, the bundle says {sorted(ports)}.")
+    for name, port in ports.items():
+        value = found[name]
+        fits = len(value.shape) == len(port.shape) and all(
+            not isinstance(size, int) or size == want for size, want in zip(value.shape, port.shape, strict=True)
+        )
+        if fits and port.batch_axis is not None and isinstance(value.shape[port.batch_axis], int):
+            raise BundleError(
+                f"The {side} {port.name!r} of node {label} takes any batch according to the bundle, but its ONNX model has the "
+                f"fixed shape {value.shape}."
+            )
+        if value.type != ONNX_TYPES[port.dtype] or not fits:
+            raise BundleError(
+                f"The {side} {port.name!r} of node {label} is {form(port.dtype, port.shape)} in the bundle, "
+                f"but {value.type} {value.shape} in its ONNX model."
+            )

@@ -1,4 +1,4 @@
-"""The NumPy face of a running pipeline. Imports neither torch nor onnx."""
+"""``Pipeline``: a bundle that takes and returns NumPy arrays. Imports neither torch nor onnx."""
 
 from __future__ import annotations
 
@@ -10,12 +10,46 @@ from numpy import ndarray
 
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, numpy_dtype, random_array
-from leapp.runtime.buffers import Frame, Slot
-from leapp.runtime.codegen import Name, write_steps
+from leapp.runtime.buffers import Frame, Program, Slot
+from leapp.runtime.codegen import CallerCode, Name
+from leapp.runtime.plan import Plan
 from leapp.runtime.runner import Runner
 from leapp.runtime.values import to_array
 
 __all__ = ["Pipeline"]
+
+
+class _ArrayCode:
+    """The lines of a step that take and return NumPy arrays. See ``CallerCode``."""
+
+    def __init__(self, plan: Plan, program: Program, copy: bool) -> None:
+        self.inputs = plan.inputs
+        self._plan, self._program, self._copy = plan, program, copy
+
+    def check(self, name: Name, values: Sequence[str]) -> list[str]:
+        ports = [self._plan.input_ports[k] for k in self.inputs]
+        exact = name(ndarray)
+        tests = (
+            f"{v}.__class__ is not {exact} or {v}.shape != {name(p.shape)} or {v}.dtype != {name(numpy_dtype(p.dtype))}"
+            for v, p in zip(values, ports, strict=True)
+        )
+        return [f"if {' or '.join(tests)}: return None"]
+
+    def load(self, name: Name, values: Sequence[str]) -> list[str]:
+        arrays = [self._program.inputs[k].array(0) for k in self.inputs]
+        return [f"{name(array)}[...] = {value}" for array, value in zip(arrays, values, strict=True)]
+
+    def result(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
+        if slot.arrays is not None:
+            array = slot.array(frame.index)
+            return f"{name(array.copy)}()" if self._copy else name(array)
+        from leapp.runtime.torch_engines import array_over
+
+        over = f"{name(array_over)}({made})"
+        return f"{over}.copy()" if self._copy and where in self._plan.feedback.values() else over
+
+    def in_order(self, values: Mapping[str, Array]) -> list[Array]:
+        return list(values.values())
 
 
 class Pipeline(Runner):
@@ -28,30 +62,8 @@ class Pipeline(Runner):
         >>> outputs = pipeline({"policy/obs": obs})
     """
 
-    def _prepare(self) -> None:
-        write_steps(self._program, self._lock, self, self._plan.inputs, self._plan.outputs, self._plain)
-
-    def _look(self, name: Name, values: Sequence[str]) -> list[str]:
-        ports = [self._plan.input_ports[k] for k in self._plan.inputs]
-        exact = name(ndarray)
-        tests = (
-            f"{v}.__class__ is not {exact} or {v}.shape != {name(p.shape)} or {v}.dtype != {name(numpy_dtype(p.dtype))}"
-            for v, p in zip(values, ports, strict=True)
-        )
-        return [f"if {' or '.join(tests)}: return None"]
-
-    def _fill(self, name: Name, values: Sequence[str]) -> list[str]:
-        arrays = [self._program.inputs[k].array(0) for k in self._plan.inputs]
-        return [f"{name(array)}[...] = {value}" for array, value in zip(arrays, values, strict=True)]
-
-    def _hand_out(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
-        if slot.arrays is not None:
-            array = slot.array(frame.index)
-            return f"{name(array.copy)}()" if self._copy else name(array)
-        from leapp.runtime.torch_engines import array_over
-
-        over = f"{name(array_over)}({made})"
-        return f"{over}.copy()" if self._copy and where in self._plan.feedback.values() else over
+    def _caller_code(self, plan: Plan, program: Program) -> CallerCode:
+        return _ArrayCode(plan, program, self._copy)
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run one step.
@@ -66,12 +78,8 @@ class Pipeline(Runner):
             InputError: A value is missing or does not fit. The state is untouched then.
             UnknownPortError: A key names no input. The state is untouched then.
         """
-        program = self._program
-        if program is None:
-            self._check_runnable()
-        # The step looks whether all is as expected; the careful way is taken when it is not.
-        made = program.frame.step(inputs)
-        return self._step_carefully(inputs) if made is None else made
+        made = self._engine.frame.step(inputs)
+        return self._step_checked(inputs) if made is None else made
 
     def state(self) -> dict[str, Array]:
         """A copy of all state, for ``load_state``.
@@ -107,9 +115,6 @@ class Pipeline(Runner):
 
     def _own(self, where: str, array: Array) -> Array:
         return array
-
-    def _in_order(self, values: Mapping[str, Array]) -> list[Array]:
-        return list(values.values())
 
     def _duplicate(self, value: Array) -> Array:
         return np.array(value)

@@ -16,10 +16,10 @@ from leapp.runtime.recording import Recorder, Recording, Replay, RunStep, compar
 from leapp.runtime.state import Stateful
 from leapp.runtime.values import is_tensor, to_array
 
-__all__ = ["Runs"]
+__all__ = ["RecordingApi"]
 
 
-class Runs(Stateful):
+class RecordingApi(Stateful):
     """What a runner does with more than one step."""
 
     def warm_up(self, steps: int = 3) -> None:
@@ -30,13 +30,12 @@ class Runs(Stateful):
         """
         self._check_runnable()
         with self._lock:
-            before, held = self._state(), dict(self._held)
+            before, kept = self._state(), dict(self._engine.kept_inputs)
             try:
                 for _ in range(steps):
                     self(self._zeros())
             finally:
-                self._replace(before)
-                self._held = held
+                self._restore(before, kept)
 
     def bench(self, steps: int = 1000, rate: float | None = None) -> Latency:
         """Time steps on random inputs and put the state back.
@@ -53,13 +52,17 @@ class Runs(Stateful):
         """
         if steps < 1 or (rate is not None and not rate > 0):
             raise InputError(f"bench takes at least one step and a positive rate, got steps={steps} and rate={rate}.")
-        inputs, before, held = self.get_mock_input(), self._state(), self._held
+        inputs, before, kept = self.get_mock_input(), self._state(), dict(self._engine.kept_inputs)
         self.warm_up()
         try:
             return measure(lambda: self(inputs), steps, rate)
         finally:
-            self.load_state(before)
-            self._held = held
+            with self._lock:
+                self._restore(before, kept)
+
+    def _restore(self, state: Mapping[str, Array], kept_inputs: dict[str, Any]) -> None:
+        self._engine.replace(state)
+        self._engine.kept_inputs = kept_inputs
 
     def record(self, path: str | os.PathLike[str]) -> Recorder:
         """A step function that keeps inputs, outputs, state and time of every step, to be used in a ``with`` block.
@@ -156,7 +159,8 @@ class Runs(Stateful):
 
     def _passed(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Copies of all that a step took, held values included, and of all that it made."""
-        return self._arrays({**self._held, **inputs}, self._plan.input_ports), self._arrays(outputs, self._plan.output_ports)
+        given = {**self._engine.kept_inputs, **inputs}
+        return self._arrays(given, self._plan.input_ports), self._arrays(outputs, self._plan.output_ports)
 
     def _arrays(self, values: Mapping[str, Any], ports: Mapping[str, Port]) -> dict[str, Array]:
         """Copies of inputs or outputs, as arrays."""

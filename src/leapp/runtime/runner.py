@@ -1,7 +1,7 @@
-"""A loaded bundle: opening it, and steps on whatever a caller gives.
+"""A loaded bundle: how it is opened, and how a step runs on inputs that must be checked first.
 
-A face adds how values come in and go out (``pipeline``, ``inference_manager``). It looks first whether all is as expected, and
-comes here when it is not.
+``pipeline`` and ``inference_manager`` add how values come in and go out. A step that finds its inputs in the expected form
+does not come here.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from leapp.bundle.signing import Keys
 from leapp.bundle.trust import require_trust
 from leapp.errors import InputError, InputTypeError
 from leapp.graph.contract import Port
-from leapp.runtime.arrays import Array, allocate, check_sum, is_float
+from leapp.runtime.arrays import allocate, check_sum, is_float
 from leapp.runtime.buffers import Program
-from leapp.runtime.description import Catalogue
-from leapp.runtime.engines import EngineOptions, Unit
-from leapp.runtime.load import open_units
-from leapp.runtime.plan import make_plan
-from leapp.runtime.recording_api import Runs
+from leapp.runtime.codegen import CallerCode
+from leapp.runtime.description import Description
+from leapp.runtime.engine import LocalEngine, NoEngine
+from leapp.runtime.load import EngineOptions, Unit, open_units
+from leapp.runtime.plan import Plan, make_plan
+from leapp.runtime.recording_api import RecordingApi
 from leapp.runtime.values import from_raw
 
 __all__ = ["NonFinite", "Runner"]
@@ -31,8 +32,11 @@ __all__ = ["NonFinite", "Runner"]
 NonFinite = Literal["ignore", "warn", "raise"]
 
 
-class Runner(Catalogue, Runs):
+class Runner(Description, RecordingApi):
     """A loaded bundle. Use ``leapp.runtime.Pipeline`` or ``leapp.InferenceManager``."""
+
+    _tensors_enter = False
+    """Whether the caller's values go to torch nodes as they are, without host memory between."""
 
     def __init__(
         self,
@@ -68,8 +72,7 @@ class Runner(Catalogue, Runs):
             expect_digest: Refuse any bundle but the one with this digest.
             trust: Files with public keys. Refuse a bundle that none of them signed, before anything of it is parsed.
         """
-        if nonfinite not in ("ignore", "warn", "raise"):
-            raise InputError(f"nonfinite is 'ignore', 'warn' or 'raise', not {nonfinite!r}.")
+        self._set_options(cast=cast, sticky=sticky, nonfinite=nonfinite, copy=copy)
         self.model_path = model_path
         if isinstance(model_path, Bundle):
             self._bundle = model_path
@@ -79,41 +82,44 @@ class Runner(Catalogue, Runs):
             self._bundle = open_bundle(
                 model_path, allow_outside=allow_outside, expect_digest=expect_digest, trust=trust
             )
-        self._plan = make_plan(self._bundle.contract)
-        check_sum([*self._plan.input_ports.values(), *self._plan.output_ports.values()])
         self._allow_code = allow_code
         self._options = EngineOptions(threads, tuple(providers) if providers is not None else None, device)
+        self._engine = self._open_engine(make_plan(self._bundle.contract))
+
+    def _set_options(
+        self, *, cast: bool = False, sticky: bool = False, nonfinite: NonFinite = "ignore", copy: bool = True
+    ) -> None:
+        if nonfinite not in ("ignore", "warn", "raise"):
+            raise InputError(f"nonfinite is 'ignore', 'warn' or 'raise', not {nonfinite!r}.")
         self._cast, self._sticky, self._nonfinite, self._copy = cast, sticky, nonfinite, copy
         self._lock = threading.RLock()
-        self._held = {}
-        self._initial = self._initial_values()
-        self._plain = not sticky and nonfinite == "ignore"
-        self._program = None
-        if not self._plan.missing:
-            self._program = self._load()
-            self._prepare()
-            self.reset()
 
-    def _units(self, nodes: Sequence[str]) -> list[Unit]:
-        require_trust(self._bundle, self._allow_code)
-        return open_units(self._bundle, self._plan, nodes, self._options)
-
-    def _load(self) -> Program:
-        self._engines = self._units(self._plan.order)
-        return Program(self._plan, self._engines, self._register_inputs)
-
-    def _initial_values(self) -> dict[str, Array]:
+    def _open_engine(self, plan: Plan) -> LocalEngine | NoEngine:
+        check_sum([*plan.input_ports.values(), *plan.output_ports.values()])
         stored = read_initial_values(self._bundle)
-        ports = self._plan.input_ports
-        return {k: from_raw(stored[k]) if k in stored else allocate(ports[k]) for k in self._plan.feedback}
+        if plan.missing:
+            names = ", ".join(map(repr, plan.missing))
+            return NoEngine(plan, f"The bundle has no model for node {names}, so it can be inspected but not run.")
+        initial = {k: from_raw(stored[k]) if k in stored else allocate(plan.input_ports[k]) for k in plan.feedback}
+        trust_form = not self._sticky and self._nonfinite == "ignore"
+        units = self._units(plan, plan.order)
+        return LocalEngine(plan, units, initial, self._tensors_enter, self._caller_code, self._lock, trust_form)
 
-    # Inputs, the careful way.
+    def _units(self, plan: Plan, nodes: Sequence[str]) -> list[Unit]:
+        require_trust(self._bundle, self._allow_code)
+        return open_units(self._bundle, plan, nodes, self._options)
+
+    def _caller_code(self, plan: Plan, program: Program) -> CallerCode:
+        """What writes the lines of a step that take the caller's values and return the results."""
+        raise NotImplementedError
+
+    # Steps on inputs that must be checked first.
 
     def _gather(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Check everything a caller gave. Changes nothing but the batch, and that only where no state depends on it.
 
         Returns:
-            The value of each input, of each overridden state, and of each input to hold once the step is done.
+            The value of each input, of each overridden state, and the kept inputs once the step is done.
         """
         if not isinstance(given, Mapping):
             raise InputTypeError(f"A step takes a mapping from 'node/port' to values, got {type(given).__name__}.")
@@ -130,14 +136,15 @@ class Runner(Catalogue, Runs):
             fitted = self._fit(where, port, value)
             self._check_finite(where, port, fitted)
             (overrides if where in self._plan.feedback else values)[where] = fitted
-        missing = [k for k in self._plan.inputs if k not in values and k not in self._held]
+        kept = self._engine.kept_inputs
+        missing = [k for k in self._plan.inputs if k not in values and k not in kept]
         if missing and not self._sticky:
             raise InputError(f"Missing input {', '.join(map(repr, missing))}. A step takes {self.inputs}.")
-        held = {**self._held, **{k: self._own(k, allocate(self._plan.input_ports[k])) for k in missing}}
-        values = {k: values[k] if k in values else held[k] for k in self._plan.inputs}
+        kept = {**kept, **{k: self._own(k, allocate(self._plan.input_ports[k])) for k in missing}}
+        values = {k: values[k] if k in values else kept[k] for k in self._plan.inputs}
         if self._sticky:
-            held |= {k: self._duplicate(v) for k, v in values.items()}
-        return values, overrides, held
+            kept |= {k: self._duplicate(v) for k, v in values.items()}
+        return values, overrides, kept
 
     def _check_finite(self, where: str, port: Port, value: Any) -> None:
         if self._nonfinite == "ignore" or not is_float(port) or self._finite(value):
@@ -147,21 +154,8 @@ class Runner(Catalogue, Runs):
             raise InputError(message)
         warnings.warn(message, RuntimeWarning, stacklevel=5)
 
-    def _step_carefully(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Run one step on whatever was given. A step that fails leaves the state and the held inputs as they were."""
+    def _step_checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Check all inputs, then run one step. A step that fails leaves the state and the kept inputs as they were."""
         with self._lock:
-            values, overrides, held = self._gather(given)
-            before = {k: self._read(k) for k in overrides}
-            began = None
-            try:
-                self._replace({k: self._host(k, value) for k, value in overrides.items()})
-                began = self._program.frame
-                results: dict[str, Any] = began.step(None, self._in_order(values))
-                self._held = held
-            except BaseException:
-                if began is None or self._program.frame is began:
-                    self._replace(before)
-                else:  # an interrupt after the step was done: only its results are lost
-                    self._held = held
-                raise
-            return results
+            values, overrides, kept = self._gather(given)
+            return self._engine.run(values, {k: self._host(k, value) for k, value in overrides.items()}, kept)

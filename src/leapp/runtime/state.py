@@ -1,4 +1,4 @@
-"""What a pipeline keeps between steps: its state, the inputs it holds, and the number of rows both are made for."""
+"""What a pipeline keeps between steps: its state, kept inputs, and the number of rows that both are made for."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import numpy as np
 from leapp.errors import InputError, InputTypeError, UnknownPortError
 from leapp.graph.contract import Port, key, split_key
 from leapp.runtime.arrays import Array
-from leapp.runtime.base import Face
-from leapp.runtime.buffers import Frame, Program, Slot
-from leapp.runtime.values import is_tensor, require_plain, rows_of, spread, to_array
+from leapp.runtime.base import RunnerBase
+from leapp.runtime.engine import Engine
+from leapp.runtime.values import is_tensor, require_plain, rows_of, to_array
 
-__all__ = ["Stateful"]
+__all__ = ["Stateful", "fix_batch"]
 
 
-class Stateful(Face):
+class Stateful(RunnerBase):
     """A runner's memory, as callers read and write it."""
+
+    _batch_is_fixed = False
 
     def reset(self, node: str | None = None, mask: Any = None, *, batch: int | None = None) -> None:
         """Put the state back to its initial values.
@@ -48,17 +50,19 @@ class Stateful(Face):
         with self._lock:
             if batch is not None and batch != self._plan.batch:
                 self._resize(batch)
+            if node is None and rows is None:
+                self._engine.reset()
+                return
+            initial = self._engine.initial
             axes = {k: self._row_axis(k, rows) for k in keys} if rows is not None else {}
             values = {}
             for k in keys:
-                values[k] = self._initial[k]
+                values[k] = initial[k]
                 if rows is not None:
-                    values[k] = self._read(k)
+                    values[k] = self._engine.read(k)
                     chosen: Any = (*(slice(None),) * axes[k], rows)
-                    values[k][chosen] = self._initial[k][chosen]
-            self._replace(values)
-            if node is None and rows is None:
-                self._held.clear()
+                    values[k][chosen] = initial[k][chosen]
+            self._engine.replace(values)
 
     def _row_axis(self, where: str, rows: Array) -> int:
         """The axis of a state along which a mask chooses rows."""
@@ -90,12 +94,12 @@ class Stateful(Face):
             values = {k: self._fit(k, ports[k], v) for k, v in state.items()}
             if rows is not None and rows != self._plan.batch:
                 self._resize(rows)
-            self._replace({k: self._host(k, value) for k, value in values.items()})
+            self._engine.replace({k: self._host(k, value) for k, value in values.items()})
 
     def _state(self) -> dict[str, Array]:
         self._check_runnable()
         with self._lock:
-            return {k: self._read(k) for k in self._plan.feedback}
+            return {k: self._engine.read(k) for k in self._plan.feedback}
 
     def set_input_value(self, node_name: str, input_name: str, value: Any) -> None:
         """Set a state, or hold a value for an input that later steps do not give.
@@ -117,9 +121,9 @@ class Stateful(Face):
         array = self._broadcast(where, port, value)
         with self._lock:
             if where in self._plan.feedback:
-                self._replace({where: array})
+                self._engine.replace({where: array})
             else:
-                self._held[where] = self._own(where, array)
+                self._engine.kept_inputs[where] = self._own(where, array)
 
     def _broadcast(self, where: str, port: Port, value: Any) -> Array:
         if isinstance(value, np.generic):
@@ -132,24 +136,6 @@ class Stateful(Face):
                 f"Input {where!r}: a value of shape {list(array.shape)} cannot be broadcast to {list(port.shape)}."
             ) from None
         return fitted
-
-    def _read(self, where: str) -> Array:
-        """A copy of a state."""
-        slot: Slot = self._program.inputs[where]
-        value = slot.value(self._program.frame)
-        if slot.arrays is None:
-            from leapp.runtime.torch_engines import array_over
-
-            value = array_over(value)
-        return np.array(value)
-
-    def _replace(self, values: Mapping[str, Array]) -> None:
-        """Put values in place of states: all of them, or none if it is interrupted."""
-        if values:
-            there = self._program.frame.next
-            for k in self._plan.feedback:
-                _place(self._program.inputs[k], there, values[k] if k in values else self._read(k))
-            self._program.frame = there
 
     def _refuse_internal(self, where: str) -> None:
         if where in self._plan.edges:
@@ -167,23 +153,12 @@ class Stateful(Face):
 
     def _resize(self, rows: int) -> None:
         """Make memory for another number of rows, with the initial state in it."""
-        if rows < 1:
-            raise InputError(f"A batch has one row or more, not {rows}.")
-        plan = self._plan.at(rows)
-        initial = {k: spread(k, v, plan.input_ports[k]) for k, v in self._initial.items()}
-        program = Program(plan, self._engines, self._register_inputs)
-        for k, value in initial.items():
-            _place(program.inputs[k], program.frame, value)
-        before = self._plan, self._initial, self._program
-        try:
-            self._plan, self._initial, self._program = plan, initial, program
-            self._prepare()
-            # A thread that is about to run a step of the former program is led to this one.
-            before[2].frame = program.frame
-        except BaseException:
-            self._plan, self._initial, self._program = before
-            self._prepare()
-            raise
+        if self._batch_is_fixed:
+            raise InputError(f"A served bundle runs with one batch: {self.batch} rows, not {rows}.")
+        self._engine.resize(rows, self._install)
+
+    def _install(self, engine: Engine) -> None:
+        self._engine = engine
 
     def _rows_of(self, values: Mapping[str, Any]) -> int | None:
         """The number of rows that values for inputs have; ``None`` if they do not tell.
@@ -204,13 +179,13 @@ class Stateful(Face):
 
     def _follow_batch(self, given: Mapping[str, Any]) -> None:
         """Prepare for the number of rows that a step is given."""
-        rows = self._rows_of({**self._held, **given})
+        rows = self._rows_of({**self._engine.kept_inputs, **given})
         if rows is None or rows == self._plan.batch:
             return
         replaced = {self._plan.input_key(name) for name in given}
         for k in self._plan.feedback:
             kept = k not in replaced and self._plan.input_ports[k].batch_axis is not None
-            if kept and self._read(k).tobytes() != self._initial[k].tobytes():
+            if kept and self._engine.read(k).tobytes() != self._engine.initial[k].tobytes():
                 raise InputError(
                     f"The inputs have {rows} rows, but state {k!r} holds what {self._plan.batch} rows left. Call reset() "
                     "before another batch."
@@ -218,15 +193,9 @@ class Stateful(Face):
         self._resize(rows)
 
 
-def _place(slot: Slot, frame: Frame, value: Array) -> None:
-    """Put a value where a frame reads it."""
-    if slot.arrays is not None:
-        slot.arrays[frame.index][...] = value
-    else:
-        from leapp.runtime.torch_engines import tensor_over
-
-        # A fresh tensor: the one in the register may be an inference tensor, which cannot be written.
-        frame.registers[slot.register] = tensor_over(np.array(value, order="C"), slot.port.dtype)
+def fix_batch(runner: Stateful) -> None:
+    """Let a runner refuse any other number of rows from now on."""
+    runner._batch_is_fixed = True
 
 
 def _rows(mask: Any) -> Array:

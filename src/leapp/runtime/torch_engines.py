@@ -21,7 +21,7 @@ import torch
 from leapp.compat.core import fuses_on_cpu, new_script_graph, script_from_graph, set_fusion_strategy, tensor_type
 from leapp.errors import BundleError
 from leapp.runtime.arrays import Array, numpy_dtype
-from leapp.runtime.engines import EngineOptions, TorchUnit, opened_models
+from leapp.runtime.load import EngineOptions, TorchUnit, opened_models
 from leapp.runtime.plan import Plan
 
 __all__ = ["TORCH_DTYPES", "array_over", "load", "tensor_over", "torch_device"]

@@ -15,27 +15,16 @@ from typing import Any
 
 from leapp.bundle.contract_yaml import dump_contract
 from leapp.bundle.reading import fingerprint, open_bundle
-from leapp.errors import InputError
 from leapp.runtime import Pipeline
 from leapp.runtime.arrays import Array, numpy_dtype
+from leapp.runtime.state import fix_batch
 from leapp.serve.metrics import Metrics
 from leapp.serve.options import Options
 
 __all__ = ["Engine", "State"]
 
 State = Mapping[str, Array]
-"""The value of every fed-back input. Nobody changes one after it was made."""
-
-
-class _Served(Pipeline):
-    """A pipeline whose batch is settled: what one session sends must not change the memory of all."""
-
-    sized = False
-
-    def _resize(self, rows: int) -> None:
-        if self.sized:
-            raise InputError(f"A served bundle runs with one batch: {self.batch} rows, not {rows}.")
-        super()._resize(rows)
+"""The value of every fed-back input. It never changes after it was made."""
 
 
 class Engine:
@@ -57,7 +46,7 @@ class Engine:
             trust=options.trust,
         )
         self.bundle = bundle
-        served = _Served(
+        self.pipeline = Pipeline(
             bundle,
             threads=options.threads,
             providers=options.providers,
@@ -65,11 +54,10 @@ class Engine:
             nonfinite=options.nonfinite,
             allow_code=options.allow_code,
         )
-        self.pipeline: Pipeline = served
-        if options.batch is not None and served.batch is not None:
-            served.reset(batch=options.batch)
-        served.sized = True
-        served.warm_up()
+        if options.batch is not None and self.pipeline.batch is not None:
+            self.pipeline.reset(batch=options.batch)
+        fix_batch(self.pipeline)  # What one session sends must not change the memory of all.
+        self.pipeline.warm_up()
         # A state belongs to one bundle, also where no seal names it.
         self.digest, self.graph = bundle.digest or fingerprint(bundle), bundle.graph
         self.description = dump_contract(bundle.contract)

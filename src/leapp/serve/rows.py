@@ -21,6 +21,9 @@ from leapp.errors import BundleError, UnknownPortError
 from leapp.graph.contract import Contract, Port
 from leapp.runtime import Pipeline
 from leapp.runtime.arrays import Array, random_array
+from leapp.runtime.engine import NoEngine
+from leapp.runtime.plan import make_plan
+from leapp.runtime.runner import NonFinite
 from leapp.serve.engine import Engine, State
 from leapp.serve.metrics import Metrics
 from leapp.serve.options import Options
@@ -65,9 +68,8 @@ class RowEngine(Engine):
         contract = _one_row(self.bundle.contract)
         self.description = dump_contract(contract)
         one = Bundle(self.bundle.path, contract, self.digest, self.bundle.files)
-        self._checks = _Checks(one, {k: np.take(v, [0], axes[k]) for k, v in start.items()}, nonfinite=options.nonfinite)
-        self.pipeline = self._checks
-        self.initial = self._checks.state()
+        self.pipeline = self._checks = _InputCheck(one, options.nonfinite)
+        self.initial = {k: np.take(v, [0], axes[k]) for k, v in start.items()}
         self._waiting: list[_Job] = []
         self._running: asyncio.Task[None] | None = None
 
@@ -124,27 +126,13 @@ class RowEngine(Engine):
         return [(_taken(outputs, i, axes), _taken(after, i, axes)) for i in range(len(jobs))]
 
 
-class _Checks(Pipeline):
-    """A pipeline of one row that checks inputs and never runs."""
+class _InputCheck(Pipeline):
+    """A pipeline of one row that checks inputs. It has no engine."""
 
-    def __init__(self, bundle: Bundle, initial: dict[str, Array], **options: Any) -> None:
-        self._start = initial
-        super().__init__(bundle, **options)
-
-    def _load(self) -> Any:
-        return self
-
-    def _prepare(self) -> None:
-        self._values = dict(self._start)
-
-    def _initial_values(self) -> dict[str, Array]:
-        return self._start
-
-    def _read(self, where: str) -> Array:
-        return np.array(self._values[where])
-
-    def _replace(self, values: Mapping[str, Array]) -> None:
-        self._values = {**self._values, **{k: np.array(v) for k, v in values.items()}}
+    def __init__(self, bundle: Bundle, nonfinite: NonFinite) -> None:
+        self._set_options(nonfinite=nonfinite)
+        self._bundle = bundle
+        self._engine = NoEngine(make_plan(bundle.contract), "The rows of a batch run together, not one by one.")
 
     def checked(self, state: State, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], State]:
         """What a step is given and the state it starts from, both known to fit. Changes nothing."""

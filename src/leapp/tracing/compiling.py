@@ -35,7 +35,7 @@ from leapp.graph.contract import Contract, ModelFile, Node, Port, key
 from leapp.graph.formats import FORMATS, RUNNABLE, format_of
 from leapp.graph.ports import port as describe_port
 from leapp.graph.wiring import Link, wire
-from leapp.runtime.engines import kept_open
+from leapp.runtime.load import kept_open
 from leapp.semantics import GraphConfigs, OutputKindEnum
 from leapp.tracing.batching import follow_batch
 from leapp.tracing.brought import placeholders

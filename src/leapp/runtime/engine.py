@@ -1,0 +1,214 @@
+"""Where the steps of a pipeline run and its state is kept: in this process, on a server, or nowhere.
+
+A pipeline checks what its callers give and hands it to its engine. ``LocalEngine`` has the models in this process,
+``leapp.client`` has the engine that asks a server, and ``NoEngine`` belongs to a pipeline that can only be inspected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from leapp.errors import BundleError, InputError
+from leapp.runtime.arrays import Array
+from leapp.runtime.buffers import Frame, Program, Slot
+from leapp.runtime.codegen import CallerCode, write_step
+from leapp.runtime.load import Unit
+from leapp.runtime.plan import Plan
+from leapp.runtime.values import spread
+
+__all__ = ["CHECK_FIRST", "Engine", "LocalEngine", "NoEngine", "Turn"]
+
+
+class Turn(Protocol):
+    """The step that is next."""
+
+    @property
+    def step(self) -> Callable[..., dict[str, Any] | None]:
+        """Takes the caller's inputs. Returns the outputs, or None if the inputs must be checked first."""
+
+
+class Engine(Protocol):
+    """Runs steps and keeps everything that a pipeline has between two of them.
+
+    The pipeline holds its lock whenever it calls a method.
+
+    Attributes:
+        kept_inputs: Values of inputs that the next step need not give.
+    """
+
+    kept_inputs: dict[str, Any]
+
+    @property
+    def plan(self) -> Plan:
+        """The wiring, for the present number of rows."""
+
+    @property
+    def initial(self) -> Mapping[str, Array]:
+        """The state that a pipeline begins with."""
+
+    @property
+    def frame(self) -> Turn:
+        """The step that is next."""
+
+    def run(self, values: Mapping[str, Any], overrides: Mapping[str, Array], kept_inputs: dict[str, Any]) -> dict[str, Any]:
+        """Run one step on values that fit. A step that fails leaves the state and the kept inputs as they were.
+
+        Args:
+            values: A value for each input.
+            overrides: States that are replaced for this step.
+            kept_inputs: What ``kept_inputs`` is once the step is done.
+        """
+
+    def read(self, key: str) -> Array:
+        """A copy of a state."""
+
+    def replace(self, values: Mapping[str, Array]) -> None:
+        """Put values in place of states: all of them, or none if it is interrupted."""
+
+    def reset(self) -> None:
+        """Put the initial values in place of all states, and forget the kept inputs."""
+
+    def resize(self, rows: int, install: Callable[[Engine], None]) -> None:
+        """Install an engine for another number of rows, with the initial state in it."""
+
+
+class _CheckFirst:
+    """The turn of an engine that has every input checked."""
+
+    def step(self, inputs: Mapping[str, Any]) -> None:
+        """Take nothing as it is."""
+
+
+CHECK_FIRST = _CheckFirst()
+
+
+class NoEngine:
+    """The engine of a pipeline that cannot run.
+
+    Args:
+        plan: The wiring.
+        why: The error for whoever runs it.
+    """
+
+    def __init__(self, plan: Plan, why: str) -> None:
+        self.plan = plan
+        self.kept_inputs: dict[str, Any] = {}
+        self._why = why
+
+    def refuse(self, *_: object) -> NoReturn:
+        """Say why nothing can run.
+
+        Raises:
+            BundleError: Always.
+        """
+        raise BundleError(self._why)
+
+    initial = frame = property(refuse)
+    run = read = replace = reset = resize = refuse
+
+
+class LocalEngine:
+    """The models of a bundle in this process.
+
+    Args:
+        plan: The wiring.
+        units: The loaded models, in execution order.
+        initial: The state to begin with.
+        tensors_enter: Whether the caller's tensors go to torch units as they are, without host memory between.
+        caller_code: Makes what writes the checks and copies of the caller's values.
+        lock: Held during a step; its holder may take it again.
+        trust_form: Whether inputs of the right form may be used at once. Otherwise all of them are checked first.
+
+    Attributes:
+        frame: The frame that runs next.
+        ran: The frame with the results of the last step.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        units: Sequence[Unit],
+        initial: Mapping[str, Array],
+        tensors_enter: bool,
+        caller_code: Callable[[Plan, Program], CallerCode],
+        lock: AbstractContextManager[Any],
+        trust_form: bool,
+    ) -> None:
+        self.plan, self.units, self.initial = plan, units, initial
+        self.kept_inputs: dict[str, Any] = {}
+        self._options = tensors_enter, caller_code, lock, trust_form
+        self.program = Program(plan, units, tensors_enter)
+        self._caller = caller_code(plan, self.program)
+        self.frame: Frame = self.program.frames[0]
+        self.ran: Frame = self.frame
+        for frame in self.program.frames:
+            frame.step = write_step(self, self.program, frame, lock, self._caller, plan.outputs, trust_form)
+        for key, value in initial.items():
+            _place(self.program.inputs[key], self.frame, value)
+
+    def run(self, values: Mapping[str, Any], overrides: Mapping[str, Array], kept_inputs: dict[str, Any]) -> dict[str, Any]:
+        """See ``Engine``."""
+        before = {k: self.read(k) for k in overrides}
+        began = None
+        try:
+            self.replace(overrides)
+            began = self.frame
+            results: dict[str, Any] = began.step(None, self._caller.in_order(values))
+            self.kept_inputs = kept_inputs
+        except BaseException:
+            if began is None or self.frame is began:
+                self.replace(before)
+            else:  # an interrupt after the step was done: only its results are lost
+                self.kept_inputs = kept_inputs
+            raise
+        return results
+
+    def read(self, key: str) -> Array:
+        """See ``Engine``."""
+        slot = self.program.inputs[key]
+        value = slot.value(self.frame)
+        if slot.arrays is None:
+            from leapp.runtime.torch_engines import array_over
+
+            value = array_over(value)
+        return np.array(value)
+
+    def replace(self, values: Mapping[str, Array]) -> None:
+        """See ``Engine``."""
+        if values:
+            there = self.frame.next
+            for k in self.plan.feedback:
+                _place(self.program.inputs[k], there, values[k] if k in values else self.read(k))
+            self.frame = there
+
+    def reset(self) -> None:
+        """See ``Engine``."""
+        self.replace(self.initial)
+        self.kept_inputs.clear()
+
+    def resize(self, rows: int, install: Callable[[Engine], None]) -> None:
+        """See ``Engine``."""
+        if rows < 1:
+            raise InputError(f"A batch has one row or more, not {rows}.")
+        plan = self.plan.at(rows)
+        initial = {k: spread(k, v, plan.input_ports[k]) for k, v in self.initial.items()}
+        engine = LocalEngine(plan, self.units, initial, *self._options)
+        engine.kept_inputs = self.kept_inputs
+        install(engine)
+        # A thread that is about to run a step of this engine is led to the new one.
+        self.frame = engine.frame
+
+
+def _place(slot: Slot, frame: Frame, value: Array) -> None:
+    """Put a value where a frame reads it."""
+    if slot.arrays is not None:
+        slot.arrays[frame.index][...] = value
+    else:
+        from leapp.runtime.torch_engines import tensor_over
+
+        # A fresh tensor: the one in the register may be an inference tensor, which cannot be written.
+        frame.registers[slot.register] = tensor_over(np.array(value, order="C"), slot.port.dtype)
