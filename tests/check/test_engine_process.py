@@ -17,7 +17,7 @@ import torch
 import leapp
 from leapp import annotate
 from leapp.check import engine_process
-from leapp.check.engine_process import Apart, ApartError
+from leapp.check.engine_process import EngineProcess, EngineProcessError
 from leapp.errors import ValidationError
 
 BACKENDS = ("jit", "onnx", "pt2")
@@ -27,14 +27,14 @@ BACKENDS = ("jit", "onnx", "pt2")
 def all_apart(monkeypatch):
     """Every model counts as large. Tells what was opened in the other process."""
     opened = []
-    open_there = Apart.open
+    open_there = EngineProcess.open
 
     def noted(self, function, *args):
         opened.append(function.__name__)
         return open_there(self, function, *args)
 
     monkeypatch.setattr(engine_process, "LARGE", 0)
-    monkeypatch.setattr(Apart, "open", noted)
+    monkeypatch.setattr(EngineProcess, "open", noted)
     return opened
 
 
@@ -96,7 +96,7 @@ def test_an_operator_that_only_this_process_knows_is_run_here(tmp_path, all_apar
 
 
 def test_a_process_that_dies_is_an_answer():
-    with Apart() as other:
+    with EngineProcess() as other:
         with pytest.raises(ValidationError, match="was ended by SIGABRT"):
             other.open(os.abort)
         assert other.open(operator.itemgetter, "x")({"x": 3}) == 3
@@ -104,14 +104,14 @@ def test_a_process_that_dies_is_an_answer():
 
 def test_a_model_that_ends_its_process_fails_its_node(tmp_path, all_apart, monkeypatch):
     """As when the system is short of memory and takes the process away."""
-    opens = Apart.open
+    opens = EngineProcess.open
 
     def opened_and_killed(self, *args):
         remote = opens(self, *args)
         os.kill(self._process.pid, signal.SIGKILL)
         return remote
 
-    monkeypatch.setattr(Apart, "open", opened_and_killed)
+    monkeypatch.setattr(EngineProcess, "open", opened_and_killed)
     trace(tmp_path, lambda x, h: torch.tanh(x + h), "onnx")
     results = leapp.compile_graph(visualize=False, strict=False)
     assert not results["n"]
@@ -119,33 +119,34 @@ def test_a_model_that_ends_its_process_fails_its_node(tmp_path, all_apart, monke
 
 
 def test_errors_come_back_as_text():
-    with Apart() as other, pytest.raises(ApartError, match="ZeroDivisionError: "):
+    with EngineProcess() as other, pytest.raises(EngineProcessError, match="ZeroDivisionError: "):
         other.open(operator.truediv, 1, 0)
 
 
 def test_what_cannot_be_told_is_refused():
-    with Apart() as other, pytest.raises(ApartError, match="cannot be told"):
+    with EngineProcess() as other, pytest.raises(EngineProcessError, match="cannot be sent"):
         other.open(lambda: None)
 
 
 def test_files_in_the_working_directory_are_not_run(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
-    with Apart() as other:
+    with EngineProcess() as other:
         assert other.open(operator.itemgetter, "x")({"x": 3}) == 3
 
 
 def test_no_interpreter_is_started_by_an_application(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/opt/simulator/kit")
-    with Apart() as other, pytest.raises(ApartError, match="is no Python interpreter"):
+    with EngineProcess() as other, pytest.raises(EngineProcessError, match="is not a Python interpreter"):
         other.open(operator.itemgetter, "x")
 
 
 def test_the_process_ends_with_the_block_and_with_its_parent(tmp_path):
-    with Apart() as other:
+    with EngineProcess() as other:
         pid = other.open(os.getpid) and other._process.pid
     assert not alive(pid)
-    code = "import os, operator\nfrom leapp.check.engine_process import Apart\na = Apart()\na.open(operator.itemgetter, 'x')\n"
+    code = "import os, operator\nfrom leapp.check.engine_process import EngineProcess\n"
+    code += "a = EngineProcess()\na.open(operator.itemgetter, 'x')\n"
     code += "print(a._process.pid, flush=True)\nos._exit(0)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)

@@ -100,6 +100,16 @@ def test_the_order_of_recordings_makes_no_difference(bundle, stored, tmp_path):
     assert replay_fleet(changed, [stored / "*"], rtol=1e-3) == first
 
 
+@pytest.mark.parametrize(("factor", "same"), [(1.0001, True), (1.01, False)])
+def test_the_command_and_the_function_tolerate_the_same_differences(bundle, stored, tmp_path, capsys, factor, same):
+    changed = write_policy(tmp_path / "leg", WEIGHT * np.float32(factor))
+    report = replay_fleet(changed, [stored / "*"])
+    code, data = ask(capsys, changed, stored / "*")
+    assert (report.same, code) == (same, 0 if same else 1)
+    assert report.ports[0].largest > 0
+    assert [port.beyond for port in report.ports] == [port["beyond"] for port in data["ports"]]
+
+
 def test_a_baseline_shows_the_changed_weight_at_its_step_and_element(bundle, stored, tmp_path, capsys):
     weight = WEIGHT.copy()
     weight[1, 1] *= 1.5

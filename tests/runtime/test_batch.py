@@ -49,9 +49,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], 
     }
 
 
-def given(rows: int, face: Any = Pipeline) -> dict[str, Any]:
+def given(rows: int, api: Any = Pipeline) -> dict[str, Any]:
     values = {"n/x": torch.randn(rows, 4), "n/y": torch.randn(rows, 4)}
-    return values if face is InferenceManager else {k: v.numpy() for k, v in values.items()}
+    return values if api is InferenceManager else {k: v.numpy() for k, v in values.items()}
 
 
 def expected(inputs: dict[str, Any], hidden: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -62,34 +62,34 @@ def expected(inputs: dict[str, Any], hidden: torch.Tensor | None = None) -> tupl
     return hidden.sum(0), hidden
 
 
-FACES = pytest.mark.parametrize("face", [Pipeline, InferenceManager])
+APIS = pytest.mark.parametrize("api", [Pipeline, InferenceManager])
 BACKENDS = pytest.mark.parametrize("backend", ["onnx", "jit"])
 
 
-@FACES
+@APIS
 @BACKENDS
-def test_the_batch_follows_the_inputs(face: Any, backend: str, folders: Any) -> None:
+def test_the_batch_follows_the_inputs(api: Any, backend: str, folders: Any) -> None:
     """Without state, every step may have another number of rows."""
-    running = face(folders[backend, False])
+    running = api(folders[backend, False])
     assert running.batch == TRACED
     for rows in (7, 1, 1, 2, TRACED, 40):
-        inputs = given(rows, face)
+        inputs = given(rows, api)
         got = running(inputs)["n/z"]
         assert running.batch == rows
         torch.testing.assert_close(torch.as_tensor(got), expected(inputs)[0])
         assert running.input_ports["n/x"].shape == (rows, 4)
 
 
-@FACES
+@APIS
 @BACKENDS
-def test_state_belongs_to_its_rows(face: Any, backend: str, folders: Any) -> None:
+def test_state_belongs_to_its_rows(api: Any, backend: str, folders: Any) -> None:
     """A batch cannot change while state remembers rows; after a reset it can, and rows are reset one by one."""
-    running = face(folders[backend, True])
+    running = api(folders[backend, True])
     for rows in (7, 1, 2):
         running.reset()
         hidden: Any = torch.zeros(2, rows, 4)
         for step in range(4):
-            inputs = given(rows, face)
+            inputs = given(rows, api)
             want, hidden = expected(inputs, hidden)
             torch.testing.assert_close(torch.as_tensor(running(inputs)["n/z"]), want)
             if step == 1:
@@ -97,16 +97,16 @@ def test_state_belongs_to_its_rows(face: Any, backend: str, folders: Any) -> Non
                 running.reset(mask=mask)
                 hidden[:, torch.from_numpy(mask)] = 0.0
         with pytest.raises(InputError, match=rf"holds what {rows} rows left. Call reset\(\)"):
-            running(given(rows + 1, face))
-        inputs = given(rows, face)
+            running(given(rows + 1, api))
+        inputs = given(rows, api)
         want, hidden = expected(inputs, hidden)
         torch.testing.assert_close(torch.as_tensor(running(inputs)["n/z"]), want)
 
 
-@FACES
-def test_the_batch_may_be_told_before(face: Any, folders: Any) -> None:
+@APIS
+def test_the_batch_may_be_told_before(api: Any, folders: Any) -> None:
     """``reset(batch=...)`` makes memory and state; zeros, random inputs and warm-up have that size."""
-    running = face(folders["onnx", True])
+    running = api(folders["onnx", True])
     running.reset(batch=6)
     assert running.batch == 6
     (hidden,) = running.state().values()
@@ -121,21 +121,21 @@ def test_the_batch_may_be_told_before(face: Any, folders: Any) -> None:
         running.reset(node="n", batch=2)
 
 
-@FACES
-def test_state_of_another_batch_can_be_loaded(face: Any, folders: Any) -> None:
+@APIS
+def test_state_of_another_batch_can_be_loaded(api: Any, folders: Any) -> None:
     """Saved state brings its number of rows along."""
-    one, other = face(folders["onnx", True]), face(folders["onnx", True])
-    one(given(5, face))
+    one, other = api(folders["onnx", True]), api(folders["onnx", True])
+    one(given(5, api))
     other.load_state(one.state())
-    inputs = given(5, face)
+    inputs = given(5, api)
     torch.testing.assert_close(torch.as_tensor(other(inputs)["n/z"]), torch.as_tensor(one(inputs)["n/z"]))
 
 
-@FACES
-def test_inputs_share_one_batch(face: Any, folders: Any) -> None:
+@APIS
+def test_inputs_share_one_batch(api: Any, folders: Any) -> None:
     """Different numbers of rows are refused by name, and nothing changes."""
-    running = face(folders["onnx", True])
-    running(given(4, face))
+    running = api(folders["onnx", True])
+    running(given(4, api))
     before = running.state()
     mixed = {"n/x": given(4)["n/x"], "n/y": given(5)["n/y"]}
     with pytest.raises(InputError, match="'n/x' has 4 rows and 'n/y' has 5: all inputs share one batch"):

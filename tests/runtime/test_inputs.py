@@ -11,7 +11,7 @@ from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
 from tests.runtime.bundles import BACKENDS, Memory, Stage, array, held, loop, memory, write_bundle
 
-FACES = (Pipeline, InferenceManager)
+APIS = (Pipeline, InferenceManager)
 GOOD = np.array([1.0, 2.0, 3.0], np.float32)
 
 REFUSED = {
@@ -39,10 +39,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("backend", BACKENDS[:2])
-def test_refused_inputs_name_the_port_and_leave_the_state(tmp_path, face, backend):
-    runner = face(memory(tmp_path, backend))
+def test_refused_inputs_name_the_port_and_leave_the_state(tmp_path, api, backend):
+    runner = api(memory(tmp_path, backend))
     (state,) = runner.feedback_inputs
     runner({"p/x": GOOD})
     before = held(runner)
@@ -90,7 +90,7 @@ def test_a_step_that_was_right_many_times_makes_nothing_else_right(tmp_path, bac
         np.testing.assert_array_equal(array(manager.state()[state]), before)
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "value",
@@ -99,17 +99,17 @@ def test_a_step_that_was_right_many_times_makes_nothing_else_right(tmp_path, bac
      torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]).t()[:, 0]],
     ids=["numpy", "torch", "list", "ints", "strided", "grad", "parameter", "transposed"],
 )  # fmt: skip
-def test_numpy_torch_and_lists_are_taken_alike(tmp_path, face, backend, value):
-    runner = face(memory(tmp_path, backend))
+def test_numpy_torch_and_lists_are_taken_alike(tmp_path, api, backend, value):
+    runner = api(memory(tmp_path, backend))
     want = Memory()(torch.from_numpy(GOOD), torch.tensor([1.0, -2.0]))[0]
     got = runner({"p/x": value})["p/y"]
     torch.testing.assert_close(torch.as_tensor(got), want)
     assert not torch.as_tensor(got).requires_grad
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_gradients_are_neither_kept_nor_left_switched_off(tmp_path, face):
-    runner = face(memory(tmp_path, "jit"))
+@pytest.mark.parametrize("api", APIS)
+def test_gradients_are_neither_kept_nor_left_switched_off(tmp_path, api):
+    runner = api(memory(tmp_path, "jit"))
     weight = torch.ones(3, requires_grad=True)
     for _ in range(3):
         runner({"p/x": weight * 2})
@@ -129,51 +129,51 @@ def test_inference_mode_comes_and_goes_between_steps(tmp_path, backend):
     manager.set_input_value("p", "h", torch.ones(2))
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_cast_is_only_done_when_asked(tmp_path, face):
-    runner = face(memory(tmp_path, "onnx"), cast=True)
+@pytest.mark.parametrize("api", APIS)
+def test_cast_is_only_done_when_asked(tmp_path, api):
+    runner = api(memory(tmp_path, "onnx"), cast=True)
     want = Memory()(torch.from_numpy(GOOD), torch.tensor([1.0, -2.0]))[0]
     torch.testing.assert_close(torch.as_tensor(runner({"p/x": GOOD.astype(np.float64)})["p/y"]), want)
     with pytest.raises(InputError, match="complex64"):
         runner({"p/x": GOOD.astype(np.complex64)})
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_integers_outside_the_range_are_refused(tmp_path, face):
+@pytest.mark.parametrize("api", APIS)
+def test_integers_outside_the_range_are_refused(tmp_path, api):
     class Same(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + 1
 
     stage = Stage(Same(), {"x": torch.zeros(2, dtype=torch.int8)}, ["y"], "jit")
-    runner = face(write_bundle(tmp_path, {"p": stage}), cast=True)
+    runner = api(write_bundle(tmp_path, {"p": stage}), cast=True)
     assert array(runner({"p/x": [1, 2]})["p/y"]).tolist() == [2, 3]
     for value in ([1, 300], np.array([1, -300]), [0.5, 1.0]):
         with pytest.raises(InputError, match="expected int8"):
             runner({"p/x": value})
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_nonfinite_policies(tmp_path, face, bad):
+def test_nonfinite_policies(tmp_path, api, bad):
     given = {"p/x": np.array([1.0, bad, 0.0], np.float32)}
     path = memory(tmp_path, "onnx")
-    face(path)(given)
+    api(path)(given)
     with pytest.warns(RuntimeWarning, match="'p/x' holds NaN") as caught:
-        face(path, nonfinite="warn")(given)
+        api(path, nonfinite="warn")(given)
     assert caught[0].filename == __file__
-    runner = face(path, nonfinite="raise")
+    runner = api(path, nonfinite="raise")
     with pytest.raises(InputError, match="'p/x' holds NaN"):
         runner(given)
     assert array(runner.state()["p/h_in"]).tolist() == [1.0, -2.0]
     runner({"p/x": GOOD})
     with pytest.raises(InputError, match="nonfinite"):
-        face(path, nonfinite="maybe")
+        api(path, nonfinite="maybe")
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_sticky_reuses_the_last_value_and_only_when_asked(tmp_path, face, backend):
-    runner, strict = face(memory(tmp_path, backend), sticky=True), face(memory(tmp_path, backend))
+def test_sticky_reuses_the_last_value_and_only_when_asked(tmp_path, api, backend):
+    runner, strict = api(memory(tmp_path, backend), sticky=True), api(memory(tmp_path, backend))
     zeros = np.zeros(3, np.float32)
     given = GOOD.copy()
     for sticky, full in (({}, zeros), ({"p/x": given}, GOOD), ({}, GOOD), ({}, GOOD)):
@@ -183,18 +183,18 @@ def test_sticky_reuses_the_last_value_and_only_when_asked(tmp_path, face, backen
         np.testing.assert_array_equal(array(got), array(strict({"p/x": full})["p/y"]))
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_a_value_of_an_inner_port_is_refused(tmp_path, face):
-    runner = face(loop(tmp_path, "jit", "onnx"))
+@pytest.mark.parametrize("api", APIS)
+def test_a_value_of_an_inner_port_is_refused(tmp_path, api):
+    runner = api(loop(tmp_path, "jit", "onnx"))
     with pytest.raises(InputError, match="'f/c' is fed by 'p/c'"):
         runner({"p/obs": np.ones(2, np.float32), "f/c": np.ones(2, np.float32)})
     with pytest.raises(InputError, match="'f/c' is fed by 'p/c'"):
         runner.set_input_value("f", "c", np.ones(2, np.float32))
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_inputs_are_not_kept_changed_or_aliased(tmp_path, face, backend):
+def test_inputs_are_not_kept_changed_or_aliased(tmp_path, api, backend):
     class Grabs(torch.nn.Module):
         """Writes its input and returns views of it: everything a model should not do."""
 
@@ -210,9 +210,9 @@ def test_inputs_are_not_kept_changed_or_aliased(tmp_path, face, backend):
     module = Rude() if backend == "jit" else Grabs()
     names = ("h_in", "h_out") if backend == "onnx" else ("h", "h")
     stage = Stage(module, {"x": torch.ones(3), names[0]: torch.zeros(3)}, ["y", names[1]], backend)
-    runner = face(write_bundle(tmp_path, {"p": stage}, {}, {f"p/{names[1]}": (f"p/{names[0]}",)}))
+    runner = api(write_bundle(tmp_path, {"p": stage}, {}, {f"p/{names[1]}": (f"p/{names[0]}",)}))
     x = torch.tensor([1.0, 2.0, 3.0])
-    given = x.numpy() if face is Pipeline else x
+    given = x.numpy() if api is Pipeline else x
     out = runner({"p/x": given})
     assert x.tolist() == [1.0, 2.0, 3.0]
     shift = 1.0 if backend == "jit" else 0.0
@@ -220,7 +220,7 @@ def test_inputs_are_not_kept_changed_or_aliased(tmp_path, face, backend):
     first = torch.as_tensor(out["p/y"])
     assert first.tolist() == [1.0 + shift, 2.0 + shift, 3.0 + shift]
     first.fill_(-7.0)
-    again = x.clone().numpy() if face is Pipeline else x.clone()
+    again = x.clone().numpy() if api is Pipeline else x.clone()
     assert torch.as_tensor(runner({"p/x": again})["p/y"]).tolist() == [50.0 + shift] * 3
     assert torch.as_tensor(next(iter(runner.state().values()))).tolist() == [
         51.0 + 2 * shift,
@@ -244,8 +244,8 @@ def test_a_result_never_shares_memory_with_a_strided_input(tmp_path, backend):
         assert base.tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_a_constant_given_out_cannot_be_spoiled(tmp_path, face):
+@pytest.mark.parametrize("api", APIS)
+def test_a_constant_given_out_cannot_be_spoiled(tmp_path, api):
     class Gains(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -254,7 +254,7 @@ def test_a_constant_given_out_cannot_be_spoiled(tmp_path, face):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return x * self.kp, self.kp
 
-    runner = face(write_bundle(tmp_path, {"p": Stage(Gains(), {"x": torch.ones(2)}, ["y", "kp"], "jit")}))
+    runner = api(write_bundle(tmp_path, {"p": Stage(Gains(), {"x": torch.ones(2)}, ["y", "kp"], "jit")}))
     for _ in range(3):
         out = runner({"p/x": [3.0, 4.0]})
         assert (array(out["p/y"]).tolist(), array(out["p/kp"]).tolist()) == ([3.0, 8.0], [1.0, 2.0])
@@ -262,8 +262,8 @@ def test_a_constant_given_out_cannot_be_spoiled(tmp_path, face):
             value[...] = 0.0
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_scripts_with_branches_and_singular_zeros(tmp_path, face):
+@pytest.mark.parametrize("api", APIS)
+def test_scripts_with_branches_and_singular_zeros(tmp_path, api):
     class Branch(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             if bool(x.sum() > 0):
@@ -271,10 +271,10 @@ def test_scripts_with_branches_and_singular_zeros(tmp_path, face):
                 return x
             return torch.linalg.inv(x)
 
-    runner = face(write_bundle(tmp_path, {"p": Stage(Branch(), {"x": torch.eye(2)}, ["y"], "jit")}))
+    runner = api(write_bundle(tmp_path, {"p": Stage(Branch(), {"x": torch.eye(2)}, ["y"], "jit")}))
     for sign in (1.0, -1.0):
         x = torch.eye(2) * sign * 4.0
-        out = runner({"p/x": x if face is InferenceManager else x.numpy()})["p/y"]
+        out = runner({"p/x": x if api is InferenceManager else x.numpy()})["p/y"]
         assert x[0, 0] == sign * 4.0
         assert array(out)[0, 0] == (8.0 if sign > 0 else -0.25)
 
@@ -287,15 +287,15 @@ class Fussy(torch.nn.Module):
         return x[x > 0].reshape(3) + new, new
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("backends", [["jit"], ["onnx"], ["jit", "onnx"], ["onnx", "jit"]], ids="-".join)
 @pytest.mark.parametrize("sticky", [False, True])
-def test_a_step_whose_engine_fails_leaves_the_state_it_was_given_over(tmp_path, face, backends, sticky):
+def test_a_step_whose_engine_fails_leaves_the_state_it_was_given_over(tmp_path, api, backends, sticky):
     stages = {f"n{i}": Stage(Fussy(), {"x": torch.ones(3), "h": torch.zeros(1)}, ["y", "n"], b) for i, b in enumerate(backends)}
     flow = {"n0/y": ("n1/x",)} if len(backends) > 1 else {}
     feedback = {f"{name}/n": (f"{name}/h",) for name in stages}
     path = write_bundle(tmp_path, stages, flow, feedback)
-    runner, other = face(path, sticky=sticky), face(path, sticky=sticky)
+    runner, other = api(path, sticky=sticky), api(path, sticky=sticky)
     states = {f"{name}/h": np.array([5.0], np.float32) for name in stages}
     bad = np.array([1.0, -1.0, 2.0], np.float32)
     for k in range(4):

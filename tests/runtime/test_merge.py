@@ -53,9 +53,9 @@ class Bias(torch.nn.Module):
         return torch.relu(x + self.b)
 
 
-@pytest.mark.parametrize("face", [Pipeline, InferenceManager])
+@pytest.mark.parametrize("api", [Pipeline, InferenceManager])
 @pytest.mark.parametrize("backend", ["onnx", "jit"])
-def test_merged_is_bit_identical(tmp_path, face, backend):
+def test_merged_is_bit_identical(tmp_path, api, backend):
     stages = {
         "a": Stage(Split(), {"x": torch.randn(3, 64)}, ["y"], backend),
         "b": Stage(Bias(), {"x": torch.randn(3, 64)}, ["y"], backend),
@@ -65,7 +65,7 @@ def test_merged_is_bit_identical(tmp_path, face, backend):
     flow = {"a/y": ("b/x",), "b/y": ("c/x", "d/x")}
     path = write_bundle(tmp_path, stages, flow)
     assert len(units(path)) == 1
-    merged, single = face(path), apart(face(path))
+    merged, single = api(path), apart(api(path))
     for _ in range(20):
         x = torch.randn(3, 64).numpy()
         got, want = merged({"a/x": x}), single({"a/x": x})

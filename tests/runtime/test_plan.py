@@ -130,28 +130,28 @@ def test_nodes_of_one_backend_stand_together_when_edges_allow():
     assert make_plan(free).order == ("a", "c", "b", "d")
 
 
-@pytest.mark.parametrize("face", [Pipeline, InferenceManager])
+@pytest.mark.parametrize("api", [Pipeline, InferenceManager])
 @pytest.mark.parametrize("backend", ["onnx", "jit", "pt2"])
-def test_a_model_that_is_not_what_the_bundle_says_is_refused_at_load(tmp_path, face, backend):
+def test_a_model_that_is_not_what_the_bundle_says_is_refused_at_load(tmp_path, api, backend):
     path, _ = chain(tmp_path / "one", [backend])
     text = path.read_text()
     if backend == "onnx":
         path.write_text(text.replace("name: x", "name: q").replace("[x]", "[q]"))
         with pytest.raises(BundleError, match=r"'n0' has the inputs \['x'\], the bundle says \['q'\]"):
-            face(path)
+            api(path)
         path.write_text(text.replace("shape: [2, 8]", "shape: [2, 9]"))
         with pytest.raises(BundleError, match=r"'x' of node 'n0' is float32 \[2, 9\] in the bundle"):
-            face(path)
+            api(path)
     else:
         extra = "    - name: z\n      dtype: float32\n      shape: [1]\n      type: tensor\n    outputs:"
         path.write_text(text.replace("    outputs:", extra).replace("n0: [x]", "n0: [x, z]"))
         with pytest.raises(BundleError, match="'n0' takes 1 inputs"):
-            face(path)
+            api(path)
 
 
-@pytest.mark.parametrize("face", [Pipeline, InferenceManager])
+@pytest.mark.parametrize("api", [Pipeline, InferenceManager])
 @pytest.mark.parametrize("backend", ["onnx", "jit", "pt2"])
-def test_a_file_that_is_no_model_is_refused_by_name(tmp_path, face, backend):
+def test_a_file_that_is_no_model_is_refused_by_name(tmp_path, api, backend):
     from leapp.bundle.files import hash_file
 
     path, _ = chain(tmp_path, [backend])
@@ -160,11 +160,11 @@ def test_a_file_that_is_no_model_is_refused_by_name(tmp_path, face, backend):
     model.write_bytes(b"not a model" * 20)
     path.write_text(path.read_text().replace(old, hash_file(model)[1]))
     with pytest.raises(BundleError, match="model of node 'n0'(:| cannot be opened)"):
-        face(path, allow_code=True)
+        api(path, allow_code=True)
 
 
-@pytest.mark.parametrize("face", [Pipeline, InferenceManager])
-def test_a_script_without_forward_is_refused_by_name(tmp_path, face):
+@pytest.mark.parametrize("api", [Pipeline, InferenceManager])
+def test_a_script_without_forward_is_refused_by_name(tmp_path, api):
     from leapp.bundle.files import hash_file
 
     class Other(torch.nn.Module):
@@ -178,7 +178,7 @@ def test_a_script_without_forward_is_refused_by_name(tmp_path, face):
     torch.jit.script(Other()).save(model)
     path.write_text(path.read_text().replace(old, hash_file(model)[1]))
     with pytest.raises(BundleError, match="model of node 'n0' cannot be opened: .*forward"):
-        face(path, allow_code=True)
+        api(path, allow_code=True)
 
 
 def test_models_opened_in_threads_leave_the_compiler_as_it_was(tmp_path):
@@ -190,24 +190,24 @@ def test_models_opened_in_threads_leave_the_compiler_as_it_was(tmp_path):
     assert torch._C._jit_set_fusion_strategy(before) == given
 
 
-@pytest.mark.parametrize("face", [Pipeline, InferenceManager])
-def test_code_is_refused_when_asked(tmp_path, face):
+@pytest.mark.parametrize("api", [Pipeline, InferenceManager])
+def test_code_is_refused_when_asked(tmp_path, api):
     for backend in ("jit", "pt2"):
         path, _ = chain(tmp_path / backend, ["onnx", backend])
         with pytest.raises(BundleError, match=f"'n1' is a {backend} model"):
-            face(path, allow_code=False)
+            api(path, allow_code=False)
     path, modules = chain(tmp_path / "onnx", ["onnx", "onnx"])
     x = torch.randn(2, 8)
-    got = face(path, allow_code=False)({"n0/x": x})["n1/y"]
+    got = api(path, allow_code=False)({"n0/x": x})["n1/y"]
     torch.testing.assert_close(torch.as_tensor(got), modules[1](modules[0](x)))
 
 
-@pytest.mark.parametrize("face", [Pipeline, InferenceManager])
-def test_a_bundle_is_opened_by_yaml_by_directory_and_only_with_the_expected_digest(tmp_path, face):
+@pytest.mark.parametrize("api", [Pipeline, InferenceManager])
+def test_a_bundle_is_opened_by_yaml_by_directory_and_only_with_the_expected_digest(tmp_path, api):
     path = write_bundle(tmp_path / "g", {"p": Stage(Scale(4, 2), {"x": torch.ones(1, 4)}, ["y"], "onnx")})
     for where in (path, str(path), path.parent):
-        assert face(where).inputs == ["p/x"]
+        assert api(where).inputs == ["p/x"]
     with pytest.raises(BundleError, match="digest"):
-        face(path, expect_digest="0" * 64)
+        api(path, expect_digest="0" * 64)
     with pytest.raises(FileNotFoundError):
-        face(tmp_path / "nowhere.yaml")
+        api(tmp_path / "nowhere.yaml")

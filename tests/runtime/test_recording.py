@@ -19,19 +19,19 @@ from leapp.runtime.inference_manager import InferenceManager
 from leapp.runtime.torch_engines import array_over
 from tests.runtime.bundles import BACKENDS, Stage, array, held, loop, memory, write_bundle
 
-FACES = (Pipeline, InferenceManager)
+APIS = (Pipeline, InferenceManager)
 
 
 SUFFIXES = ("npz", "mcap")
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_recording_replays_exactly(tmp_path, face, backend, suffix):
+def test_a_recording_replays_exactly(tmp_path, api, backend, suffix):
     recording = tmp_path / f"run.{suffix}"
     path = loop(tmp_path / "g", backend, backend)
-    runner = face(path)
+    runner = api(path)
     runner(runner.get_mock_input())
     given, want = [], []
     with runner.record(recording) as step:
@@ -86,16 +86,16 @@ def test_every_value_survives_a_recording(tmp_path, suffix, dtype):
     assert str(found.outputs[0]["p/y"].astype(complex)) == str(array_over(value.roll(-1)).astype(complex))
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_held_inputs_are_part_of_a_recording(tmp_path, face, suffix):
+def test_held_inputs_are_part_of_a_recording(tmp_path, api, suffix):
     path = memory(tmp_path / "g", "onnx")
-    runner = face(path)
+    runner = api(path)
     runner.set_input_value("p", "x", [1.0, 2.0, 3.0])
     with runner.record(tmp_path / f"run.{suffix}") as step:
         step({})
         step({"p/x": np.ones(3, np.float32)})
-    replay = face(path).replay(tmp_path / f"run.{suffix}")
+    replay = api(path).replay(tmp_path / f"run.{suffix}")
     assert (replay.steps, replay.difference) == (2, None)
 
 
@@ -215,9 +215,9 @@ def test_a_recording_of_ports_with_the_same_bytes_in_another_form_is_refused(tmp
     assert pipeline.replay(tmp_path / "older.npz").difference is None
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_bench_times_steps_and_leaves_the_state(tmp_path, face):
-    runner = face(memory(tmp_path, "onnx"))
+@pytest.mark.parametrize("api", APIS)
+def test_bench_times_steps_and_leaves_the_state(tmp_path, api):
+    runner = api(memory(tmp_path, "onnx"))
     runner({"p/x": [1.0, 2.0, 3.0]})
     before = held(runner)
     free, paced = runner.bench(steps=200), runner.bench(steps=20, rate=2000.0)
@@ -239,9 +239,9 @@ def test_bench_counts_late_steps_and_tells_a_slow_step_from_a_slow_machine():
     assert found.noise_p50 <= found.noise_p999
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_bench_refuses_what_cannot_be_measured(tmp_path, face):
-    runner = face(memory(tmp_path, "onnx"))
+@pytest.mark.parametrize("api", APIS)
+def test_bench_refuses_what_cannot_be_measured(tmp_path, api):
+    runner = api(memory(tmp_path, "onnx"))
     for wrong in ({"steps": 0}, {"rate": 0.0}, {"rate": -5.0}, {"rate": float("nan")}):
         with pytest.raises(InputError, match="at least one step and a positive rate"):
             runner.bench(**wrong)

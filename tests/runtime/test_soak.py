@@ -23,9 +23,9 @@ SOAK = bool(os.environ.get("LEAPP_SOAK"))
 STEPS = 10_000_000 if SOAK else 20_000
 CALLS = 1_000_000 if SOAK else 6_000
 TAIL = 1000
-FACES: dict[str, Any] = {"Pipeline": Pipeline, "InferenceManager": InferenceManager}
+APIS: dict[str, Any] = {"Pipeline": Pipeline, "InferenceManager": InferenceManager}
 LOOPS = [("Pipeline", ("onnx", "onnx")), ("InferenceManager", ("jit", "onnx")), ("InferenceManager", ("jit", "jit"))]
-SHARED = [(face, backends) for face in FACES for backends in (("onnx", "onnx"), ("jit", "onnx"), ("jit", "jit"))]
+SHARED = [(api, backends) for api in APIS for backends in (("onnx", "onnx"), ("jit", "onnx"), ("jit", "jit"))]
 
 
 def peak() -> float:
@@ -33,13 +33,13 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def many_steps(directory: Path, face: str, backends: tuple[str, str], steps: int) -> float:
+def many_steps(directory: Path, api: str, backends: tuple[str, str], steps: int) -> float:
     """Run a loop for long and compare its end with a fresh runner. Returns the growth of the process in megabytes."""
     path = loop(directory, *backends)
-    runner = FACES[face](path)
+    runner = APIS[api](path)
     generator = torch.Generator().manual_seed(0)
     given: list[Any] = [torch.randn(2, generator=generator) for _ in range(64)]
-    if face == "Pipeline":
+    if api == "Pipeline":
         given = [value.numpy() for value in given]
     for k in range(steps // 10):
         runner({"p/obs": given[k % 64]})
@@ -47,7 +47,7 @@ def many_steps(directory: Path, face: str, backends: tuple[str, str], steps: int
     for k in range(steps - steps // 10 - TAIL):
         runner({"p/obs": given[k % 64]})
     growth = peak() - before
-    fresh = FACES[face](path)
+    fresh = APIS[api](path)
     fresh.load_state(runner.state())
     seen = set()
     for k in range(TAIL):
@@ -59,10 +59,10 @@ def many_steps(directory: Path, face: str, backends: tuple[str, str], steps: int
     return growth
 
 
-def many_threads(directory: Path, face: str, backends: tuple[str, str], calls: int) -> int:
+def many_threads(directory: Path, api: str, backends: tuple[str, str], calls: int) -> int:
     """Share a runner between four threads. Returns how many of all calls came out wrong."""
     path, modules = chain(directory, list(backends))
-    runner = FACES[face](path)
+    runner = APIS[api](path)
     given = [torch.randn(2, 8) for _ in range(4)]
     want = [array(runner({"n0/x": x})["n1/y"]) for x in given]
     assert not np.array_equal(want[0], want[1])
@@ -70,7 +70,7 @@ def many_threads(directory: Path, face: str, backends: tuple[str, str], calls: i
     right = [0] * 4
 
     def work(i: int) -> None:
-        inputs = {"n0/x": given[i] if face == "InferenceManager" else given[i].numpy()}
+        inputs = {"n0/x": given[i] if api == "InferenceManager" else given[i].numpy()}
         for _ in range(calls // 4):
             right[i] += np.array_equal(array(runner(inputs)["n1/y"]), want[i])
 
@@ -82,13 +82,13 @@ def many_threads(directory: Path, face: str, backends: tuple[str, str], calls: i
     return calls // 4 * 4 - sum(right)
 
 
-@pytest.mark.parametrize(("face", "backends"), LOOPS)
-def test_many_steps(tmp_path, face, backends):
-    growth = many_steps(tmp_path, face, backends, STEPS)
+@pytest.mark.parametrize(("api", "backends"), LOOPS)
+def test_many_steps(tmp_path, api, backends):
+    growth = many_steps(tmp_path, api, backends, STEPS)
     # A short run only sees what one step would leak; pools of the process itself move by a few megabytes.
     assert growth < max(8.0, STEPS / 1e6), f"{growth:.1f} MB"
 
 
-@pytest.mark.parametrize(("face", "backends"), SHARED)
-def test_a_shared_runner_is_never_wrong(tmp_path, face, backends):
-    assert many_threads(tmp_path, face, backends, CALLS) == 0
+@pytest.mark.parametrize(("api", "backends"), SHARED)
+def test_a_shared_runner_is_never_wrong(tmp_path, api, backends):
+    assert many_threads(tmp_path, api, backends, CALLS) == 0

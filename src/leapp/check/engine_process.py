@@ -1,10 +1,10 @@
-"""Engines in a process of their own, for models that are large or of strangers.
+"""Engines in a process of their own, for large models and for models from an unknown source.
 
-An engine holds a copy of the weights, and reading the file takes a second one for a while. A process that exports has them
-already, as the user's module, and may have room for no more. So another process opens the file and runs it; what is given
-and compared stays here. A stranger's model may take all memory or never end, which no engine can be told not to: the other
-process has limits. It is a new interpreter with the same paths: nothing of this process, the user's ``__main__``
-included, is run there again.
+An engine holds a copy of the weights, and reading the file takes a second copy meanwhile. A process that exports has the
+weights already, in the user's module, and may not have memory for more. So another process opens the file and runs it, while
+inputs and comparisons stay here. A model from an unknown source may take all memory or never end, and engines have no limit
+for that: the other process has one. It is a new interpreter with the same import paths. It runs nothing of this process
+again, the user's ``__main__`` included.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from leapp.bundle import Bundle
 from leapp.check.engines import Array
 from leapp.errors import ValidationError
 
-__all__ = ["LARGE", "Apart", "ApartError", "Remote", "is_large", "limit_memory", "serve"]
+__all__ = ["LARGE", "EngineProcess", "EngineProcessError", "EngineProxy", "is_large", "limit_memory", "serve"]
 
 LARGE = 64 << 20
-"""Files up to this size are run here: starting another interpreter would cost more than their weights."""
+"""Files up to this size run in this process: another interpreter would cost more than their weights."""
 
 _HEAD = 8
 """Bytes that say how long a message is."""
@@ -44,15 +44,15 @@ sys.path[:] = json.loads(sys.argv[1])
 from leapp.check.engine_process import serve
 serve(*sys.argv[2:])
 """
-# The first step keeps a json.py in the working directory out of it, which this process would not import either.
+# The first lines keep a json.py in the working directory from being imported.
 
 
-class ApartError(Exception):
-    """The other process cannot do it. Whether that is its own fault shows when this process tries."""
+class EngineProcessError(Exception):
+    """The other process failed. This process has to try by itself to see whether the model is to blame."""
 
 
 def is_large(bundle: Bundle) -> bool:
-    """Whether the models of a bundle are better run elsewhere."""
+    """Whether the models of a bundle should run in another process."""
     size = 0
     for node in bundle.contract.nodes.values():
         path = bundle.directory / (node.model.model_path or "")
@@ -60,12 +60,12 @@ def is_large(bundle: Bundle) -> bool:
     return size > LARGE
 
 
-class Apart:
+class EngineProcess:
     """A process that opens engines. It starts when it is needed, and ends with the block or with this process.
 
     Args:
-        timeout: The most seconds until an answer; the process is ended then. None waits.
-        memory: The most bytes of data that the process may hold. None sets no limit, nor do systems without such limits.
+        timeout: The most seconds to wait for an answer; then the process is killed. None waits without limit.
+        memory: The most bytes of data that the process may hold. None, or a system without such limits, sets none.
     """
 
     def __init__(self, timeout: float | None = None, memory: int | None = None) -> None:
@@ -75,7 +75,7 @@ class Apart:
         self._opened = 0
         self.dropped: list[int] = []
 
-    def __enter__(self) -> Apart:
+    def __enter__(self) -> EngineProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -85,36 +85,36 @@ class Apart:
             process.communicate()
 
     def begin(self, *modules: str) -> None:
-        """Start the process and let it import some modules, while this one does something else."""
-        with suppress(ApartError):
+        """Start the process and let it import some modules in the background."""
+        with suppress(EngineProcessError):
             self._process = self._process or _launch(self._memory, *modules)
 
-    def open(self, function: Callable[..., Any], *args: Any) -> Remote:
+    def open(self, function: Callable[..., Any], *args: Any) -> EngineProxy:
         """Call ``function``, a public one of a module, in the other process and keep what it returns there.
 
         Raises:
-            ApartError: There can be no other process, or it raised.
+            EngineProcessError: There can be no other process, or it raised.
             ValidationError: It ended.
         """
         self._opened += 1
         self.ask("open", self._opened, function, args)
-        return Remote(self, self._opened)
+        return EngineProxy(self, self._opened)
 
     def ask(self, *request: Any) -> Any:
-        """What the other process answers."""
+        """Send a request and return the answer."""
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             message = pickle.dumps((self.dropped, *request))
         except Exception as error:  # pickle raises whatever an object raises
-            raise ApartError(f"another process cannot be told: {error}") from error
+            raise EngineProcessError(f"the request cannot be sent to another process: {error}") from error
         try:
-            _tell(process.stdin, message)
+            _send(process.stdin, message)
             if self._timeout is not None and os.name == "posix" and not select([process.stdout], [], [], self._timeout)[0]:
                 self.__exit__(None, None, None)
                 raise ValidationError(f"it was ended after {self._timeout:g} s without an answer")
-            answer = _hear(process.stdout)
+            answer = _receive(process.stdout)
         except OSError:
             answer = None
         if answer is None:
@@ -124,7 +124,7 @@ class Apart:
         self.dropped = []
         passed, value = pickle.loads(answer)
         if not passed:
-            raise ApartError(value)
+            raise EngineProcessError(value)
         return value
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -132,27 +132,27 @@ class Apart:
         assert process.stdout is not None
         if not self._is_ready and process.stdout.readline() != _READY:
             self.__exit__(None, None, None)
-            raise ApartError("the other interpreter did not start")
+            raise EngineProcessError("the other interpreter did not start")
         self._is_ready = True
         return process
 
 
 def _launch(memory: int | None, *modules: str) -> subprocess.Popen[bytes]:
-    # An application that embeds Python names itself here; started again, it would be the application.
+    # In an application that embeds Python this is the application, which must not be started again.
     if "python" not in Path(sys.executable or "").name.lower():
-        raise ApartError(f"{sys.executable!r} is no Python interpreter")
+        raise EngineProcessError(f"{sys.executable!r} is not a Python interpreter")
     command = [sys.executable, "-c", _START, json.dumps(sys.path), str(memory or 0), *modules]
     try:
-        # In a session of its own it is not interrupted with this process, which ends it in its own time.
+        # In a session of its own, Ctrl-C does not reach it. This process ends it.
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     except OSError as error:
-        raise ApartError(str(error)) from error
+        raise EngineProcessError(str(error)) from error
 
 
-class Remote:
+class EngineProxy:
     """Something that was opened in the other process: an engine, or a pipeline that is stepped."""
 
-    def __init__(self, process: Apart, number: int) -> None:
+    def __init__(self, process: EngineProcess, number: int) -> None:
         self._process = process
         self._number = number
 
@@ -166,7 +166,7 @@ class Remote:
         self._process.ask("reset", self._number)
 
     def __del__(self) -> None:
-        # Told with the next request; there may be none.
+        # Sent with the next request, if there is one.
         self._process.dropped.append(self._number)
 
 
@@ -179,7 +179,7 @@ def _ended(code: int) -> str:
 
 
 def limit_memory(size: int) -> None:
-    """Let this process hold at most so many bytes of data; what asks for more fails instead of taking the machine along."""
+    """Let this process hold at most so many bytes of data. An allocation beyond that fails and spares the machine."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -188,23 +188,23 @@ def limit_memory(size: int) -> None:
 
 
 def serve(memory: str, *modules: str) -> None:
-    """The other process: open, run and close what is asked for, until nobody asks.
+    """The other process: open, run and close what is requested, until the requests end.
 
     Args:
         memory: The most bytes of data that it may hold; 0 sets no limit.
         *modules: What to import beforehand.
     """
     limit_memory(int(memory))
-    given = os.fdopen(os.dup(0), "rb")
-    told = os.fdopen(os.dup(1), "wb")
-    # What libraries print belongs to the user, not into the answers.
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    # What libraries print goes to the user, not into the answers.
     os.dup2(2, 1)
     for module in modules:
         import_module(module)
-    told.write(_READY)
-    told.flush()
+    answers.write(_READY)
+    answers.flush()
     opened: dict[int, Any] = {}
-    while (message := _hear(given)) is not None:
+    while (message := _receive(requests)) is not None:
         try:
             dropped, *request = pickle.loads(message)
             for number in dropped:
@@ -212,25 +212,25 @@ def serve(memory: str, *modules: str) -> None:
             answer = True, _do(opened, *request)
         except Exception as error:  # any engine may raise anything
             answer = False, f"{type(error).__name__}: {error}"
-        _tell(told, pickle.dumps(answer))
+        _send(answers, pickle.dumps(answer))
 
 
-def _do(opened: dict[int, Any], wish: str, number: int, *args: Any) -> Any:
-    if wish == "open":
+def _do(opened: dict[int, Any], request: str, number: int, *args: Any) -> Any:
+    if request == "open":
         function, given = args
         opened[number] = function(*given)
         return None
-    return opened[number](*args) if wish == "call" else opened[number].reset()
+    return opened[number](*args) if request == "call" else opened[number].reset()
 
 
-def _tell(stream: IO[bytes], message: bytes) -> None:
+def _send(stream: IO[bytes], message: bytes) -> None:
     stream.write(len(message).to_bytes(_HEAD, "little"))
     stream.write(message)
     stream.flush()
 
 
-def _hear(stream: IO[bytes]) -> bytes | None:
-    """The next message, None if there is no other end any more."""
+def _receive(stream: IO[bytes]) -> bytes | None:
+    """The next message; None if the other end is closed."""
     size = int.from_bytes(stream.read(_HEAD), "little")
     message = stream.read(size)
     return message if size and len(message) == size else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from leapp.graph.tolerances import ATOL, RTOL
+
 __all__ = ["add_code", "add_engine", "add_opening", "add_tolerances", "count", "rate", "seconds"]
 
 
@@ -20,8 +22,8 @@ def add_code(parser: argparse.ArgumentParser) -> None:
 
 def add_tolerances(parser: argparse.ArgumentParser) -> None:
     """How far values may differ."""
-    parser.add_argument("--rtol", type=float, default=1e-3, help="relative tolerance (default: %(default)s)")
-    parser.add_argument("--atol", type=float, default=1e-5, help="absolute tolerance (default: %(default)s)")
+    parser.add_argument("--rtol", type=float, default=RTOL, help="relative tolerance (default: %(default)s)")
+    parser.add_argument("--atol", type=float, default=ATOL, help="absolute tolerance (default: %(default)s)")
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:

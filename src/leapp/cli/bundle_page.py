@@ -10,11 +10,10 @@ from typing import Any
 from leapp.bundle import Bundle, Sample, read_samples
 from leapp.cli.output import progress
 from leapp.graph.contract import key
+from leapp.graph.tolerances import ATOL, RTOL
 from leapp.graph.validate import feedback_ports, graph_ports
 
 __all__ = ["recorded_values", "write_bundle_page"]
-
-_RTOL, _ATOL = 1e-3, 1e-5
 
 
 def write_bundle_page(bundle: Bundle, output: str | None, recording: str | None = None, *, measured: bool = False) -> Path:
@@ -93,13 +92,13 @@ def _between(bundle: Bundle, steps: list[dict[str, Any]]) -> dict[tuple[str, str
 
 def _measure(bundle: Bundle, samples: Mapping[str, Sequence[Sample]], advance: Callable[[], None]) -> dict[str, Any]:
     """Figures of every node, as the page takes them. The caller has checked that the models may run."""
-    from leapp.check.figures import measure_node
+    from leapp.check.samples import measure_node
 
     validation: dict[str, Any] = {}
     nodes: dict[str, Any] = {}
     for name, node in bundle.contract.nodes.items():
         if node.model.model_path is not None and samples.get(name):
-            found, seconds = measure_node(bundle, name, samples[name], _RTOL, _ATOL)
+            found, seconds = measure_node(bundle, name, samples[name], RTOL, ATOL)
             validation |= {key(name, port): figures.as_dict() for port, figures in found.figures.items()}
             nodes[name] = {"passed": not found.verdicts, "seconds": seconds}
         advance()

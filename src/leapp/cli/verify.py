@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def command(arguments: Namespace) -> Answer:
     """Check a bundle. A missing bundle is an error; a bundle that fails a step is a failed check."""
-    from leapp.check.engine_process import Apart
+    from leapp.check.engine_process import EngineProcess
 
     if not Path(arguments.bundle).exists():
         raise BundleFileError(f"{arguments.bundle} does not exist.")
@@ -57,11 +57,11 @@ def command(arguments: Namespace) -> Answer:
         steps.append(_step("files" if steps else "description", False, str(error)))
         return _answer(arguments, steps, [])
     # No engine can be told how much memory and time a model may take.
-    with Apart(arguments.timeout, memory_of_machine()) as apart:
+    with EngineProcess(arguments.timeout, memory_of_machine()) as engine_process:
         if not samples:
-            steps.append(_trial(bundle, arguments.allow_code, apart.open))
+            steps.append(_trial(bundle, arguments.allow_code, engine_process.open))
             return _answer(arguments, steps, [], bundle)
-        outputs = _replay(bundle, samples, arguments, steps, apart.open)
+        outputs = _replay(bundle, samples, arguments, steps, engine_process.open)
     return _answer(arguments, steps, outputs, bundle)
 
 
@@ -92,7 +92,7 @@ def _replay(
     steps: list[dict[str, Any]],
     place: Place,
 ) -> list[dict[str, Any]]:
-    from leapp.check.figures import measure_node
+    from leapp.check.samples import measure_node
 
     outputs: list[dict[str, Any]] = []
     random: set[str] = set()
@@ -140,7 +140,7 @@ def _node_step(name: str, found: Outcome, thorough: bool) -> dict[str, Any]:
 def _closed_loop(
     bundle: Bundle, samples: Mapping[str, Sequence[Sample]], arguments: Namespace, random: set[str], place: Place
 ) -> dict[str, Any]:
-    from leapp.check.engine_process import ApartError
+    from leapp.check.engine_process import EngineProcessError
     from leapp.check.engines import open_pipeline
     from leapp.check.samples import check_pipeline
 
@@ -148,7 +148,7 @@ def _closed_loop(
         # Feedback multiplies rounding differences.
         tolerance = 10 * arguments.rtol, 10 * arguments.atol
         verdicts = check_pipeline(bundle, samples, *tolerance, random, partial(place, open_pipeline))
-    except (ApartError, LeappError) as error:
+    except (EngineProcessError, LeappError) as error:
         return _step("closed loop", False, _why(error))
     if verdicts:
         return _step("closed loop", False, str(verdicts[0]))

@@ -18,7 +18,7 @@ class Client(Pipeline):
     """A served bundle, used like ``leapp.runtime.Pipeline``: NumPy in, NumPy out, ``reset()``, ``state()`` and the rest.
 
     One client is one session with a state of its own. Inputs are checked here and once more by the server. A step that
-    fails leaves the state as it was.
+    fails leaves the state as it was. ``reset()`` makes no network call, and begins a new session if the old one was lost.
 
     Args:
         url: Where ``leapp serve`` listens, such as ``http://127.0.0.1:8000``.

@@ -24,6 +24,7 @@ from leapp.fleet.parquet import check_output, write_table
 from leapp.fleet.report import Departure, FleetReport, PortReport, Report, rows
 from leapp.fleet.worker import Job, make_job
 from leapp.graph.contract import Port
+from leapp.graph.tolerances import ATOL, RTOL
 
 __all__ = ["Departure", "FleetReport", "PortReport", "find_recordings", "replay_fleet"]
 
@@ -56,8 +57,8 @@ def replay_fleet(
     engine: Literal["local", "ray"] = "local",
     address: str | None = None,
     workers: int | None = None,
-    rtol: float = 0.0,
-    atol: float = 0.0,
+    rtol: float = RTOL,
+    atol: float = ATOL,
     journal: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
     worst: int = 5,
@@ -97,7 +98,7 @@ def replay_fleet(
         MissingDependencyError: Ray or pyarrow is asked for and not installed.
 
     Example:
-        >>> report = replay_fleet("policy", ["run*.npz"], rtol=1e-3, atol=1e-5)
+        >>> report = replay_fleet("policy", ["run*.npz"])
         >>> report.differing, report.failed
         (0, {})
     """

@@ -19,6 +19,7 @@ from leapp.bundle.contract_yaml import dump_contract
 from leapp.bundle.reading import Bundle
 from leapp.errors import BundleError, UnknownPortError
 from leapp.graph.contract import Contract, Port
+from leapp.graph.tolerances import ATOL, RTOL
 from leapp.runtime import Pipeline
 from leapp.runtime.arrays import Array, random_array
 from leapp.runtime.engine import NoEngine
@@ -32,7 +33,7 @@ __all__ = ["RowEngine"]
 
 _SCALES = (1e-6, 1e2, 1e4, 1e8, 1e30)
 """Other rows are also made much smaller and much larger: some touch their neighbours only then."""
-_CLOSE = {"rtol": 1e-3, "atol": 1e-5}
+_CLOSE = {"rtol": RTOL, "atol": ATOL}
 """How far a row may be from itself at another place of the batch: other kernels round differently."""
 
 

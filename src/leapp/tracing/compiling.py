@@ -24,7 +24,7 @@ from leapp.bundle.sidecars import describe_model, write_initial_values, write_sa
 from leapp.bundle.staging import MODEL_SUFFIXES, Staging
 from leapp.bundle.system import system_information
 from leapp.bundle.trust import remember
-from leapp.check.engine_process import LARGE, Apart
+from leapp.check.engine_process import LARGE, EngineProcess
 from leapp.check.engines import open_engine
 from leapp.deploy.fuse import fuse_onnx, fused_name
 from leapp.deploy.targets import TARGETS, TargetRules, check_target, spelled
@@ -109,10 +109,10 @@ def compile_session(
         Staging(settings.directory) as staging,
         kept_beside(settings.directory, staging.path, draw_failed, staging.is_full),
         progress,
-        Apart() as apart,
+        EngineProcess() as engine_process,
     ):
         if validate and not dry_run and _weights(nodes) > LARGE:
-            apart.begin(*sorted({BACKENDS[n.backend].format.engine or "" for n in nodes if n.backend is not None}))
+            engine_process.begin(*sorted({BACKENDS[n.backend].format.engine or "" for n in nodes if n.backend is not None}))
         taken = {f"{n.name}{suffix}".casefold() for n in nodes if _is_exported(n) for suffix in MODEL_SUFFIXES}
         with series():
             for node in nodes:
@@ -141,7 +141,8 @@ def compile_session(
         if report.missing:
             logger.log(SECTION, "Missing for deployment:\n%s", "\n".join(f"  {text}" for text in report.missing))
         if validate and not dry_run:
-            proof = Proof(rtol, atol, validate == "thorough", settings.log.path, apart, allow_nonfinite, allow_random, strict)
+            thorough = validate == "thorough"
+            proof = Proof(rtol, atol, thorough, settings.log.path, engine_process, allow_nonfinite, allow_random, strict)
             with kept_open():
                 prove(proof, bundle, nodes, names, report, fused, progress)
             results = {name: proof.results[name] for name in session.nodes}

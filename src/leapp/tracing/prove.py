@@ -18,7 +18,7 @@ from msgspec.structs import replace as changed
 from leapp.bundle import Bundle
 from leapp.bundle import Sample as RawSample
 from leapp.check.brought import check_brought
-from leapp.check.engine_process import Apart, ApartError, is_large
+from leapp.check.engine_process import EngineProcess, EngineProcessError, is_large
 from leapp.check.engines import Engine, Place, engines, here, open_pipeline
 from leapp.check.samples import Outcome, Verdict, check_node, check_pipeline
 from leapp.deploy.fused import check_fused
@@ -62,7 +62,7 @@ class Proof:
         atol: Absolute tolerance for floats.
         thorough: Whether ONNX models run at every level of graph optimisation.
         log: Where the details are.
-        apart: The process that runs large models.
+        engine_process: The process that runs large models.
         allow_nonfinite: Whether NaN and infinity that both sides have are right.
         allow_random: Whether nodes that draw random numbers are right.
         strict: Whether only what is proven counts as true.
@@ -76,7 +76,7 @@ class Proof:
     atol: float
     thorough: bool
     log: Path
-    apart: Apart
+    engine_process: EngineProcess
     allow_nonfinite: bool = False
     allow_random: bool = False
     strict: bool = True
@@ -88,7 +88,7 @@ class Proof:
     def places(self, bundle: Bundle) -> Iterator[Place]:
         """Where the models of a bundle are to be run, first choice first: large ones elsewhere if that can be done."""
         if is_large(bundle):
-            yield self.apart.open
+            yield self.engine_process.open
         yield here
 
     def fail(self, node: str, reason: str) -> None:
@@ -225,7 +225,7 @@ def _run_loop(
             if fused is not None:
                 verdicts += check_fused(fused, bundle, samples, *tolerance, random, place)
             return verdicts
-        except ApartError as error:
+        except EngineProcessError as error:
             logger.info("the closed loop is run in this process: %s", error)
         except ValidationError as error:
             raise ValidationError(f"the pipeline in closed loop cannot be run: {error}") from error
@@ -329,7 +329,7 @@ def _run_samples(
             if own:
                 check_brought(alone, node.name, samples, place)
             return opened, outcome
-        except ApartError as error:
+        except EngineProcessError as error:
             logger.info("node '%s' is run in this process: %s", node.name, error)
         except Exception as error:  # any engine may raise anything
             return opened, error

@@ -1,4 +1,4 @@
-"""A step gives what eager PyTorch gives, on every backend and mix of backends, in both faces."""
+"""A step gives what eager PyTorch gives, on every backend and mix of backends, in both APIs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
 from tests.runtime.bundles import BACKENDS, Memory, Scale, Stage, chain, loop, memory, write_bundle
 
-FACES = (Pipeline, InferenceManager)
+APIS = (Pipeline, InferenceManager)
 
 
 def step(runner, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """One step of either face, torch in and out."""
+    """One step of either api, torch in and out."""
     if isinstance(runner, Pipeline):
         return {k: torch.from_numpy(v) for k, v in runner({k: v.numpy() for k, v in inputs.items()}).items()}
     return runner(inputs)
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize(
     "backends",
     [[b] for b in BACKENDS] + [[b] * 3 for b in BACKENDS] + [["jit", "onnx"] * 2, ["onnx", "pt2", "onnx", "onnx", "jit"]],
     ids="-".join,
 )
-def test_chain_matches_eager(tmp_path, face, backends):
+def test_chain_matches_eager(tmp_path, api, backends):
     path, modules = chain(tmp_path, backends)
-    runner = face(path)
+    runner = api(path)
     for seed in range(3):
         x = torch.randn(2, 8, generator=torch.Generator().manual_seed(100 + seed))
         want = x
@@ -42,10 +42,10 @@ def test_chain_matches_eager(tmp_path, face, backends):
         torch.testing.assert_close(*out.values(), want, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_state_is_carried_from_step_to_step(tmp_path, face, backend):
-    runner = face(memory(tmp_path, backend))
+def test_state_is_carried_from_step_to_step(tmp_path, api, backend):
+    runner = api(memory(tmp_path, backend))
     module, h = Memory(), torch.tensor([1.0, -2.0])
     for k in range(5):
         x = torch.randn(3, generator=torch.Generator().manual_seed(k))
@@ -53,10 +53,10 @@ def test_state_is_carried_from_step_to_step(tmp_path, face, backend):
         torch.testing.assert_close(step(runner, {"p/x": x})["p/y"], want)
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(BACKENDS, BACKENDS)))
-def test_feedback_over_two_nodes_is_seen_in_the_next_step(tmp_path, face, first, second):
-    runner = face(loop(tmp_path, first, second))
+def test_feedback_over_two_nodes_is_seen_in_the_next_step(tmp_path, api, first, second):
+    runner = api(loop(tmp_path, first, second))
     mem, prev = torch.tensor([1.0, 2.0]), torch.tensor([3.0, -3.0])
     for k in range(5):
         obs = torch.randn(2, generator=torch.Generator().manual_seed(k))
@@ -67,15 +67,15 @@ def test_feedback_over_two_nodes_is_seen_in_the_next_step(tmp_path, face, first,
         mem = prev = mo
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_feedback_to_a_later_node_is_seen_in_the_next_step_too(tmp_path, face, backend):
+def test_feedback_to_a_later_node_is_seen_in_the_next_step_too(tmp_path, api, backend):
     stages = {
         "a": Stage(Scale(4, 4, 1), {"x": torch.randn(1, 4)}, ["y"], backend),
         "b": Stage(Scale(4, 4, 2), {"x": torch.randn(1, 4)}, ["y"], backend),
     }
     start = torch.full((1, 4), 0.3)
-    runner = face(write_bundle(tmp_path, stages, {}, {"a/y": ("b/x",)}, {"b/x": start}, outputs=["a/y", "b/y"]))
+    runner = api(write_bundle(tmp_path, stages, {}, {"a/y": ("b/x",)}, {"b/x": start}, outputs=["a/y", "b/y"]))
     late = start
     for k in range(3):
         x = torch.randn(1, 4, generator=torch.Generator().manual_seed(k))
@@ -116,19 +116,19 @@ def test_every_dtype_passes_unchanged(tmp_path, backend, dtype):
         assert torch.equal(torch.tensor(got.astype(np.float64)), want.double())
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_scalars_and_empty_values(tmp_path, face):
+@pytest.mark.parametrize("api", APIS)
+def test_scalars_and_empty_values(tmp_path, api):
     class Both(torch.nn.Module):
         def forward(self, s: torch.Tensor, e: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return s * 2.0 + e.sum(), e + 1.0
 
     stage = Stage(Both(), {"s": torch.tensor(1.0), "e": torch.zeros(0, 3)}, ["t", "f"], "jit")
-    out = step(face(write_bundle(tmp_path, {"p": stage})), {"p/s": torch.tensor(4.0), "p/e": torch.zeros(0, 3)})
+    out = step(api(write_bundle(tmp_path, {"p": stage})), {"p/s": torch.tensor(4.0), "p/e": torch.zeros(0, 3)})
     assert out["p/t"] == 8.0
     assert out["p/f"].shape == (0, 3)
 
 
-def test_two_faces_agree_bit_for_bit(tmp_path):
+def test_both_apis_agree_bit_for_bit(tmp_path):
     path, _ = chain(tmp_path, ["jit", "onnx", "onnx", "jit", "jit", "onnx"])
     manager, pipeline = InferenceManager(path), Pipeline(path)
     for _ in range(4):

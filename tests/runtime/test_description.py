@@ -20,7 +20,7 @@ from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
 from tests.runtime.bundles import BACKENDS, Scale, Stage, array, chain, held, loop, memory, write_bundle
 
-FACES = (Pipeline, InferenceManager)
+APIS = (Pipeline, InferenceManager)
 
 
 class Joints(torch.nn.Module):
@@ -44,9 +44,9 @@ def joints(directory, backend="onnx"):
     return write_bundle(directory, {"p": stage}, configs={"frequency": 50, "robot": "a"})
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_catalogue(tmp_path, face):
-    runner = face(joints(tmp_path))
+@pytest.mark.parametrize("api", APIS)
+def test_catalogue(tmp_path, api):
+    runner = api(joints(tmp_path))
     port = runner.input_by_kind("state/joint/position")
     assert (port.key, port.node, port.name, port.role) == ("p/q", "p", "q", "input")
     assert port.element_names == ("hip", "knee", "ankle")
@@ -62,14 +62,14 @@ def test_catalogue(tmp_path, face):
     from leapp.semantics import InputKindEnum
 
     assert runner.input_by_kind(InputKindEnum.JOINT_POSITION) == port
-    stateful = face(memory(tmp_path / "m", "jit"))
+    stateful = api(memory(tmp_path / "m", "jit"))
     assert [(p.key, p.role) for p in stateful.ports] == [("p/x", "input"), ("p/h", "feedback"), ("p/y", "output")]
     assert stateful.frequency is None
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_binding_by_name_takes_and_gives_the_robots_order(tmp_path, face):
-    runner = face(joints(tmp_path))
+@pytest.mark.parametrize("api", APIS)
+def test_binding_by_name_takes_and_gives_the_robots_order(tmp_path, api):
+    runner = api(joints(tmp_path))
     bound = runner.bind(inputs={"p/q": ["ankle", "hip", "knee"]}, outputs={"p/y": ["knee", "ankle", "hip"]})
     for q in (np.array([[3.0, 1.0, 2.0]], np.float32), torch.tensor([[3.0, 1.0, 2.0]]), [[3.0, 1.0, 2.0]]):
         out = bound({"p/q": q, "p/g": [0.5]})
@@ -88,23 +88,23 @@ def test_binding_by_name_takes_and_gives_the_robots_order(tmp_path, face):
         runner.bind(inputs={"p/q": ["hip"], "p/g": ["x"]})
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_of_several_named_axes_the_one_with_the_names_is_bound(tmp_path, face):
+@pytest.mark.parametrize("api", APIS)
+def test_of_several_named_axes_the_one_with_the_names_is_bound(tmp_path, api):
     class Same(torch.nn.Module):
         def forward(self, q: torch.Tensor) -> torch.Tensor:
             return q + 1.0
 
     names = {"element_names": [["left", "right"], ["hip", "knee"]]}
     stage = Stage(Same(), {"q": torch.zeros(2, 2)}, ["y"], "jit", {"q": names, "y": names})
-    runner = face(write_bundle(tmp_path, {"p": stage}))
+    runner = api(write_bundle(tmp_path, {"p": stage}))
     step = runner.bind(inputs={"p/q": ["knee", "hip"]}, outputs={"p/y": ["right", "left"]})
     assert array(step({"p/q": [[1.0, 2.0], [3.0, 4.0]]})["p/y"]).tolist() == [[5.0, 4.0], [3.0, 2.0]]
     with pytest.raises(InputError, match=r"those of no axis.*\['left', 'right'\], \['hip', 'knee'\]"):
         runner.bind(inputs={"p/q": ["knee", "left"]})
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_several_inputs_and_outputs_are_bound_at_once(tmp_path, face):
+@pytest.mark.parametrize("api", APIS)
+def test_several_inputs_and_outputs_are_bound_at_once(tmp_path, api):
     class Two(torch.nn.Module):
         def forward(self, q: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return q - v, torch.stack([q, 10.0 * v], 1)
@@ -112,7 +112,7 @@ def test_several_inputs_and_outputs_are_bound_at_once(tmp_path, face):
     legs, spine = [["a", "b", "c"]], [["a", "b", "c"], None]
     semantics = {k: {"element_names": n} for k, n in {"q": legs, "v": legs, "t": legs, "m": spine}.items()}
     stage = Stage(Two(), {"q": torch.zeros(3), "v": torch.zeros(3)}, ["t", "m"], "jit", semantics)
-    runner = face(write_bundle(tmp_path, {"p": stage}))
+    runner = api(write_bundle(tmp_path, {"p": stage}))
     step = runner.bind(
         inputs={"p/q": ["c", "a", "b"], "p/v": ["b", "a", "c"]}, outputs={"p/t": ["c", "b", "a"], "p/m": ["b", "c", "a"]}
     )
@@ -160,15 +160,15 @@ def test_a_node_can_be_called_alone_without_moving_state(tmp_path, backend):
         manager.nodes["f"](c)
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_mock_and_zero_inputs_fit(tmp_path, face):
+@pytest.mark.parametrize("api", APIS)
+def test_mock_and_zero_inputs_fit(tmp_path, api):
     class Mix(torch.nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
             return a + b.float() + c.float()
 
     ones = torch.ones(64)
     stage = Stage(Mix(), {"a": ones, "b": ones.bool(), "c": ones.to(torch.int8)}, ["y"], "jit")
-    runner = face(write_bundle(tmp_path, {"p": stage}))
+    runner = api(write_bundle(tmp_path, {"p": stage}))
     mock = runner.get_mock_input()
     runner(mock)
     assert 0 < array(mock["p/b"]).sum() < 64
@@ -208,13 +208,13 @@ def calls(step) -> int:
     return count[0] - 2
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize(
     ("backends", "most"), [(["onnx"] * 3, 15), (["jit", "onnx"] * 5, 40), (["jit"] * 3, 15)], ids=["onnx3", "mixed10", "jit3"]
 )
-def test_calls_per_step(tmp_path, face, backends, most):
+def test_calls_per_step(tmp_path, api, backends, most):
     path, _ = chain(tmp_path, backends)
-    runner = face(path)
+    runner = api(path)
     inputs = runner.get_mock_input()
     for _ in range(5):
         runner(inputs)
