@@ -86,7 +86,7 @@ def locate(directory: Path, name: str, what: str, *, anywhere: bool = False) -> 
             f"{what}: '{name}' is a link to a place outside the bundle directory. "
             "Copy the file into the bundle, or pass allow_outside=True if you trust this bundle."
         )
-    if _is_made_up(root / name):
+    if _is_made_up(root / name, path):
         raise BundleError(f"{what}: '{name}' is not a regular file.")
     # Unlike Path.exists, this takes a name that is too long for one that does not exist.
     if not os.path.exists(path):
@@ -102,7 +102,7 @@ def open_regular(path: Path, what: str) -> Iterator[BinaryIO]:
         BundleError: If the file cannot be read or is not a regular file.
         BundleFileError: If there is no such file.
     """
-    if _is_made_up(path):
+    if _is_made_up(path, os.path.realpath(path)):
         raise BundleError(f"{what}: {path} is not a regular file.")
     # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -143,9 +143,9 @@ def sha256_of(path: Path, what: str) -> str:
     return sha256.hexdigest()
 
 
-def _is_made_up(path: Path) -> bool:
-    """Whether a path is, or leads through, what the system makes up when it is read. Shared memory holds ordinary files."""
-    spelled = [os.path.abspath(path), os.path.realpath(path)]
+def _is_made_up(path: Path, real: str | Path) -> bool:
+    """Whether a path, ``real`` without links, leads through files that the system makes up. Those in ``/dev/shm`` are real."""
+    spelled = [os.path.abspath(path), os.fspath(real)]
     for _ in range(_MAX_LINKS):
         if not os.path.islink(spelled[0]):
             break

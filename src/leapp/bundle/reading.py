@@ -122,13 +122,13 @@ def open_bundle(
     for name, node in contract.nodes.items():
         if node.model.model_path is not None:
             _locate_model(bundle, name)
-    # Models are hashed when they are read, so that they are read once.
-    inside = {os.path.normpath(model) for model in models}
+    read_initial_values(bundle)
+    # Models are hashed when they are read, and so were the initial values of a bundle with a seal or a signature.
+    read = [contract.pipeline.initial_values or ""] if _is_covered(bundle) else []
+    hashed = {os.path.normpath(name) for name in (*models, *read)}
     for name in files:
-        if os.path.normpath(name) not in inside:
+        if os.path.normpath(name) not in hashed:
             _verify_sealed(bundle, name)
-    if contract.pipeline.initial_values is not None:
-        read_initial_values(bundle)
     return bundle
 
 

@@ -226,9 +226,11 @@ class RemoteEngine:
     def replace(self, values: Mapping[str, Array]) -> None:
         """See ``Engine``."""
         if values:
-            # A state that is replaced as a whole need not be fetched.
-            known = {} if values.keys() >= self.plan.feedback.keys() else self._known()
-            self._state, self._begin = {**known, **{k: np.array(v) for k, v in values.items()}}, "given"
+            self.load({**self._known(), **values})
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """See ``Engine``."""
+        self._state, self._begin = {k: np.array(v) for k, v in state.items()}, "given"
 
     def _known(self) -> dict[str, Array]:
         if self._state is None:

@@ -69,6 +69,9 @@ class Engine(Protocol):
     def replace(self, values: Mapping[str, Array]) -> None:
         """Put values in place of states: all of them, or none if it is interrupted."""
 
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Put a whole state in place of the present one, which may be lost."""
+
     def reset(self) -> None:
         """Put the initial values in place of all states, and forget the kept inputs."""
 
@@ -108,7 +111,7 @@ class NoEngine:
         raise BundleError(self._why)
 
     initial = frame = property(refuse)
-    run = read = replace = reset = resize = refuse
+    run = read = replace = load = reset = resize = refuse
 
 
 class LocalEngine:
@@ -184,6 +187,8 @@ class LocalEngine:
             for k in self.plan.feedback:
                 _place(self.program.inputs[k], there, values[k] if k in values else self.read(k))
             self.frame = there
+
+    load = replace
 
     def reset(self) -> None:
         """See ``Engine``."""

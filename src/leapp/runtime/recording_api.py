@@ -61,7 +61,7 @@ class RecordingApi(Stateful):
                 self._restore(before, kept)
 
     def _restore(self, state: Mapping[str, Array], kept_inputs: dict[str, Any]) -> None:
-        self._engine.replace(state)
+        self._engine.load(state)
         self._engine.kept_inputs = kept_inputs
 
     def record(self, path: str | os.PathLike[str]) -> Recorder:

@@ -94,7 +94,7 @@ class Stateful(RunnerBase):
             values = {k: self._fit(k, ports[k], v) for k, v in state.items()}
             if rows is not None and rows != self._plan.batch:
                 self._resize(rows)
-            self._engine.replace({k: self._host(k, value) for k, value in values.items()})
+            self._engine.load({k: self._host(k, value) for k, value in values.items()})
 
     def _state(self) -> dict[str, Array]:
         self._check_runnable()
