@@ -279,6 +279,17 @@ def test_diff_tells_meaning_wiring_and_settings(policy: Policy, scripted: Policy
     assert changes["feedback", "filter/memory"] == ("-", "filter/memory")
 
 
+def test_diff_reads_both_spellings_of_units(policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = shutil.copytree(policy.path, tmp_path / "leg")
+    text = (copy / "leg.yaml").read_text()
+    assert "units: rad" in text
+    (copy / "leg.yaml").write_text(text.replace("units: rad", "unit: rad"))
+    assert ask(capsys, "diff", policy.path, copy)[1]["changes"] == []
+    (copy / "leg.yaml").write_text(text.replace("units: rad", "unit: deg"))
+    changes = {(c["where"], c["old"], c["new"]) for c in ask(capsys, "diff", policy.path, copy)[1]["changes"]}
+    assert changes == {("filter/q units", "rad", "deg"), ("policy/target units", "rad", "deg")}
+
+
 # -- check, fuse, view, the rest
 
 

@@ -1,7 +1,7 @@
-"""What a TorchScript or ``.pt2`` file would make its engine unpack, told from the file's table of contents alone.
+"""How much a TorchScript or ``.pt2`` file would make its engine unpack, read from the file's table of contents.
 
-Nothing is inflated and nothing is interpreted. A zip file can announce more than memory holds. What it does when it is opened
-is a question of trust (``trust``): no look at its contents can tell.
+Nothing is inflated and nothing is interpreted. A zip file can unpack to more than memory holds. What its programs do cannot be
+read from it; ``trust`` decides whether they may run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tensors in files: the safetensors format, without a tensor library.
 
-Values are raw bytes with a dtype and a shape, so bfloat16 and the 8-bit floats need nothing but Python. Initial values
+Values are raw bytes with a dtype and a shape, so bfloat16 and the 8-bit floats need no package. Initial values
 are keyed ``node/port``; samples ``pass/in/node/port`` and ``pass/out/node/port``.
 """
 

@@ -1,4 +1,4 @@
-"""The ``system information`` block: where and with what a bundle was made. Imports none of what it names."""
+"""The ``system information`` block: where and with what a bundle was made. Imports none of the packages it names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which models may run as programs: TorchScript and ``.pt2`` files of people the user trusts.
+"""Which TorchScript and ``.pt2`` files, which are programs, may run.
 
-Looking at a bundle never opens a program. Whatever runs one asks here first, in Python and on the command line alike: it was
-signed by a trusted key, or the caller allows it, or this user exported it on this machine or said ``leapp trust``. The record
-of the last two is a list of sha256 in the user's state directory; a file that another user could have written is not believed.
+Looking at a bundle never opens a program. A program runs, from Python and from the command line alike, if a trusted key
+signed it, if the caller allows it, or if this user exported it on this machine or ran ``leapp trust``. The last two are
+recorded as a list of sha256 in the user's state directory; a file that another user could have written is ignored.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """YAML as bundles use it: written in one fixed layout, read as plain data with bounds.
 
-The writer and the reader deal in dicts, lists and scalars. What the keys mean is the concern of ``layout``.
+The writer and the reader handle dicts, lists and scalars. ``contract_yaml`` knows what the keys mean.
 """
 
 from __future__ import annotations

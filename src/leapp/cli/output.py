@@ -73,7 +73,7 @@ def write(answer: Answer, *, as_json: bool) -> None:
         width = shutil.get_terminal_size().columns if terminal else None
         paint = _painted if terminal and not os.environ.get("NO_COLOR") else _unpainted
         lines = [line for part in answer.parts for line in _lines(_harmless(part), width, paint)]
-        # Tables keep a distance from what stands above them, and above the first there is nothing.
+        # A table begins with an empty line, which the first part does not need.
         sys.stdout.writelines(f"{line}\n" for line in lines[bool(lines) and not lines[0] :])
     sys.stdout.flush()
 
@@ -134,7 +134,7 @@ def progress(label: str, total: int | None = None) -> Iterator[Callable[[], None
 
 
 def announce(text: str) -> None:
-    """Say what will take a while, where a moving bar would disturb it."""
+    """Print a line before long work during which a moving bar would disturb."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -154,7 +154,7 @@ def _finite(value: Any) -> Any:
 
 
 def _json(value: Any) -> str:
-    """As JSON, in which what a terminal would obey is written as an escape."""
+    """As JSON, with control characters written as escapes."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     if text.isascii():
         return text
@@ -162,7 +162,7 @@ def _json(value: Any) -> str:
 
 
 def _harmless(part: Table | Text) -> Table | Text:
-    """The same with its control characters escaped: names come from bundles, which come from anywhere."""
+    """The same with its control characters escaped: names come from bundles, which may be hostile."""
     if isinstance(part, Text):
         return Text(visible(part.text), part.style)
 
@@ -261,7 +261,7 @@ def _row(row: Sequence[Cell], widths: Sequence[int], paint: _Paint) -> Iterator[
 
 
 def _records(columns: Sequence[str], rows: Sequence[Sequence[Cell]], paint: _Paint) -> Iterator[str]:
-    """A block for each row, where not even the names fit side by side."""
+    """A block for each row, for windows that are too narrow for the names side by side."""
     wide = max(map(_size, columns))
     for number, row in enumerate(rows):
         if number:

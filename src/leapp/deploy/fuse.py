@@ -22,7 +22,7 @@ from leapp.bundle.safetensors import RawTensor, check_initial_values
 from leapp.errors import BundleError
 from leapp.extras import require
 from leapp.graph.contract import Contract, key
-from leapp.graph.validate import execution_order
+from leapp.graph.validate import execution_order, feedback_ports, graph_ports, links, ports
 
 __all__ = ["CONTRACT", "INITIAL_VALUES", "fuse_onnx", "fused_name", "read_fused"]
 
@@ -174,20 +174,16 @@ class _Fusion:
         self._contract = contract
         self._graph = graph
         pipeline = contract.pipeline
-        self._sources = {t: s for s, targets in pipeline.data_flow.items() for t in targets}
-        leaving = [key(n, p) for n, ports in pipeline.outputs.items() for p in ports]
-        self._outputs = list(dict.fromkeys([*leaving, *pipeline.feedback_flow]))
-        nodes = contract.nodes.items()
-        self._taken = {key(n, p.name) for n, node in nodes for p in (*node.inputs, *node.outputs)}
+        self._sources = {target: source for source, _, target in links(pipeline.data_flow)}
+        self._outputs = list(dict.fromkeys([*graph_ports(contract, "outputs"), *pipeline.feedback_flow]))
+        self._taken = {*ports(contract.nodes, "inputs"), *ports(contract.nodes, "outputs")}
 
     def run(self, models: Mapping[str, Any]) -> None:
         infos: dict[str, Any] = {}
         for name, model in models.items():
             infos.update(self._add(name, model.graph))
-        pipeline = self._contract.pipeline
-        entering = [key(n, p) for n, ports in pipeline.inputs.items() for p in ports]
-        states = [target for targets in pipeline.feedback_flow.values() for target in targets]
-        self._graph.input.extend(infos[where] for where in (*entering, *states))
+        entering = (*graph_ports(self._contract, "inputs"), *feedback_ports(self._contract))
+        self._graph.input.extend(infos[where] for where in entering)
         self._graph.output.extend(infos[where] for where in self._outputs)
 
     def _add(self, name: str, graph: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from leapp.bundle import Bundle
 from leapp.check.engines import Array, Place, here
 from leapp.check.samples import Samples, Verdict, check_pipeline
 from leapp.deploy.fuse import read_fused
-from leapp.graph.contract import key
+from leapp.graph.validate import graph_ports, links
 from leapp.runtime.engines import open_session
 from leapp.runtime.plan import make_plan
 from leapp.runtime.values import from_raw, rows_of, spread
@@ -31,8 +31,8 @@ class FusedModel:
         contract, initial = read_fused(path)
         self._plan = make_plan(contract)
         self._initial = {where: from_raw(value) for where, value in initial.items()}
-        self._feedback = {t: s for s, targets in contract.pipeline.feedback_flow.items() for t in targets}
-        self._leaving = [key(n, p) for n, ports in contract.pipeline.outputs.items() for p in ports]
+        self._feedback = {target: source for source, _, target in links(contract.pipeline.feedback_flow)}
+        self._leaving = list(graph_ports(contract, "outputs"))
         self._session = open_session(Path(path), ort.SessionOptions(), providers=["CPUExecutionProvider"])
         self._names = [value.name for value in self._session.get_outputs()]
         self.reset()

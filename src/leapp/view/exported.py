@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from leapp.graph.contract import Contract, key
+from leapp.graph.contract import Contract
+from leapp.graph.validate import ports
 from leapp.view.text import visible
 
 __all__ = ["exported_details"]
@@ -107,7 +108,7 @@ def exported_details(path: Path, contract: Contract) -> dict[str, Any]:
         return {}
     if [node.name for node in found.nodes] != [visible(name) for name in contract.nodes]:
         return {}
-    outputs = {visible(key(n, p.name)): key(n, p.name) for n, node in contract.nodes.items() for p in node.outputs}
+    outputs = {visible(where): where for where in ports(contract.nodes, "outputs")}
     facts = msgspec.to_builtins(found)
     nodes = {
         name: {k: v for k, v in node.items() if k != "name"} for name, node in zip(contract.nodes, facts["nodes"], strict=True)

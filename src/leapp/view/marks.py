@@ -1,6 +1,6 @@
 """What is drawn, in order, in which colour: the layout as a list of simple marks. No file format.
 
-Every sign differs from the others in shape or line as well as in colour.
+Any two signs differ in shape or line as well as in colour.
 """
 
 from __future__ import annotations

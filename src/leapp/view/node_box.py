@@ -1,7 +1,7 @@
 """One node, measured: its box, header, port rows, tags, and the loops of its own states around it.
 
-Sizes follow from the text alone, so nothing is cut and nothing runs over its border. Where a node stands among others
-is the layout's question.
+Sizes follow from the text alone, so nothing is cut and nothing runs over its border. ``layered`` decides where
+a node stands.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What stands in an ONNX file: its operators with the shapes they make, and its weights. Nothing is run.
 
-Reads the protobuf wire format itself, so neither the ``onnx`` package nor an engine sees the file. The work is bounded: a
-file of a stranger may be damaged or made to keep its reader busy.
+Reads the protobuf wire format itself, so neither the ``onnx`` package nor an engine sees the file. The work is bounded,
+because the file may be damaged or built to keep its reader busy.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from leapp.graph.contract import Contract, Node, Port, key
 from leapp.graph.gaps import deployment_gaps
+from leapp.graph.validate import graph_ports
 from leapp.view.layout import Layout
 from leapp.view.node_box import Box, Point
 from leapp.view.picture import Picture, draw, file_for
@@ -138,8 +139,8 @@ def page(
             {"kind": link.kind, "source": key(link.source[0], link.source[2]), "target": key(link.target[0], link.target[2])}
             for link in subject.links
         ],
-        "inputs": [key(n, p) for n, ports in contract.pipeline.inputs.items() for p in ports],
-        "outputs": [key(n, p) for n, ports in contract.pipeline.outputs.items() for p in ports],
+        "inputs": list(graph_ports(contract, "inputs")),
+        "outputs": list(graph_ports(contract, "outputs")),
         "static": sorted(details.get("static_outputs", ())),
         "configs": contract.pipeline.configs or {},
         "system": contract.system,
