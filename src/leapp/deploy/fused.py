@@ -11,7 +11,7 @@ from leapp.check.engines import Array, Place, here
 from leapp.check.samples import Samples, Verdict, check_pipeline
 from leapp.deploy.fuse import read_fused
 from leapp.graph.validate import graph_ports, links
-from leapp.runtime.engines import open_session
+from leapp.runtime.load import open_session
 from leapp.runtime.plan import make_plan
 from leapp.runtime.values import from_raw, rows_of, spread
 
