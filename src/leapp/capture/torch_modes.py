@@ -43,11 +43,12 @@ class FunctionMode(TorchFunctionMode):
         if kwargs is None:
             kwargs = {}
         recorder = self.recorder
+        tapes = recorder.tapes
         if recorder.batched:
             args, kwargs, _ = batch_numbers(args, kwargs)
         if recorder is not type(recorder).current:
             return func(*args, **kwargs)  # another thread ended the session
-        if not recorder.tapes:
+        if not tapes:
             made = recorder.arrays.memory.seen and func in CONSTRUCTORS
             if kind.metadata or not (made or kind.random or kind.writes or recorder.published.concerns(args, kwargs)):
                 return func(*recorder.arrays.numbers_in(args), **recorder.arrays.numbers_in(kwargs))
@@ -67,11 +68,11 @@ class FunctionMode(TorchFunctionMode):
             if recorder.shared:
                 with recorder.lock:
                     return recorder.calls.called(func, kind, args, kwargs, whole=True)
-            if kind.plain and len(recorder.tapes) == 1 and not recorder.dynamic and "out" not in kwargs:
-                return recorder.calls.called_simply(func, kind, args, kwargs)
+            if kind.plain and len(tapes) == 1 and not recorder.dynamic and "out" not in kwargs:
+                return recorder.calls.called_simply(tapes[0], func, kind, args, kwargs)
             return recorder.calls.called(func, kind, args, kwargs, whole=True)
         except RuntimeError as error:
-            for tape in recorder.tapes:
+            for tape in tapes:
                 refuse_mixed(tape.node, tape.owns, kind.name, args, kwargs, error)
             raise
         finally:

@@ -81,9 +81,8 @@ class TracedCalls:
             return (HANDLERS.get(func) or HANDLERS[kind.name])(self.recorder, tape, func, args, kwargs)
         return self.record(tape, func, kind, args, kwargs, leaves)
 
-    def called_simply(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``called`` for most calls, cheaper: a new tensor from numbers, and from tensors of which the open node knows one."""
-        tape = self.recorder.tapes[0]
+    def called_simply(self, tape: Tape, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``called`` for most calls, cheaper: a new tensor from numbers, and from tensors of which ``tape`` knows one."""
         known = tape.known
         recorded: list[Any] = []
         found: list[Ref] = []
