@@ -87,7 +87,7 @@ def test_close_on_openvino(name, bundles, tmp_path):
 
 def test_behaviour(bundles):
     shown = call(program("behaviour"), bundles)
-    assert shown.count("passed ") == 10, shown
+    assert shown.count("passed ") == 11, shown
 
 
 @pytest.mark.parametrize("name", NAMES)
