@@ -114,6 +114,10 @@ def test_opset_is_the_one_asked_for(opset: int, tmp_path: Path) -> None:
     assert result.extra["opset_version"] == opset
     assert [entry.version for entry in onnx.load(result.path).opset_import if entry.domain == ""] == [opset]
     inputs = BY_NAME["mlp"].inputs(4)
+    if opset == 23 and onnxruntime.__version__.startswith("1.20."):
+        with pytest.raises(Exception, match="Current official support for domain ai.onnx is till opset 21"):
+            run(result, inputs)
+        return
     torch.testing.assert_close(run(result, inputs), job.module(*inputs), rtol=1e-4, atol=1e-5)
 
 
