@@ -1,14 +1,14 @@
 """Calls without traced values, inside an open node or between nodes.
 
-They are not recorded, except new random numbers that an open node draws. What they make is remembered as long as it may matter
-later: which tensors hold random numbers, which were made inside a node, which memory is older than that, and what became of
-published outputs.
+They are not recorded, except draws of random numbers that an open node uses. What they make is remembered as long as it may
+matter later: which tensors hold random numbers, which were made inside a node, which memory is older than that, and what became
+of published outputs.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from leapp.capture.call_kinds import Kind
 from leapp.capture.numpy.plain import address
 from leapp.capture.provenance import FormerValue
 from leapp.capture.substitutes import CONSTRUCTORS
-from leapp.capture.tape import TEXTS, Draw, Escape, snapshot
+from leapp.capture.tape import TEXTS, Draw, Escape, Ref, Tape, snapshot
 from leapp.capture.trees import tensors
 from leapp.capture.user_line import Where, where
 
@@ -29,6 +29,21 @@ __all__ = ["PlainCalls", "draws_random_numbers"]
 Tensor = torch.Tensor
 
 
+class _DrawnCall(NamedTuple):
+    """A call that drew random numbers, or computed with some, as it ran."""
+
+    kind: Kind
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    leaves: list[Tensor]
+    out: Any
+    versions: list[tuple[Tensor, int]]
+    """The version counters of results and arguments: what was written to since is not what the call would give."""
+    state: Tensor | None
+    """The state of torch's generator before a draw."""
+    where: Where
+
+
 class PlainCalls:
     """What one session knows of tensors that are not traced."""
 
@@ -38,6 +53,8 @@ class PlainCalls:
         """Tensors that hold random numbers, and where these were drawn."""
         self.made_inside: dict[int, tuple[weakref.ref[Tensor], Where]] = {}
         """Tensors that calls inside an open node made, and where."""
+        self.drawn: dict[int, _DrawnCall] = {}
+        """By identity, the tensors that were drawn while a node is open, and those computed from them."""
 
     def run(
         self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
@@ -63,8 +80,8 @@ class PlainCalls:
         if recorder.tapes and recorder.former_values:
             self._follow_former_values(leaves, results)
         drawn = before is not None and draws_random_numbers(before, kwargs, out)
-        if drawn and before is not None and len(recorder.tapes) == 1 and self._draw(before, kind, args, kwargs, leaves, out):
-            return out
+        if recorder.tapes and (drawn or (self.drawn and any(id(t) in self.drawn for t in leaves))):
+            self._remember_draw(before if drawn else None, kind, args, kwargs, leaves, out)
         if recorder.published:
             recorder.published.follow(kind, args, leaves, results)
         if kind.name == "numpy" and (self._is_new(leaves[0]) or recorder.source(leaves[0]) is not None):
@@ -88,25 +105,34 @@ class PlainCalls:
                 self.made_inside[id(o)] = weakref.ref(o), at
         return out
 
-    def _draw(
-        self, state: Tensor, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor], out: Any
-    ) -> bool:
-        """Record a call that drew new tensors from plain arguments: the model draws them too, whenever it runs.
+    def _remember_draw(
+        self, state: Tensor | None, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor], out: Any
+    ) -> None:
+        """Remember a call that drew new tensors, or computed new ones from such, in case an open node uses them.
 
         A generator of the user's may be seeded for every call, and a write into plain memory may be an initialisation. Such
         draws stay constants, and the second pass tells whether they change.
         """
-        results, given = list(tensors(out)), {id(t) for t in leaves}
-        own = kind.writes or kind.statistics or "out" in kwargs or kwargs.get("generator") is not None
-        if own or not results or any(id(o) in given for o in results):
-            return False
-        tape = self.recorder.tapes[0]
-        refs = {id(t): tape.find(t) or self.recorder.constants.slot(tape, t) for t in leaves}
-        self.recorder.calls.keep(tape, kind, args, kwargs, refs, (), out)
-        call = tape.calls[-1]
-        tape.random.append(call.where)
-        tape.draws.append(Draw(call, [snapshot(o) for o in results], state))
-        return True
+        results = list(tensors(out))
+        own = kind.writes or kind.statistics or kind.handled or "out" in kwargs or kwargs.get("generator") is not None
+        if own or not results or any(t.is_inference() for t in (*results, *leaves)) or {*map(id, results)} & {*map(id, leaves)}:
+            return
+        versions = [(t, t._version) for t in (*results, *leaves)]
+        found = _DrawnCall(kind, args, kwargs, leaves, out, versions, state, where())
+        self.drawn.update((id(o), found) for o in results)
+
+    def record_draw(self, tape: Tape, t: Tensor) -> Ref | None:
+        """Put the calls that drew a tensor on the tape of the node that uses it: its model draws too, whenever it runs."""
+        found = self.drawn.get(id(t))
+        if found is None or any(u._version != version for u, version in found.versions):
+            return None
+        refs = {id(leaf): tape.find(leaf) or self.recorder.constants.slot(tape, leaf) for leaf in found.leaves}
+        self.recorder.calls.keep(tape, found.kind, found.args, found.kwargs, refs, (), found.out)
+        call = tape.calls[-1] = tape.calls[-1]._replace(where=found.where)
+        if found.state is not None:
+            tape.random.append(call.where)
+            tape.draws.append(Draw(call, [snapshot(o) for o in tensors(found.out)], found.state))
+        return tape.find(t)
 
     def _follow_former_values(self, leaves: list[Tensor], results: list[Tensor]) -> None:
         """What an open node computes from a value that its pass before left is such a value too."""

@@ -167,6 +167,7 @@ class Recorder:
                 self.former_values[i] = FormerValue(ref.tensor, tape.node, made[ref.slot], ref.slot if tape.first else None)
         if not self.tapes:
             self.plain_calls.made_inside.clear()
+            self.plain_calls.drawn.clear()
             self.old_memory.clear()
             self.arrays.memory.forget()
             self.autograd = self.dynamic = False

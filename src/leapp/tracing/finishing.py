@@ -81,6 +81,11 @@ class Finisher:
                 sample.outputs.pop(buffer.port, None)
         if scratch and node.tape is not None:
             self.cut(node)
+        if node.tape is not None and node.program is not None and node.tape.draws and not node.compared:
+            for draw in node.tape.draws:  # one pass does not show that the next call draws other numbers
+                node.tape.freeze(draw)
+            node.tape.draws.clear()
+            self.cut(node)
         if node.program is not None and not (node.tape is not None and node.tape.random):
             node.samples += [s for s in node.compared_later if contradicts(node, s)][:1]
         node.compared_later.clear()
