@@ -27,9 +27,9 @@ class Constants:
 
     def slot(self, tape: Tape, t: Tensor) -> Ref:
         """The slot of a plain tensor; a value of another node is refused here."""
-        drawn = self.recorder.plain_calls.record_draw(tape, t)
-        if drawn is not None:
-            return drawn
+        recorded = self.recorder.plain_calls.record_draw(tape, t)
+        if recorded is not None:
+            return recorded
         former = self.recorder.former_values.get(id(t))
         source = self.recorder.source(t)
         if source is not None and source.static:
