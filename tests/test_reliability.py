@@ -455,6 +455,7 @@ def attacks_section() -> list[str]:
     from tests.attacks.test_fuzz import TARGETS, fuzz
     from tests.attacks.test_interrupts import CALLS, FACES, PAIRS, interrupt_everywhere
     from tests.attacks.test_signatures import FORGED
+    from tests.cpp import test_signatures as both
 
     lines = ["| attack | tries | result |", "|---|---|---|"]
     for name in CALLS:
@@ -470,7 +471,12 @@ def attacks_section() -> list[str]:
     for target in TARGETS:
         tries = f"{fuzz(target, 30):,} inputs in 30 s"
         lines.append(f"| fuzzing with coverage: {target} | {tries} | 0 raised anything but an error of leapp |")
+    signatures = ["tests/attacks/test_signatures.py", "tests/cpp/test_signatures.py"]  # the second needs make build-cpp
+    subprocess.run([sys.executable, "-m", "pytest", "-q", *signatures], cwd=ROOT, check=True)
     lines.append(f"| forged and damaged signatures | {len(FORGED)} kinds | each refused by both runners, `verify` and `run` |")
+    kinds = len(both.FORGED) + len(both.DAMAGED) + len(both.STATEMENTS)
+    tries = f"{kinds} kinds, 300 fuzzed files"
+    lines.append(f"| the same in Python and C++ | {tries} | both give the same answer in the same words |")
     return lines
 
 
