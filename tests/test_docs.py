@@ -9,8 +9,6 @@ import importlib.util
 import inspect
 import os
 import re
-import subprocess
-import sys
 import types
 import unicodedata
 from collections.abc import Iterator
@@ -29,6 +27,7 @@ from leapp.client import Client
 from leapp.runtime import Pipeline
 from leapp.serve import Options, Service
 from tests.serve.serving import serving
+from tests.warm import run_program
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"
@@ -163,12 +162,7 @@ def test_code_is_python(page: Path) -> None:
 def test_programs_run(page: Path, tmp_path: Path) -> None:
     text, printed = program(page)
     (tmp_path / "program.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-        timeout=180,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines() == printed
+    assert run_program(tmp_path / "program.py", tmp_path).splitlines() == printed
 
 
 @pytest.fixture(scope="module")
