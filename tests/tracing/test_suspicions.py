@@ -536,7 +536,8 @@ def test_exporters_inside_and_between_nodes(name: str, tmp_path: Path) -> None:
     got = InferenceManager(str(tmp_path / "g" / "g.yaml"))({"a/x": x})["b/out"]
     torch.testing.assert_close(got, net(x * 2.0).detach())
     with torch.no_grad():
-        assert copy.deepcopy(EXPORTERS[name](net, x)) is not None
+        copied = copy.deepcopy(EXPORTERS[name](net, x))
+        torch.testing.assert_close(copied(x), net(x))
 
 
 # -- objects and arrays that the code can name --------------------------------------------------------------------------
