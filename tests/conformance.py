@@ -35,7 +35,7 @@ BACKENDS = ("jit", "onnx", "pt2")
 COVERAGE = Path(__file__).parent.parent / "docs" / "coverage.md"
 BATCH = 48
 # Each exporter has a cost per node that a row is not about; several rows share a node where that cost is high.
-ROWS_PER_NODE = {"jit": 1, "onnx": 24, "pt2": 12}
+ROWS_PER_NODE = {"jit": 12, "onnx": 24, "pt2": 24}
 TRACED_SEEDS, NEW_SEEDS = (1, 4), (2, 3)
 TRACED_SEED = TRACED_SEEDS[0]
 # (rtol, atol) of an exported model: engines order their sums differently, nothing more.
@@ -155,12 +155,12 @@ def eager(case: Case, seed: int, **replaced: Any) -> Run:
 
 def unsound(case: Case) -> str | None:
     """Why a row proves nothing (it is random, or ignores an input), or None."""
-    if not all(same_bits(a, b) for a, b in zip(*(eager(case, TRACED_SEED).outputs.values() for _ in range(2)), strict=True)):
+    base, again = (eager(case, TRACED_SEED).outputs for _ in range(2))
+    if not all(same_bits(a, b) for a, b in zip(base.values(), again.values(), strict=True)):
         return "two runs on the same inputs differ"
     for port in case.draw(TRACED_SEED):
         for seed in range(10, 30):
             changed = eager(case, TRACED_SEED, **{port: case.draw(seed)[port]}).outputs
-            base = eager(case, TRACED_SEED).outputs
             if changed.keys() != base.keys() or any(a.shape != base[k].shape for k, a in changed.items()):
                 return f"the shape of the result depends on {port}"
             if any(not same_bits(a, base[k]) for k, a in changed.items()):
@@ -218,8 +218,9 @@ def trace_node(
 
     published: dict[str, Any] = {}
     given: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    drawn = {case.name: case.draw(seed) for case in group}  # outside of the node, which records what it sees
     for case in group:
-        inputs = case.draw(seed)
+        inputs = drawn[case.name]
         try:
             values = leapp.annotate.input_tensors(node, {f"{case.name}__{k}": v for k, v in inputs.items()})
             result = flatten(case.run(list(values) if len(inputs) > 1 else [values], states[case.name]))
@@ -313,11 +314,11 @@ def run_cases(cases: Sequence[Case], backend: str, where: Path, rows_per_node: i
         verdict = {case.name: tracing_changed(case, done) for case in cases}
         leapp.compile_graph(visualize=False, validate=True, allow_nonfinite=True, allow_random=True)
         bundle = check_bundle(cases, done, home / "batch" / "batch.yaml")
-        # What a row keeps in its own objects is kept: each pass has objects of its own.
-        ours = ("a value that outlives its pass", "undeclared state: a tensor that the node reads and changes")
-        escapes = [e for e in leapp.report().escapes if e.varies or not e.kind.startswith(ours)]
-        reported = {e.node: f"right, but reported as an escape: {e}" for e in escapes}
-        return {name: problem or bundle[name] or reported.get(name) for name, problem in verdict.items()}
+        reported = escapes_reported()
+        verdict = {name: problem or bundle[name] or reported.get(name) for name, problem in verdict.items()}
+        # A report about a node of several rows does not say which row it is about: each gets a node of its own.
+        unclear = [case for case in cases if done.node[case.name] in reported and done.node[case.name] != case.name]
+        return verdict | run_cases(unclear, backend, where, rows_per_node=1)
     except RowError as error:
         rest = run_cases([c for c in cases if c is not error.case], backend, where, rows_per_node)
         return {error.case.name: str(error)} | rest
@@ -331,6 +332,15 @@ def run_cases(cases: Sequence[Case], backend: str, where: Path, rows_per_node: i
         first = named if 0 < len(named) < len(cases) else list(cases[: len(cases) // 2])
         rest = [c for c in cases if c not in first]
         return run_cases(first, backend, where, rows_per_node) | run_cases(rest, backend, where, rows_per_node)
+
+
+def escapes_reported() -> dict[str, str]:
+    """What the last session reported, by node. Each pass has objects of its own, so what a row keeps in them is no escape."""
+    import leapp
+
+    ours = ("a value that outlives its pass", "undeclared state: a tensor that the node reads and changes")
+    escapes = [e for e in leapp.report().escapes if e.varies or not e.kind.startswith(ours)]
+    return {e.node: f"right, but reported as an escape: {e}" for e in escapes}
 
 
 def run_case(case: Case, backend: str, where: Path) -> str | None:
@@ -498,16 +508,27 @@ def coverage() -> str:
 
 
 def verdict(case: Case, backend: str, shared: Path) -> str | None:
-    """What is wrong with a row, from the run of its whole batch, which is made once for all processes of a test run."""
-    number = next(i for i, batch in enumerate(batches(case.table, backend)) if case in batch)
-    kept = shared / f"{case.table}-{backend}-{number}.json"
+    """What is wrong with a row, from the run of its whole batch."""
+    return batch_verdict(case.table, backend, portions(case.table, backend)[case.name], shared)[case.name]
+
+
+@cache
+def portions(table: str, backend: str) -> dict[str, int]:
+    """The number of each row's batch."""
+    return {case.name: number for number, batch in enumerate(batches(table, backend)) for case in batch}
+
+
+@cache
+def batch_verdict(table: str, backend: str, number: int, shared: Path) -> dict[str, str | None]:
+    """What is wrong with the rows of a batch, which is run once for all processes of a test run."""
+    kept = shared / f"{table}-{backend}-{number}.json"
     with open(kept.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.exists():
             with tempfile.TemporaryDirectory(dir=shared) as where:
-                kept.write_text(json.dumps(run_cases(batches(case.table, backend)[number], backend, Path(where))))
+                kept.write_text(json.dumps(run_cases(batches(table, backend)[number], backend, Path(where))))
         found: dict[str, str | None] = json.loads(kept.read_text())
-    return found[case.name]
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

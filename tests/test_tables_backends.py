@@ -28,7 +28,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-LEAST = {"torch_ops": 500, "idioms": 150, "layers": 120, "numpy_ops": 250, "packages": 50}
+LEAST = {"torch_ops": 500, "idioms": 150, "layers": 120, "numpy_ops": 250, "packages": 50, "edges": 600}
 
 
 @pytest.mark.parametrize(("table", "least"), LEAST.items())

@@ -8,14 +8,13 @@ import torch
 from leapp.errors import ExportError
 
 from .cases import NETS, PORTS, WRITES, Case
-from .ops import OPS
 from .running import assert_equal, run, write
 
-CASES = {case.name: case for case in (*NETS, *WRITES, *PORTS, *OPS)}
+CASES = {case.name: case for case in (*NETS, *WRITES, *PORTS)}
 
 
 def test_case_names_are_unique() -> None:
-    assert len(CASES) == len(NETS) + len(WRITES) + len(PORTS) + len(OPS)
+    assert len(CASES) == len(NETS) + len(WRITES) + len(PORTS)
 
 
 @pytest.mark.parametrize("backend", ["jit", "onnx", "pt2"])

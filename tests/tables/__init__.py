@@ -7,7 +7,7 @@ from functools import cache
 
 from tests.tables.case import Case
 
-NAMES = ("torch_ops", "idioms", "layers", "numpy_ops", "packages", "escapes")
+NAMES = ("torch_ops", "idioms", "layers", "numpy_ops", "packages", "edges", "escapes")
 
 
 @cache

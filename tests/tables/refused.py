@@ -31,6 +31,7 @@ REFUSED: dict[str, dict[str, dict[str, str]]] = {
                 igamma inplace_igamma igammac inplace_igammac zeta gcd lcm inplace_gcd inplace_lcm
             """,
             "numpy_ops": "gcd lcm i0",
+            "edges": "unary_i0",
         },
         "ONNX has no operator for this matrix factorisation": {
             "torch_ops": """
@@ -38,10 +39,12 @@ REFUSED: dict[str, dict[str, dict[str, str]]] = {
                 la_lstsq la_cholesky_inverse
             """,
             "numpy_ops": "linalg_qr_rebuilt linalg_eigvalsh linalg_eigh_rebuilt linalg_lstsq",
+            "edges": "eigvalsh qr_r_abs",
         },
         "ONNX cannot reinterpret the bits of a tensor": {
             "torch_ops": "shape_view_bytes shape_view_dtype frexp nextafter inplace_nextafter",
             "numpy_ops": "frexp",
+            "edges": "binary_nextafter shape_view_dtype",
         },
         "onnxruntime has no bfloat16 arithmetic on the CPU": {
             "torch_ops": "cast_bfloat16_maths dtype_bf16_port",
