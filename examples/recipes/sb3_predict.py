@@ -38,7 +38,7 @@ def step(model: BaseAlgorithm, observation: np.ndarray) -> np.ndarray:
 
 
 def export(directory: Path, model: BaseAlgorithm) -> Path:
-    torch.distributions.Distribution.set_default_validate_args(False)  # a check by value, which is no part of the policy
+    torch.distributions.Distribution.set_default_validate_args(False)  # its checks read values, which the export would freeze
     random, shape = np.random.default_rng(0), model.observation_space.shape or ()
     leapp.start("sb3_predict", save_path=directory)
     for _ in range(2):
