@@ -262,13 +262,17 @@ def _changed(case: Case, seed: int, done: Traced) -> str | None:
     return None
 
 
-def check_bundle(
-    cases: Sequence[Case], done: Traced, yaml: Path, seeds: Sequence[int] = NEW_SEEDS
-) -> dict[str, str | None]:
-    """Run a written bundle on other inputs and compare each row with eager code."""
+def open_batch(home: Path) -> Any:
+    """The bundle that a session of ``trace`` wrote."""
     import leapp
 
-    manager = leapp.InferenceManager(str(yaml))
+    return leapp.InferenceManager(home / "batch" / "batch.yaml")
+
+
+def check_bundle(
+    cases: Sequence[Case], done: Traced, manager: Any, seeds: Sequence[int] = NEW_SEEDS
+) -> dict[str, str | None]:
+    """Run an opened bundle on other inputs and compare each row with eager code."""
     verdict: dict[str, str | None] = {case.name: None for case in cases}
     known = set(manager.inputs)
     for seed in seeds:
@@ -313,7 +317,7 @@ def run_cases(cases: Sequence[Case], backend: str, where: Path, rows_per_node: i
         done = trace(cases, backend, home, rows_per_node or ROWS_PER_NODE[backend])
         verdict = {case.name: tracing_changed(case, done) for case in cases}
         leapp.compile_graph(visualize=False, validate=True, allow_nonfinite=True, allow_random=True)
-        bundle = check_bundle(cases, done, home / "batch" / "batch.yaml")
+        bundle = check_bundle(cases, done, open_batch(home))
         reported = escapes_reported()
         verdict = {name: problem or bundle[name] or reported.get(name) for name, problem in verdict.items()}
         # A report about a node of several rows does not say which row it is about: each gets a node of its own.
@@ -414,7 +418,7 @@ def outcome(case: Case, where: Path, seeds: Sequence[int], escapes: str = "warn"
         if points_at(case, f"{found.file}:{found.line}"):
             return Outcome("reported", str(found))
     try:
-        problem = check_bundle([case], done, where / "batch" / "batch.yaml")[case.name]
+        problem = check_bundle([case], done, open_batch(where))[case.name]
     except LeappError as error:
         problem = describe(error)
     return Outcome("silent", problem) if problem else Outcome("right")
@@ -432,8 +436,8 @@ def not_refused(case: Case, where: Path) -> str | None:
     found = outcome(case, first, (TRACED_SEED, others[0]))
     if found.what == "reported":
         assert not leapp.ExportManager.interpreting
-        node = Traced({case.name: case.name}, {})
-        wrong = (s for s in others if check_bundle([case], node, first / "batch" / "batch.yaml", [s])[case.name])
+        node, manager = Traced({case.name: case.name}, {}), open_batch(first)
+        wrong = (s for s in others if check_bundle([case], node, manager, [s])[case.name])
         parting = next(wrong, None)
         if parting is None:
             return None
@@ -453,7 +457,7 @@ def wrong_on_a_pass(case: Case, where: Path) -> str | None:
     except (RowError, LeappError) as error:
         cause = error.__cause__ if isinstance(error, RowError) else error
         return None if isinstance(cause, LeappError) else describe(error)
-    return check_bundle([case], done, where / "batch" / "batch.yaml", passes)[case.name]
+    return check_bundle([case], done, open_batch(where), passes)[case.name]
 
 
 CHANCE = ("random", "time")
