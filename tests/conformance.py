@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import fcntl
-import json
 import os
 import re
 import sys
@@ -331,8 +329,11 @@ def run_cases(cases: Sequence[Case], backend: str, where: Path, rows_per_node: i
             if os.environ.get("CONFORMANCE_TRACEBACK"):
                 traceback.print_exc()
             return {cases[0].name: describe(error)}
+        rows = rows_per_node or ROWS_PER_NODE[backend]
+        if backend == "jit" and rows > 1:  # some rows need a node of their own, which costs less than the search for them
+            return run_cases(cases, backend, where, rows_per_node=1)
         # A message that names a row saves the search; the rest is tried again without it.
-        named = [c for c in cases if f"'{c.name}'" in str(error)] if (rows_per_node or ROWS_PER_NODE[backend]) == 1 else []
+        named = [c for c in cases if f"'{c.name}'" in str(error)] if rows == 1 else []
         first = named if 0 < len(named) < len(cases) else list(cases[: len(cases) // 2])
         rest = [c for c in cases if c not in first]
         return run_cases(first, backend, where, rows_per_node) | run_cases(rest, backend, where, rows_per_node)
@@ -509,30 +510,6 @@ def coverage() -> str:
     lines += ["", "## Reported", "", "Patterns by which a value leaves the graph, each reported with its line or refused.", ""]
     lines += [f"- `{case.name}`" for case in all_tables()["escapes"]]
     return "\n".join(lines) + "\n"
-
-
-def verdict(case: Case, backend: str, shared: Path) -> str | None:
-    """What is wrong with a row, from the run of its whole batch."""
-    return batch_verdict(case.table, backend, portions(case.table, backend)[case.name], shared)[case.name]
-
-
-@cache
-def portions(table: str, backend: str) -> dict[str, int]:
-    """The number of each row's batch."""
-    return {case.name: number for number, batch in enumerate(batches(table, backend)) for case in batch}
-
-
-@cache
-def batch_verdict(table: str, backend: str, number: int, shared: Path) -> dict[str, str | None]:
-    """What is wrong with the rows of a batch, which is run once for all processes of a test run."""
-    kept = shared / f"{table}-{backend}-{number}.json"
-    with open(kept.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.exists():
-            with tempfile.TemporaryDirectory(dir=shared) as where:
-                kept.write_text(json.dumps(run_cases(batches(table, backend)[number], backend, Path(where))))
-        found: dict[str, str | None] = json.loads(kept.read_text())
-    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,8 @@
-"""Every row of the tables of user code, on every backend, on inputs it was not traced with."""
+"""Every row of the tables of user code, on every backend, on inputs it was not traced with.
+
+Rows are run in batches, because opening a session and an exporter costs more than most rows. A failure lists the rows that are
+wrong; ``python -m tests.conformance TABLE BACKEND ROW`` runs one of them.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import BACKENDS, refused_wrongly, unsound, verdict
+from tests.conformance import BACKENDS, batches, refused_wrongly, run_cases, unsound
 from tests.tables import all_tables
 from tests.tables.case import Case
 from tests.tables.refused import refusal
 
 TABLES = {name: cases for name, cases in all_tables().items() if name != "escapes"}
+BATCHES = [(table, backend, n) for table in TABLES for backend in BACKENDS for n in range(len(batches(table, backend)))]
 ROWS = [(case, backend) for cases in TABLES.values() for backend in BACKENDS for case in cases]
-RIGHT = [pytest.param(c, b, id=f"{c.table}-{b}-{c.name}") for c, b in ROWS if refusal(c, b) is None]
 REFUSED = [pytest.param(c, b, id=f"{c.table}-{b}-{c.name}") for c, b in ROWS if refusal(c, b) is not None]
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that all processes of this test run see."""
-    base = tmp_path_factory.getbasetemp()
-    if base.name.startswith("popen-"):
-        base = base.parent
-    path = base / "tables"
-    path.mkdir(exist_ok=True)
-    return path
-
 
 LEAST = {"torch_ops": 500, "idioms": 150, "layers": 120, "numpy_ops": 250, "packages": 50, "edges": 600}
 
@@ -38,10 +30,18 @@ def test_rows_prove_something(table: str, least: int) -> None:
     assert {case.name: problem for case in TABLES[table] if (problem := unsound(case))} == {}
 
 
-@pytest.mark.parametrize(("case", "backend"), RIGHT)
-def test_row(case: Case, backend: str, shared: Path) -> None:
+def test_every_row_is_in_one_batch_or_refused() -> None:
+    batched = [(case.table, case.name, b) for table, b, n in BATCHES for case in batches(table, b)[n]]
+    assert len(batched) == len(set(batched)) == len(ROWS) - len(REFUSED)
+
+
+@pytest.mark.parametrize(("table", "backend", "number"), BATCHES)
+def test_rows(table: str, backend: str, number: int, tmp_path: Path) -> None:
     """Tracing changes nothing, and the bundle equals eager code on new inputs."""
-    assert verdict(case, backend, shared) is None
+    rows = batches(table, backend)[number]
+    found = run_cases(rows, backend, tmp_path)
+    assert found.keys() == {case.name for case in rows}
+    assert {name: problem for name, problem in found.items() if problem} == {}
 
 
 @pytest.mark.parametrize(("case", "backend"), REFUSED)
