@@ -288,10 +288,10 @@ def test_a_state_does_not_go_from_one_unsealed_bundle_to_another(tmp_path: Path)
 
 def test_one_address_holds_half_of_the_sessions(tmp_path: Path) -> None:
     with serving(Options(str(loop(tmp_path, "onnx", "onnx")), sessions=4)) as served:
-        clients = [Client(served.url, timeout=5) for _ in range(2)]
+        clients = [Client(served.url, timeout=60) for _ in range(2)]
         with pytest.raises(ServerError, match=r"127\.0\.0\.1 holds 2 sessions of replica local, as many as one address may"):
-            Client(served.url, timeout=1)
+            Client(served.url, timeout=3)
         given = {"p/obs": np.ones(2, np.float32)}
         clients[0](given)
         clients[1].close()
-        Client(served.url, timeout=5)(given)
+        Client(served.url, timeout=60)(given)

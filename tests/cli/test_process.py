@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -78,15 +77,11 @@ def test_ctrl_c_ends_cleanly(policy: Policy) -> None:
         env=ENVIRONMENT,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
-    deadline = time.monotonic() + 60
-    while "onnxruntime" not in Path(f"/proc/{process.pid}/maps").read_text() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    time.sleep(2)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "timing 1000 steps at 10 Hz takes 200 s ...\n"
     process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=30)
-    said, interrupted = error.splitlines()
-    assert (process.returncode, out, interrupted) == (130, "", "leapp: interrupted")
-    assert said == "timing 1000 steps at 10 Hz takes 200 s ..."
+    out, error = process.communicate(timeout=120)
+    assert (process.returncode, out, error) == (130, "", "leapp: interrupted\n")
 
 
 def test_a_closed_pipe_is_no_error() -> None:
@@ -139,7 +134,6 @@ def test_a_narrow_terminal_breaks_no_name(policy: Policy) -> None:
 
 def test_long_work_tells_of_itself_on_a_terminal_and_in_a_pipe() -> None:
     program = """
-import time
 from leapp.cli import output
 output._LINE_SECONDS = 0.5
 with output.progress("working", 4) as advance:
@@ -153,7 +147,7 @@ with output.progress("working", 4) as advance:
     shown = in_terminal([sys.executable, "-c", program])
     assert "working [" in shown and " of 4, " in shown
     assert shown.endswith("\r\x1b[K")
-    quick = program.replace("0.4", "0.01")
+    quick = program.replace("0.4", "0.01").replace("0.5", "60.0")
     assert subprocess.run([sys.executable, "-c", quick], capture_output=True, env=ENVIRONMENT, timeout=60).stderr == b""
 
 

@@ -201,7 +201,7 @@ def test_without_a_copy_of_the_state_the_session_is_lost_until_reset(bundle):
 
 def test_a_server_that_does_not_come_back_is_a_timeout_and_the_state_stays(bundle):
     with serving(Options(str(bundle))) as served:
-        remote = Client(served.url, timeout=10)
+        remote = Client(served.url, timeout=60)
         remote(inputs(1)[0])
         before = remote.state()
     remote.timeout = 0.3
@@ -307,7 +307,7 @@ def test_a_full_replica_says_so(bundle, serve):
     url = serve(Options(str(bundle), sessions=1)).url
     with Client(url) as first:
         with pytest.raises(ServerTimeoutError, match="as many sessions"):
-            Client(url, timeout=0.3)
+            Client(url, timeout=3)
         first(inputs(1)[0])
     with Client(url, timeout=20) as second:
         second(inputs(1)[0])
