@@ -54,6 +54,11 @@ $(SCALE:%=test-%): test-%: .venv-%/.ready
 	.venv-$*/bin/pip install --quiet --disable-pip-version-check -r tests/scale/$*/requirements.txt -e ".[export]"
 	touch $@
 
+# The bundles of leapp 0.7.2 that tests/test_interop.py runs, and docs/interop.md. Needed when tests/interop/patterns.py changes.
+pin-peer: $(READY)
+	$(BIN)/python -m tests.interop.table --pin
+.PHONY: pin-peer
+
 # Isaac Lab, Jupyter and JAX, in the versions that their users have.
 test-clients:
 	sh scripts/clients.sh

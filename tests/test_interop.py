@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import zipfile
 
 import numpy as np
 import pytest
 from filelock import FileLock
 
 from .interop import graphs
-from .interop.table import ROWS, TABLE, Played, play_all, table
+from .interop.table import PINNED, ROWS, TABLE, Played, play_all, programs, table
 
 
 @pytest.fixture(scope="session")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """Both exports, and each played by the other side; done once for all workers."""
+    """The bundles of each side, played by the other; done once for all workers."""
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "interop"
     with FileLock(f"{shared}.lock"):
@@ -62,6 +63,12 @@ def test_nodes_without_a_model_are_refused_with_their_name(row: str, played: Pla
     """Both sides can describe such a graph, and neither can run it."""
     assert played.not_exported("ours", row) is None
     assert "node 'a'" in str(played.not_played("peer to ours", row))
+
+
+def test_the_pinned_bundles_are_those_of_the_programs() -> None:
+    """``make pin-peer`` exports them again."""
+    with zipfile.ZipFile(PINNED) as archive:
+        assert archive.comment.decode() == programs()
 
 
 def test_the_table_is_true(played: Played) -> None:

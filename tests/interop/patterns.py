@@ -1038,7 +1038,10 @@ def _save_own(network: nn.Module, path: Path) -> None:
     if path.suffix == ".pt":
         torch.jit.trace(network, torch.zeros(3)).save(str(path))
     elif path.suffix == ".pt2":
-        torch.export.save(torch.export.export(network, (torch.zeros(3),)), str(path))
+        program = torch.export.export(network, (torch.zeros(3),))
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # it names files of the machine, and the bundles are kept
+        torch.export.save(program, str(path))
     else:
         import onnx
         from onnx import TensorProto, helper, numpy_helper

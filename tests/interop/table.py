@@ -1,18 +1,21 @@
 """What became of every row in both directions, and the table of it in ``docs/interop.md``.
 
-    python -m tests.interop.table          run everything and write the table
+    python -m tests.interop.table          play all bundles and write the table
+    python -m tests.interop.table --pin    first export the bundles of leapp 0.7.2 again and keep them in the repository
 
 The rows that leapp 0.7.2 refuses, or gets wrong, are listed with its own words.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TABLE = REPOSITORY / "docs" / "interop.md"
 PEER = REPOSITORY / ".venv-peer"
 REQUIREMENTS = ("torch==2.13.0", "leapp==0.7.2")
+PINNED = Path(__file__).with_name("leapp-0.7.2.zip")
+"""The bundles of leapp 0.7.2, what it computes with them, and the digest of the programs they were made from."""
 ROWS = {name: (chosen, backend) for name, chosen, backend in graphs.rows()}
 HEAD = """# Isaac Lab, and bundles of leapp 0.7.2
 
@@ -89,14 +94,40 @@ def together(*running: subprocess.Popen[str]) -> None:
         assert process.returncode == 0, errors
 
 
+def programs() -> str:
+    """The digest of the programs that both sides export."""
+    return hashlib.sha256(Path(__file__).with_name("patterns.py").read_bytes()).hexdigest()
+
+
+def pin() -> None:
+    """Export every row with leapp 0.7.2, play the bundles there on the inputs of the test, and keep what came out."""
+    peer = peer_python()
+    with tempfile.TemporaryDirectory() as made:
+        where = Path(made)
+        graphs.record(where / "inputs.npz", where / "eager.npz")
+        together(start(peer, "export", where / "theirs"))
+        together(start(peer, "play", where / "theirs", where / "inputs.npz", where / "peer to peer.npz"))
+        keep(where)
+
+
+def keep(where: Path) -> None:
+    """Pack the bundles of leapp 0.7.2 and what it computed with them, without logs."""
+    files = [*where.glob("peer to peer.*"), *(f for f in where.glob("theirs/**/*") if f.is_file() and f.name != "log.txt")]
+    with zipfile.ZipFile(PINNED, "w", zipfile.ZIP_LZMA) as archive:
+        archive.comment = programs().encode()
+        for file in sorted(files):
+            archive.writestr(zipfile.ZipInfo(str(file.relative_to(where))), file.read_bytes(), zipfile.ZIP_LZMA)
+
+
 def play_all(where: Path) -> None:
-    """Both exports, and each bundle played by the other side, and the peer's by the peer itself."""
-    ours, theirs = sys.executable, peer_python()
-    graphs.record(where / "inputs.npz", where / "eager.npz")
-    together(start(ours, "export", where / "ours"), start(theirs, "export", where / "theirs"))
-    played = ((theirs, "ours", "ours to peer"), (ours, "theirs", "peer to ours"), (theirs, "theirs", "peer to peer"))
-    inputs = where / "inputs.npz"
-    together(*(start(python, "play", where / made, inputs, where / f"{name}.npz") for python, made, name in played))
+    """Export every row with this leapp, play its bundles with leapp 0.7.2, and play the pinned bundles here."""
+    ours, theirs, inputs = sys.executable, peer_python(), where / "inputs.npz"
+    with zipfile.ZipFile(PINNED) as archive:
+        archive.extractall(where)
+    graphs.record(inputs, where / "eager.npz")
+    playing = start(ours, "play", where / "theirs", inputs, where / "peer to ours.npz")
+    together(start(ours, "export", where / "ours"))
+    together(playing, start(theirs, "play", where / "ours", inputs, where / "ours to peer.npz"))
 
 
 class Played:
@@ -179,6 +210,8 @@ def table(played: Played) -> str:
 
 
 if __name__ == "__main__":
+    if "--pin" in sys.argv:
+        pin()
     with tempfile.TemporaryDirectory() as made:
         play_all(Path(made))
         TABLE.write_text(table(Played(Path(made))), encoding="utf-8")
