@@ -50,9 +50,9 @@ class Constants:
             return ref
         constant = tape.constants[ref.slot]
         constant.origins, constant.lender = self.recorder.old_memory.origins_and_lender(t)
-        drawn, given = self.recorder.plain_calls.random_tensors.get(id(t)), self.recorder.declared_tensors.get(id(t))
-        if drawn is not None and drawn[0]() is t and not constant.parameter:
-            constant.drawn = drawn[1]
+        draw, given = self.recorder.plain_calls.random_tensors.get(id(t)), self.recorder.declared_tensors.get(id(t))
+        if draw is not None and draw[0]() is t and not constant.parameter:
+            constant.drawn = draw[1]
         if owner is not None:
             constant.earlier_pass = former.where if former is not None else constant.where
         elif source is not None:
