@@ -262,7 +262,7 @@ def test_what_changed_is_replayed_again(bundle, runs, tmp_path):
     def resumed(one=bundle, **more):
         return replay_fleet(one, [runs / "*"], journal=journal, **more).resumed
 
-    assert [resumed(), resumed(), resumed(rtol=1e-3), resumed(rtol=1e-3)] == [0, COUNT, 0, COUNT]
+    assert [resumed(), resumed(), resumed(rtol=1e-2), resumed(rtol=1e-2)] == [0, COUNT, 0, COUNT]
     assert [resumed(baseline=bundle), resumed(baseline=bundle), resumed()] == [0, COUNT, COUNT]
     changed = write_policy(tmp_path / "leg", WEIGHT * np.float32(1.1))
     assert [resumed(changed), resumed(changed), resumed()] == [0, COUNT, COUNT]

@@ -85,7 +85,7 @@ def check_node(
         rtol: Relative tolerance for floats.
         atol: Absolute tolerance for floats.
         opened: The engines that run it, see ``engines``.
-        random: Whether the node draws random numbers; ``None`` if nobody knows, then it is tried.
+        random: Whether the node draws random numbers; ``None`` if that is not known, then it is tried.
         form_only: Outputs of which only shape and dtype are compared.
     """
     outcome = Outcome(passes=len(samples))

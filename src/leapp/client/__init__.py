@@ -1,4 +1,4 @@
-"""Run a bundle that another machine serves: the interface of ``leapp.runtime.Pipeline``, with the engines elsewhere.
+"""Run a bundle that another machine serves: the interface of ``leapp.runtime.Pipeline``, with the engines on the server.
 
 Importing this package loads neither torch nor onnx, onnxruntime or ray. A connection needs the package ``websockets``.
 """

@@ -107,7 +107,7 @@ class Journal:
 
 
 def _lock(file: BinaryIO) -> bool:
-    """Whether nobody else holds the file. The lock ends with the process, however it ends."""
+    """Whether no other process holds the file. The lock ends with the process, however it ends."""
     try:
         import fcntl
     except ImportError:

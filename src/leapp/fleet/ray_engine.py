@@ -77,7 +77,7 @@ def _start_ledger() -> Any:
     """An actor that counts what was begun and not finished, and outlives the workers.
 
     Its class is made here, so that Ray sends it along: a process that only counts need not load this package. It runs on the
-    machine of this program, without which there is nobody to collect; on another one it could die with its workers.
+    machine of this program, which collects the results; on another machine it could die with its workers.
     """
 
     class Ledger:
@@ -134,7 +134,7 @@ def _cluster(address: str | None, workers: int | None) -> Iterator[None]:
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address is None:
-            # A cluster that starts here tells nobody, and what it says about its own workings is of no use to a user.
+            # A cluster that starts here sends no usage statistics, and its internal log does not help a user.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
             with only_here():

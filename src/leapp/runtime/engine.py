@@ -90,17 +90,11 @@ CHECK_FIRST = _CheckFirst()
 
 
 class NoEngine:
-    """The engine of a pipeline that cannot run.
+    """The engine of a pipeline that cannot run."""
 
-    Args:
-        plan: The wiring.
-        why: The error for whoever runs it.
-    """
-
-    def __init__(self, plan: Plan, why: str) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.kept_inputs: dict[str, Any] = {}
-        self._why = why
 
     def refuse(self, *_: object) -> NoReturn:
         """Say why nothing can run.
@@ -108,7 +102,8 @@ class NoEngine:
         Raises:
             BundleError: Always.
         """
-        raise BundleError(self._why)
+        names = ", ".join(map(repr, self.plan.missing))
+        raise BundleError(f"The bundle has no model for node {names}, so it can be inspected but not run.")
 
     initial = frame = property(refuse)
     run = read = replace = load = reset = resize = refuse

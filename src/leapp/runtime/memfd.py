@@ -1,6 +1,6 @@
 """Large models on their way into an engine.
 
-A model is verified in memory, so that nobody can exchange the file in between. Engines that read from memory copy what
+A model is verified in memory, so that the file cannot be exchanged in between. Engines that read from memory copy what
 they read, some of them three times. A file without a name, which only this process can reach, is read once.
 """
 

@@ -172,5 +172,5 @@ class RecordingApi(Stateful):
         return found
 
     def _own_arrays(self, outputs: dict[str, Any]) -> dict[str, Array]:
-        """The outputs of a step, as arrays that nobody else changes."""
+        """The outputs of a step, as arrays that nothing else changes."""
         return self._arrays(outputs, self._plan.output_ports)

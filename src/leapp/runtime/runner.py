@@ -98,8 +98,7 @@ class Runner(Description, RecordingApi):
         check_sum([*plan.input_ports.values(), *plan.output_ports.values()])
         stored = read_initial_values(self._bundle)
         if plan.missing:
-            names = ", ".join(map(repr, plan.missing))
-            return NoEngine(plan, f"The bundle has no model for node {names}, so it can be inspected but not run.")
+            return NoEngine(plan)
         initial = {k: from_raw(stored[k]) if k in stored else allocate(plan.input_ports[k]) for k in plan.feedback}
         trust_form = not self._sticky and self._nonfinite == "ignore"
         units = self._units(plan, plan.order)

@@ -204,7 +204,7 @@ def _serve_runs(ray: Any) -> bool:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Say in time and in words that nobody can listen there."""
+    """Refuse an address that cannot be listened on, before anything is started."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as listening:

@@ -1,4 +1,4 @@
-"""How often somebody may ask."""
+"""How many requests a client may send."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Many sessions in one run of the engines: each is a row of a batch.
 
 The batch always has the same number of rows, so a row is computed in the same way however many sessions wait. Whether rows
-are really apart is not believed but tried before the first session: a bundle whose rows touch each other is refused.
+are independent is tried before the first session: a bundle whose rows affect each other is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from leapp.serve.options import Options
 __all__ = ["RowEngine"]
 
 _SCALES = (1e-6, 1e2, 1e4, 1e8, 1e30)
-"""Other rows are also made much smaller and much larger: some touch their neighbours only then."""
+"""Other rows are also made much smaller and much larger: some models mix rows only then."""
 _CLOSE = {"rtol": RTOL, "atol": ATOL}
 """How far a row may be from itself at another place of the batch: other kernels round differently."""
 
@@ -53,7 +53,7 @@ class RowEngine(Engine):
         metrics: Where durations are counted.
 
     Raises:
-        BundleError: The bundle does not take that batch, or its rows are not apart.
+        BundleError: The bundle does not take that batch, or its rows are not independent.
     """
 
     def __init__(self, options: Options, metrics: Metrics) -> None:
@@ -65,7 +65,7 @@ class RowEngine(Engine):
         self._axes = axes = _batch_axes(self._whole, self._rows)
         start = self._whole.state()
         _check_same_start(start, axes)
-        _check_apart(self._whole, self._rows, axes)
+        _check_independent(self._whole, self._rows, axes)
         contract = _one_row(self.bundle.contract)
         self.description = dump_contract(contract)
         one = Bundle(self.bundle.path, contract, self.digest, self.bundle.files)
@@ -89,7 +89,7 @@ class RowEngine(Engine):
             jobs, self._waiting = self._waiting[: self._rows], self._waiting[self._rows :]
             try:
                 results = await loop.run_in_executor(self._thread, self._run, jobs)
-            except RuntimeError as error:  # The thread is gone, and nobody may wait for it.
+            except RuntimeError as error:  # The thread has ended; its callers must not wait.
                 results = [error] * len(jobs)
             for job, result in zip(jobs, results, strict=True):
                 if job.done.cancelled():
@@ -116,7 +116,7 @@ class RowEngine(Engine):
 
     def _together(self, jobs: Sequence[_Job]) -> list[tuple[dict[str, Array], State] | Exception]:
         began = time.perf_counter()
-        # Rows that nobody asked for repeat the first, which is as good an input as any.
+        # Rows without a session repeat the first, which is a valid input.
         order = [*range(len(jobs)), *[0] * (self._rows - len(jobs))]
         axes = self._axes
         self._whole.load_state({k: np.concatenate([jobs[i].state[k] for i in order], axes[k]) for k in self.initial})
@@ -133,7 +133,7 @@ class _InputCheck(Pipeline):
     def __init__(self, bundle: Bundle, nonfinite: NonFinite) -> None:
         self._set_options(nonfinite=nonfinite)
         self._bundle = bundle
-        self._engine = NoEngine(make_plan(bundle.contract), "The rows of a batch run together, not one by one.")
+        self._engine = NoEngine(make_plan(bundle.contract))
 
     def checked(self, state: State, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], State]:
         """What a step is given and the state it starts from, both known to fit. Changes nothing."""
@@ -168,7 +168,7 @@ def _check_same_start(initial: Mapping[str, Array], axes: Mapping[str, int]) -> 
             raise BundleError(f"The initial values of {where!r} differ from row to row, so no session has its own place.")
 
 
-def _check_apart(pipeline: Pipeline, rows: int, axes: Mapping[str, int]) -> None:
+def _check_independent(pipeline: Pipeline, rows: int, axes: Mapping[str, int]) -> None:
     """Refuse a bundle in which what is in one row reaches another."""
     ports = [*pipeline.input_ports.values(), *pipeline.feedback_ports.values()]
     given = {port.key: random_array(Port(name=port.name, dtype=port.dtype, shape=port.shape)) for port in ports}

@@ -1,8 +1,8 @@
 """The server as a plain ASGI application: it runs under Ray Serve, and under any other ASGI server.
 
 ``/v1/session`` is a websocket with binary tensors, ``/v1/step`` the same in JSON, ``/v1/bundle`` says what to send;
-``/healthz`` and ``/metrics`` are for machines. Whoever asks is a stranger until the token is checked, and what they send is
-bounded before it is read. A request that is refused changes nothing.
+``/healthz`` and ``/metrics`` are for machines. A client is not trusted before its token is checked, and the size of a
+request is limited before it is read. A request that is refused changes nothing.
 """
 
 from __future__ import annotations
@@ -105,10 +105,10 @@ class Service:
             if message["type"] == "lifespan.shutdown":
                 return
 
-    # Who asks.
+    # Which clients are admitted.
 
     def _admit(self, scope: Scope) -> None:
-        """Refuse whoever may not ask.
+        """Refuse a client that is not admitted.
 
         Raises:
             Refusal: The token is missing or wrong, or a web page asks a server that has none.
