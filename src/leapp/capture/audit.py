@@ -24,17 +24,25 @@ _CHECKS = frozenset({"gaussian_nll_loss", "cov", "corrcoef", "quantile", "nanqua
 
 
 class _Watch(DispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every number that an op reads out of a tensor, constants excepted."""
+    """Notes every number that an op reads out of a tensor, constants excepted.
+
+    Attributes:
+        constants: The identities of the constants.
+        found: The numbers.
+        reads: Whether any tensor was read, constants included.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.constants: set[int] = set()
         self.found: list[Any] = []
+        self.reads = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if isinstance(out, (bool, int, float, complex)):
             leaves = list(tensors(args))
+            self.reads = self.reads or bool(leaves)
             if leaves and not all(id(t) in self.constants for t in leaves):
                 self.found.append(out)
         return out
@@ -47,17 +55,42 @@ def hidden_reads(replay: Replay, inputs: Sequence[torch.Tensor]) -> dict[int, tu
     """
     found: dict[int, tuple[Call, list[Any]]] = {}
     watch = _Watch()
+    # Up to its first read, what a call does depends on the form of its tensors and on its numbers only.
+    harmless: set[Any] = set()
 
     def run(index: int, call: Call, args: Any, kwargs: Any) -> Any:
-        watch.found = []
-        result = call.func(*args, **kwargs)
+        form: Any = call.func, _form(args), _form(kwargs)
+        try:
+            known = form in harmless
+        except TypeError:  # an argument that cannot be hashed
+            form, known = None, False
+        if known:
+            return call.func(*args, **kwargs)
+        watch.found, watch.reads = [], False
+        with watch:
+            result = call.func(*args, **kwargs)
         if watch.found and not _only_checks(call):
             found[index] = (call, watch.found)
+        if form is not None and not watch.reads:
+            harmless.add(form)
         return result
 
-    with torch.no_grad(), suppress(Exception), watch:  # torch raises what it likes
+    with torch.no_grad(), suppress(Exception):  # torch raises what it likes
         replay.run(inputs, run, watch.constants)
     return found
+
+
+def _form(value: Any) -> Any:
+    """An argument without the values of its tensors, to be compared."""
+    if isinstance(value, torch.Tensor):
+        return type(value), value.dtype, value.shape, value.device
+    if isinstance(value, (list, tuple)):
+        return type(value), *map(_form, value)
+    if isinstance(value, slice):
+        return slice, _form(value.start), _form(value.stop), _form(value.step)
+    if isinstance(value, dict):
+        return tuple((name, _form(part)) for name, part in value.items())
+    return type(value), value  # True, 1 and 1.0 are equal, but not the same argument
 
 
 def _only_checks(call: Call) -> bool:
