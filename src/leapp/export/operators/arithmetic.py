@@ -143,6 +143,14 @@ def _clamp_max(x: Tensor, high: Any) -> Any:
     return _clamp(x, None, high)
 
 
+@replaces(aten.clamp.Tensor)
+def _clamp_tensor(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Any:
+    if any(bound is not None and bound.dtype != x.dtype for bound in (low, high)):
+        return NotImplemented
+    x = x if low is None else torch.maximum(x, low)
+    return x if high is None else torch.minimum(x, high)
+
+
 @replaces(aten.fmax.default)
 def _fmax(a: Tensor, b: Tensor) -> Tensor:
     a, b = promoted(a, b)
