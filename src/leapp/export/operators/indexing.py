@@ -208,6 +208,17 @@ def _index_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: st
     return aten.scatter_reduce.two(x, dim, spread, source, reduce, include_self=include_self)
 
 
+@replaces(aten.unfold.default)
+def _unfold(x: Tensor, dim: int, size: int, step: int) -> Any:
+    # The library counts the windows by tensors of one element, which older releases of ONNX Runtime refuse in Range.
+    if not x.dim() or isinstance(x.shape[dim], torch.SymInt):
+        return NotImplemented
+    dim = dim % x.dim()
+    count = (x.shape[dim] - size) // step + 1
+    places = torch.arange(count, device=x.device).unsqueeze(1) * step + torch.arange(size, device=x.device)
+    return x.index_select(dim, places.reshape(-1)).unflatten(dim, (count, size)).movedim(dim + 1, -1)
+
+
 @replaces(aten.unfold_backward.default)
 def _unfold_backward(written: Tensor, sizes: Sequence[int], dim: int, size: int, step: int) -> Any:
     """Windows put back where they came from."""
