@@ -134,6 +134,7 @@ def test_a_narrow_terminal_breaks_no_name(policy: Policy) -> None:
 
 def test_long_work_tells_of_itself_on_a_terminal_and_in_a_pipe() -> None:
     program = """
+import time
 from leapp.cli import output
 output._LINE_SECONDS = 0.5
 with output.progress("working", 4) as advance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,10 @@ def export(tmp_path: Path, code: Callable[[Tensor], Tensor], backend: str = "onn
 
 def delayed() -> Callable[[Tensor], Tensor]:
     """Two passes agree; the third does not, which the written file shows."""
-    count = [0]
+    count = itertools.count()
 
     def code(y: Tensor) -> Tensor:
-        count[0] += 1
-        return y + torch.tensor(float(count[0] > 2))
+        return y + torch.tensor(float(next(count) > 1))
 
     return code
 
