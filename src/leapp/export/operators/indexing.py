@@ -216,7 +216,8 @@ def _unfold(x: Tensor, dim: int, size: int, step: int) -> Any:
     dim = dim % x.dim()
     count = (x.shape[dim] - size) // step + 1
     places = torch.arange(count, device=x.device).unsqueeze(1) * step + torch.arange(size, device=x.device)
-    return x.index_select(dim, places.reshape(-1)).unflatten(dim, (count, size)).movedim(dim + 1, -1)
+    taken = x.index_select(dim, places.reshape(-1))
+    return taken.reshape(*x.shape[:dim], count, size, *x.shape[dim + 1 :]).movedim(dim + 1, -1)
 
 
 @replaces(aten.unfold_backward.default)
