@@ -122,13 +122,15 @@ def open_bundle(
     for name, node in contract.nodes.items():
         if node.model.model_path is not None:
             _locate_model(bundle, name)
-    read_initial_values(bundle)
-    # Models are hashed when they are read, and so were the initial values of a bundle with a seal or a signature.
-    read = [contract.pipeline.initial_values or ""] if _is_covered(bundle) else []
-    hashed = {os.path.normpath(name) for name in (*models, *read)}
+    # Models are hashed when they are read, so that they are read once. So are the initial values, which are read here.
+    inside = {os.path.normpath(model) for model in models}
+    initial_values: bytes | None = None
     for name in files:
-        if os.path.normpath(name) not in hashed:
+        if name == contract.pipeline.initial_values and _is_covered(bundle):
+            initial_values = _read_sealed(bundle, name)
+        elif os.path.normpath(name) not in inside:
             _verify_sealed(bundle, name)
+    _decode_initial_values(bundle, initial_values)
     return bundle
 
 
@@ -200,10 +202,15 @@ def read_initial_values(bundle: Bundle) -> dict[str, RawTensor]:
         BundleError: If a value is missing, unknown or does not fit its port.
         BundleFileError: If the file does not exist.
     """
+    return _decode_initial_values(bundle, None)
+
+
+def _decode_initial_values(bundle: Bundle, data: bytes | None) -> dict[str, RawTensor]:
+    """The initial values in the bytes of their file, or in the file itself."""
     name = bundle.contract.pipeline.initial_values
     if name is None:
         return {}
-    values = decode(_read_sealed(bundle, name), name)
+    values = decode(_read_sealed(bundle, name) if data is None else data, name)
     check_initial_values(values, bundle.contract, name)
     return values
 
