@@ -11,6 +11,8 @@ __all__ = ["keep_replica_here", "only_here"]
 
 _SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Off, all that Ray starts listens on loopback only, metrics included; Linux is on by default."""
+_PATIENCE = "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"
+"""A proxy that does not answer three times in a row is killed. On a busy machine it needs longer than 5 seconds to start."""
 
 
 @contextmanager
@@ -18,17 +20,19 @@ def only_here() -> Iterator[None]:
     """A cluster that is started within the block listens on loopback. Ray takes 127.0.0.1 as an address for another one."""
     from ray._private import ray_constants
 
-    before = os.environ.get(_SWITCH), getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
-    os.environ[_SWITCH] = "0"
+    cluster = getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
+    before = {name: os.environ.get(name) for name in (_SWITCH, _PATIENCE)}
+    os.environ.update({_SWITCH: "0", _PATIENCE: before[_PATIENCE] or "20"})
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:
         yield
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before[1]
-        if before[0] is None:
-            del os.environ[_SWITCH]
-        else:
-            os.environ[_SWITCH] = before[0]
+        ray_constants.ENABLE_RAY_CLUSTER = cluster
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def keep_replica_here() -> None:

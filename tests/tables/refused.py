@@ -60,6 +60,7 @@ REFUSED: dict[str, dict[str, dict[str, str]]] = {
     },
 }
 if torch.__version__.startswith("2.7."):
+    REFUSED["onnx"] |= {"torch 2.7 cannot follow a count of unique values": {"edges": "unique_count"}}
     REFUSED["pt2"] |= {
         "torch 2.7 cannot write NaN as a number into a .pt2 file": {
             "torch_ops": "reduce_quantile_of_nan reduce_nanquantile_of_nan reduce_nan_mean",
@@ -67,6 +68,7 @@ if torch.__version__.startswith("2.7."):
                 reduce_median reduce_median_axis reduce_percentile reduce_percentile_axis reduce_quantile reduce_nanmax
                 reduce_nanmin reduce_nanstd reduce_nanvar
             """,
+            "edges": "edge_clamp_nan",
         },
         "torch 2.7 cannot write complex numbers into a .pt2 file": {
             "torch_ops": "complex_j complex_exp",
