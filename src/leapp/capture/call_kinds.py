@@ -47,6 +47,8 @@ _IN_PLACE_DUNDERS = frozenset(
     for op in "add sub mul matmul truediv div floordiv mod pow and or xor lshift rshift".split()
 )
 _RUNS_AUTOGRAD = frozenset({"backward"})
+# The ATen operator of a Python function that has another name.
+_ATEN = {"unique": "_unique2"}
 
 # Results that are the same value in another place: the identity of a published output survives these.
 _IDENTITIES = frozenset(
@@ -166,7 +168,7 @@ def _in_place(name: str) -> bool:
 
 
 def _tags(name: str) -> set[torch.Tag]:
-    packet = getattr(torch.ops.aten, name, None)
+    packet = getattr(torch.ops.aten, _ATEN.get(name, name), None)
     if packet is None:
         return set()
     return {tag for overload in packet.overloads() for tag in getattr(packet, overload).tags}
