@@ -116,12 +116,13 @@ class Finisher:
             return None
         whose = f" It belongs to node '{owner.node}'." if owner is not None else ""
         born = self._recorder.plain_calls.made_inside.get(id(t))
-        made = f" It was made at {born[1]}: {born[1].text}" if born is not None and born[0]() is t else ""
+        made = f" It was made at {born[1]}: {born[1].text!r}." if born is not None and born[0]() is t else ""
         escapes = "".join(f"\n  {e.kind} at {e.where}: {e.where.text}" for e in node.tape.escapes[:5])
         raise TraceError(
             f"node '{node.name}', output '{name}' (at {at}) is a {type(t).__name__} that is not computed from the node's "
-            f"inputs.{whose}{made} Pass a constant as static_outputs=; if it should depend on the inputs, their values left "
-            f"the graph on the way:{escapes or ' declare them with input_tensors() before the computation.'}"
+            f"inputs.{whose}{made} Pass a constant as static_outputs=. Declare a value that an earlier call left with "
+            "state_tensors() and update_state(). If it should depend on the inputs, their values left the graph on the "
+            f"way:{escapes or ' declare them with input_tensors() before the computation.'}"
         )
 
     def _static(self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where) -> None:
