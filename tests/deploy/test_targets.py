@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from leapp.bundle import Bundle, RawTensor
 from leapp.bundle.contract_yaml import dump_contract
 from leapp.bundle.sidecars import write_initial_values
-from leapp.deploy.targets import TARGETS, check_target
+from leapp.deploy.targets import TARGETS, check_target, spelled
 from leapp.graph.contract import Contract, ModelFile, Node, Port, Wiring
 from leapp.graph.gaps import deployment_gaps
 
@@ -84,6 +85,21 @@ def test_tensorrt_reads_a_range_of_opsets(opset: int, taken: bool, tmp_path: Pat
 def test_isaac_ros_needs_a_list_for_each_axis(names: list, tmp_path: Path) -> None:
     assert ("error", "n/x") in findings(bundle(tmp_path, [port(names=names)]), "isaac-ros")
     assert findings(bundle(tmp_path, [port(names=[[], ["a", "b"]])]), "isaac-ros") == []
+
+
+def test_the_isaac_ros_spelling_keeps_which_axis_runs_over_time() -> None:
+    named = Port(name="y", dtype="float32", shape=(1, 8, 2), element_names=[[], "__temporal_axis__", ["a", "b"]],
+                 temporal_period_ms=20, extra={"units": "rad"})  # fmt: skip
+    plain = Port(name="x", dtype="float32", shape=(2,), element_names=[["a", "b"]])
+    contract = Contract(nodes={"n": Node(inputs=(plain,), outputs=(named,))}, pipeline=Wiring())
+    document = yaml.safe_load(dump_contract(spelled(contract, "isaac-ros")))["models"]["n"]
+    assert document["inputs"][0]["element_names"] == [["a", "b"]] and "temporal_axis" not in document["inputs"][0]
+    (output,) = document["outputs"]
+    assert output["element_names"] == [[], [], ["a", "b"]]
+    assert (output["temporal_axis"], output["temporal_period_ms"], output["units"]) == (1, 20, "rad")
+    # Without a target, programs built on 0.7.2 find the axis by its mark.
+    default = yaml.safe_load(dump_contract(contract))["models"]["n"]["outputs"][0]
+    assert default["element_names"] == [[], "__temporal_axis__", ["a", "b"]] and "temporal_axis" not in default
 
 
 def test_old_isaac_ros_knows_neither_feedback_flow_nor_initial_values(tmp_path: Path) -> None:

@@ -50,6 +50,20 @@ cannot change, and load robots and ground planes from NVIDIA's asset server; ten
 ask for Isaac Sim or PhysX. With the device changed to the CPU by hand, `Isaac-Cartpole` on Newton's MuJoCo Warp solver gets as
 far as loading its ground plane, and stops where the asset server cannot be reached. None of them reached a call of leapp.
 
+## Isaac ROS Deploy 4.4 and 4.5
+
+They read the YAML of a bundle themselves, with yaml-cpp, and convert every entry of `element_names` to a list of strings. An
+entry that is not a list ends the load with an error. An axis without names is therefore written as `[]`, which leapp 0.7.2
+reads as well.
+
+One spelling cannot suit both: the axis over time (`TemporalAxis`). leapp 0.7.2 writes the text `__temporal_axis__` in its
+place and documents it as the mark by which a program finds that axis; its `InferenceManager` hands the description on as it
+is. Isaac ROS Deploy needs a list there, and a YAML node is a text or a list, never both. `[]` would load on both sides, but
+programs that look for the mark would take the axis for one without names and say nothing, while Isaac ROS Deploy refuses the
+mark aloud. So the mark is the default. For Isaac ROS Deploy export with `compile_graph(target="isaac-ros")`: it writes `[]`,
+keeps `temporal_period_ms`, and notes in `temporal_axis` which entry is the axis over time. `leapp check BUNDLE --target
+isaac-ros` names the ports of a bundle that need it.
+
 ## Bundles of leapp 0.7.2
 
 Bundles travel both ways: what this leapp exports runs in the `InferenceManager` of leapp 0.7.2, and what 0.7.2 exported runs

@@ -17,6 +17,7 @@ from leapp.bundle.contract_yaml import TARGET, dump_contract
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.reading import Bundle, read_initial_values, read_model
 from leapp.graph.contract import DTYPES, Contract, Port, key
+from leapp.semantics import TEMPORAL_AXIS
 
 __all__ = ["TARGETS", "Finding", "TargetRules", "check_target", "spelled"]
 
@@ -74,13 +75,14 @@ def spelled(contract: Contract, name: str) -> Contract:
 
 
 def _listed(ports: tuple[Port, ...]) -> tuple[Port, ...]:
-    """Ports whose element names are a list for each axis, empty for an axis without names."""
-    return tuple(
-        replace(port, element_names=[axis if isinstance(axis, list) else [] for axis in port.element_names])
-        if port.element_names is not None
-        else port
-        for port in ports
-    )
+    """Ports whose element names are a list for each axis. ``temporal_axis`` says which of them is the axis over time."""
+    found = []
+    for port in ports:
+        names = port.element_names or []
+        time = {"temporal_axis": names.index(TEMPORAL_AXIS)} if TEMPORAL_AXIS in names else {}
+        lists = [axis if isinstance(axis, list) else [] for axis in names]
+        found.append(replace(port, element_names=lists, extra=time | port.extra) if names else port)
+    return tuple(found)
 
 
 def _models(bundle: Bundle, rules: TargetRules) -> Iterator[Finding]:
@@ -123,7 +125,7 @@ def _isaac_ros(bundle: Bundle) -> Iterator[Finding]:
                     shown = "null" if axis is None else repr(axis)
                     yield Finding(
                         "error", key(name, port.name), f"element_names has {shown} for an axis; each entry must be a list. "
-                        "Use [] for an unnamed or temporal axis.",
+                        "Export with target='isaac-ros', or write [] for the axis.",
                     )  # fmt: skip
         names = [port.name for port in (*node.inputs, *node.outputs)]
         for twice in sorted({n for n in names if names.count(n) > 1}):
