@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from leapp.deploy.cpp_header import CppHeader, deploy_cpp
     from leapp.deploy.fuse import fuse_onnx, read_fused
     from leapp.deploy.triton import Deployment, deploy_triton
-    from leapp.deploy.triton_options import TritonOptions
+    from leapp.deploy.triton_config import TritonOptions
 
 __all__ = ["CppHeader", "Deployment", "TritonOptions", "deploy_cpp", "deploy_triton", "fuse_onnx", "read_fused"]
 
 _HOMES = {
-    "CppHeader": "cpp_header", "Deployment": "triton", "TritonOptions": "triton_options", "deploy_cpp": "cpp_header",
+    "CppHeader": "cpp_header", "Deployment": "triton", "TritonOptions": "triton_config", "deploy_cpp": "cpp_header",
     "deploy_triton": "triton", "fuse_onnx": "fuse", "read_fused": "fuse",
 }  # fmt: skip
 

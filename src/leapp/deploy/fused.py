@@ -10,7 +10,6 @@ from leapp.bundle import Bundle
 from leapp.check.engines import Array, Place, here
 from leapp.check.samples import Samples, Verdict, check_pipeline
 from leapp.deploy.fuse import read_fused
-from leapp.graph.validate import graph_ports, links
 from leapp.runtime.load import open_session
 from leapp.runtime.plan import make_plan
 from leapp.runtime.values import from_raw, rows_of, spread
@@ -31,8 +30,6 @@ class FusedModel:
         contract, initial = read_fused(path)
         self._plan = make_plan(contract)
         self._initial = {where: from_raw(value) for where, value in initial.items()}
-        self._feedback = {target: source for source, _, target in links(contract.pipeline.feedback_flow)}
-        self._leaving = list(graph_ports(contract, "outputs"))
         self._session = open_session(Path(path), ort.SessionOptions(), providers=["CPUExecutionProvider"])
         self._names = [value.name for value in self._session.get_outputs()]
         self.reset()
@@ -46,8 +43,8 @@ class FusedModel:
         if self._plan.batch is not None:
             self._follow_batch(inputs)
         outputs = dict(zip(self._names, self._session.run(None, {**inputs, **self._state}), strict=True))
-        self._state = {target: outputs[source] for target, source in self._feedback.items()}
-        return {where: outputs[where] for where in self._leaving}
+        self._state = {target: outputs[source] for target, source in self._plan.feedback.items()}
+        return {where: outputs[where] for where in self._plan.outputs}
 
     def _follow_batch(self, inputs: dict[str, Array]) -> None:
         """Start again from the initial values when the number of rows changes."""

@@ -19,11 +19,9 @@ from leapp.bundle.reading import require_signed
 from leapp.bundle.signing import Keys
 from leapp.bundle.staging import Staging
 from leapp.bundle.trust import require_trust
+from leapp.deploy.triton_config import TritonOptions, describe, output_names, safe_name, seen_ports
 from leapp.deploy.triton_native import write_native
-from leapp.deploy.triton_options import TritonOptions
-from leapp.deploy.triton_ports import describe, output_names, safe_name, seen_ports
 from leapp.deploy.triton_python import write_hosted
-from leapp.deploy.triton_state import divide
 from leapp.errors import BundleError, LeappError
 from leapp.graph.contract import Contract, Port
 from leapp.runtime.plan import Plan, make_plan
@@ -112,7 +110,7 @@ def deploy_triton(
         models=models,
         inputs={k: _shown(k, k, port, options) for k, port in inputs.items()},
         outputs={k: _shown(k, names[k], port, options) for k, port in outputs.items()},
-        stateful=divide(plan).stateful,
+        stateful=bool(plan.feedback),
         digest=bundle.digest,
     )
 

@@ -13,8 +13,7 @@ from leapp.bundle import Bundle
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.packages import check_package
 from leapp.bundle.reading import model_file, read_model
-from leapp.deploy.pbtxt import pbtxt
-from leapp.deploy.triton_ports import free_name, safe_name
+from leapp.deploy.triton_config import free_name, pbtxt, safe_name
 from leapp.graph.contract import Contract
 from leapp.graph.formats import FORMATS
 

@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from leapp.bundle import Bundle, RawTensor
 from leapp.bundle.sidecars import write_initial_values
-from leapp.deploy.pbtxt import entries
+from leapp.deploy.triton_config import (
+    TritonOptions,
+    describe,
+    entries,
+    free_name,
+    instance_group,
+    output_names,
+    safe_name,
+    sequence_batching,
+    versions,
+)
 from leapp.deploy.triton_files import copy_model, move_models, write_config, write_values
-from leapp.deploy.triton_options import TritonOptions, instance_group, sequence_batching, versions
-from leapp.deploy.triton_ports import describe, free_name, output_names, safe_name
-from leapp.deploy.triton_state import Division, divide
 from leapp.errors import BundleError
-from leapp.graph.contract import Contract, key
+from leapp.graph.contract import Contract, Port, key, split_key
 from leapp.runtime.plan import Plan
 
 __all__ = ["write_native"]
@@ -42,7 +50,7 @@ class _Repository:
         self, bundle: Bundle, plan: Plan, values: Mapping[str, RawTensor], model: str, root: Path, options: TritonOptions
     ) -> None:
         self._bundle, self._plan, self._values, self._root, self._options = bundle, plan, values, root, options
-        self._division: Division = divide(plan)
+        self._division = _divide(plan)
         self._batched = options.max_batch_size > 0
         self._names = output_names(plan)
         self._model = model
@@ -111,17 +119,18 @@ class _Repository:
         return (described.inputs if side == "INPUT" else described.outputs)[index].name
 
     def _node_config(self, node: str) -> dict[str, Any]:
-        described, model, options = self._plan.contract.nodes[node], self._models[node], self._options
-        backend, states = described.model.backend, self._division.inside[node]
+        model, options = self._models[node], self._options
+        backend, states = self._plan.contract.nodes[node].model.backend, self._division.inside[node]
         engine, platform = _ENGINES[str(backend)]
-        ports = [
-            (side, key(node, port.name), describe(key(node, port.name), self._tensor(node, side, i), port, backend,
-             batched=self._batched))
-            for side, listed in (("INPUT", described.inputs), ("OUTPUT", described.outputs))
-            for i, port in enumerate(listed)
-        ]  # fmt: skip
-        inputs = {where: entry for side, where, entry in ports if side == "INPUT"}
-        outputs = {where: entry for side, where, entry in ports if side == "OUTPUT"}
+
+        def described_ports(side: str, keys: tuple[str, ...], ports: Mapping[str, Port]) -> dict[str, dict[str, Any]]:
+            return {
+                k: describe(k, self._tensor(node, side, i), ports[k], backend, batched=self._batched)
+                for i, k in enumerate(keys)
+            }
+
+        inputs = described_ports("INPUT", self._plan.input_keys(node), self._plan.input_ports)
+        outputs = described_ports("OUTPUT", self._plan.output_keys(node), self._plan.output_ports)
         config: dict[str, Any] = {
             "name": model,
             "platform": platform,
@@ -233,3 +242,58 @@ def _state(entry: dict[str, Any], output: dict[str, Any], file: str) -> dict[str
         **form,
         "initial_state": [{**form, "data_file": file, "name": entry["name"]}],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """Where feedback is kept.
+
+    Triton can hold a state for one model. Feedback from one node to another, and states that this mechanism cannot express,
+    are held by the Python model above the ensemble.
+
+    Attributes:
+        inside: For each node, the state inputs that the server keeps for its model, with the outputs they take next.
+        above: Every other fed-back input, with the output it takes next.
+        guarded: Whether a model must stand above the ensemble, to hold feedback or to keep the states in step.
+    """
+
+    inside: dict[str, dict[str, str]]
+    above: dict[str, str]
+    guarded: bool
+
+
+def _divide(plan: Plan) -> _Division:
+    """Decide where each feedback of a plan is kept."""
+    inside: dict[str, dict[str, str]] = {node: {} for node in plan.order}
+    for target, source in plan.feedback.items():
+        node = split_key(target)[0]
+        # The server finds a state by its output, so an output can be one state only; and it cannot reshape a state.
+        if node == split_key(source)[0] and plan.input_ports[target].shape and source not in inside[node].values():
+            inside[node][target] = source
+    above = {t: s for t, s in plan.feedback.items() if t not in inside[split_key(t)[0]]}
+    shown = {*plan.outputs, *plan.edges.values(), *above.values()}
+    for node, states in inside.items():
+        # A step of an ensemble needs a tensor that goes in and one that comes out.
+        if not set(plan.input_keys(node)) - states.keys() or not shown.intersection(plan.output_keys(node)):
+            above |= states
+            states.clear()
+    stateful = [node for node, states in inside.items() if states]
+    return _Division(
+        inside, {t: above[t] for t in plan.feedback if t in above}, bool(above) or not _steps_as_one(plan, stateful)
+    )
+
+
+def _steps_as_one(plan: Plan, stateful: list[str]) -> bool:
+    """Whether the states in an ensemble take a step together with the whole pipeline, or not at all.
+
+    An ensemble skips nodes that the outputs a client chose do not need, and it stops in the middle when a node fails or
+    the client gives up. So a state is safe only in the one node that comes last and gives all outputs.
+    """
+    if len(stateful) != 1:
+        return not stateful
+    (last,) = stateful
+    needed = {last}
+    for node in reversed(plan.order):
+        if node in needed:
+            needed |= {split_key(plan.edges[k])[0] for k in plan.input_keys(node) if k in plan.edges}
+    return needed == set(plan.order) and all(split_key(output)[0] == last for output in plan.outputs)

@@ -10,10 +10,19 @@ from typing import Any
 from leapp.bundle import Bundle, RawTensor
 from leapp.bundle.sidecars import write_initial_values
 from leapp.bundle.staging import Staging
-from leapp.deploy.pbtxt import entries
+from leapp.deploy.triton_config import (
+    TritonOptions,
+    describe,
+    entries,
+    free_name,
+    instance_group,
+    output_names,
+    safe_name,
+    seen_ports,
+    sequence_batching,
+    versions,
+)
 from leapp.deploy.triton_files import copy_model, move_models, write_config
-from leapp.deploy.triton_options import TritonOptions, instance_group, sequence_batching, versions
-from leapp.deploy.triton_ports import describe, free_name, output_names, safe_name, seen_ports
 from leapp.graph.contract import Contract
 from leapp.runtime.plan import Plan
 

@@ -1,0 +1,251 @@
+"""What the ``config.pbtxt`` of a Triton model says: options, names, data types and dimensions, and its notation.
+
+A port that the server cannot take is refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from leapp.errors import BundleError, InputError
+from leapp.graph.contract import Port
+from leapp.runtime.arrays import numpy_dtype
+from leapp.runtime.plan import Plan
+from leapp.runtime.values import castable
+
+__all__ = [
+    "TritonOptions", "describe", "entries", "free_name", "instance_group", "output_names", "pbtxt", "safe_name", "seen_ports",
+    "sequence_batching", "versions",
+]  # fmt: skip
+
+_TYPES = {
+    "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64", "int8": "INT8",
+    "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32", "float64": "FP64",
+}  # fmt: skip
+_TORCH_LACKS = ("uint16", "uint32", "uint64")
+
+
+@dataclass(frozen=True, slots=True)
+class TritonOptions:
+    """How a Triton model repository is written.
+
+    Attributes:
+        backend: ``native`` gives every node to the server's own engine; ``python`` runs ``leapp.runtime`` in its Python
+            backend.
+        version: The number of the version directory, and the version a client may ask for.
+        version_policy: Which versions the server loads: ``latest``, ``all`` or ``specific``, which is this one.
+        max_batch_size: The most requests of different sequences the server may put together; 0 for one at a time.
+        instances: How many instances of each model.
+        kind: Where instances of engine models run: ``auto``, ``cpu`` or ``gpu``.
+        gpus: The GPUs to use with ``kind="gpu"``; all if empty.
+        sequences: How many sequences an instance serves at the same time; more have to wait.
+        idle_seconds: A sequence that sends nothing for so long is forgotten.
+        threads: Threads of one ONNX session; the Python backend only.
+        nonfinite: What to do about NaN and infinity in inputs, ``ignore`` or ``raise``; the Python backend only.
+        dtypes: The dtype by which clients know a port, where it is not the port's own; the Python backend only, which
+            converts. What comes in is rounded to the port's dtype, what goes out keeps its value.
+
+    Raises:
+        InputError: Two options contradict each other.
+
+    Example:
+        >>> TritonOptions(backend="python", idle_seconds=10).sequences
+        1024
+    """
+
+    backend: Literal["native", "python"] = "native"
+    version: int = 1
+    version_policy: Literal["latest", "all", "specific"] = "latest"
+    max_batch_size: int = 0
+    instances: int = 1
+    kind: Literal["auto", "cpu", "gpu"] = "auto"
+    gpus: tuple[int, ...] = ()
+    sequences: int = 1024
+    idle_seconds: float = 60.0
+    threads: int = 1
+    nonfinite: Literal["ignore", "raise"] = "ignore"
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("version", "instances", "sequences", "threads"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is at least 1, not {getattr(self, name)}.")
+        if not 0 < self.idle_seconds < 1e9:
+            raise InputError(f"idle_seconds is a time above 0, not {self.idle_seconds}.")
+        if self.max_batch_size < 0:
+            raise InputError(f"max_batch_size is at least 0, not {self.max_batch_size}.")
+        if self.gpus and self.kind != "gpu":
+            raise InputError(f"gpus={list(self.gpus)} needs kind='gpu', not {self.kind!r}.")
+        if self.backend == "python" and self.max_batch_size:
+            raise InputError("The Python backend steps one sequence at a time: leave max_batch_size at 0.")
+        if self.backend == "python" and self.kind == "gpu":
+            raise InputError("Instances of the Python backend run on the CPU: leave kind at 'auto'.")
+        if self.backend == "native" and (self.threads != 1 or self.nonfinite != "ignore" or self.dtypes):
+            raise InputError("threads, nonfinite and dtypes are options of backend='python'; the server's engines have none.")
+
+
+class Word(str):
+    """A text that is written bare: the name of an enum value."""
+
+    __slots__ = ()
+
+
+def versions(options: TritonOptions) -> dict[str, Any]:
+    """The ``version_policy`` of a configuration."""
+    said = {"latest": {"num_versions": 1}, "all": {}, "specific": {"versions": [options.version]}}
+    return {options.version_policy: said[options.version_policy]}
+
+
+def instance_group(options: TritonOptions, *, engine: bool) -> list[dict[str, Any]]:
+    """The ``instance_group`` of a model that an engine runs, or of one that is Python."""
+    kind = f"KIND_{options.kind.upper()}" if engine else "KIND_CPU"
+    gpus = {"gpus": list(options.gpus)} if engine and options.gpus else {}
+    return [{"count": options.instances, "kind": Word(kind), **gpus}]
+
+
+def sequence_batching(options: TritonOptions) -> dict[str, Any]:
+    """The ``sequence_batching`` of a model with state, states aside.
+
+    Sequences are served oldest first: the other strategy keeps a slot of a batch for each, and without batches there is
+    only one.
+    """
+    return {
+        "max_sequence_idle_microseconds": round(options.idle_seconds * 1e6),
+        "oldest": {"max_candidate_sequences": options.sequences},
+    }
+
+
+def describe(where: str, name: str, port: Port, backend: str | None, *, batched: bool = False) -> dict[str, Any]:
+    """The entry of a port in a configuration.
+
+    Args:
+        where: The key of the port, for messages.
+        name: What the server calls the tensor.
+        port: The port.
+        backend: The backend of the node that runs it, or None where Python does.
+        batched: Whether the first axis is the batch, which the server adds by itself.
+
+    Raises:
+        BundleError: The server has no such data type or shape.
+    """
+    if port.dtype not in _TYPES or (backend == "jit" and port.dtype in _TORCH_LACKS):
+        advice = "keeps values inside the pipeline away from the server, and can convert graph ports with --dtype."
+        raise BundleError(
+            f"{where!r} is {port.dtype}, which Triton cannot pass on. Convert it to another dtype. --backend python {advice}"
+        )
+    if 0 in port.shape:
+        raise BundleError(f"{where!r} has the shape {list(port.shape)}; Triton takes no empty tensors. Leave the port out.")
+    shape = port.shape[1:] if batched else port.shape
+    if not shape and batched:
+        raise BundleError(f"{where!r} has the shape {list(port.shape)}; batches need an axis beside the first one.")
+    if not shape and backend == "jit":
+        raise BundleError(f"{where!r} is a single number without axes, which Triton cannot give to TorchScript. Use ONNX.")
+    # The server knows no tensors without axes; engines that do take a tensor of one element for one.
+    return {"name": name, "data_type": Word(f"TYPE_{_TYPES[port.dtype]}"), "dims": list(shape or (1,))}
+
+
+def seen_ports(plan: Plan, dtypes: Mapping[str, str]) -> tuple[dict[str, Port], dict[str, Port]]:
+    """The inputs and outputs of the graph as clients see them.
+
+    Args:
+        plan: The pipeline.
+        dtypes: The dtype of a port, where clients are to see another than its own.
+
+    Raises:
+        InputError: There is no such port, or its values cannot be converted.
+    """
+    inputs = {k: plan.input_ports[k] for k in plan.inputs}
+    outputs = {k: plan.output_ports[k] for k in plan.outputs}
+    for where, dtype in dtypes.items():
+        if where not in inputs and where not in outputs:
+            raise InputError(f"There is no port {where!r} that clients see; there are {[*inputs, *outputs]}.")
+        if dtype not in _TYPES:
+            raise InputError(f"Clients cannot see {where!r} as {dtype}; Triton knows {', '.join(_TYPES)}.")
+        for ports in (inputs, outputs):
+            if where not in ports:
+                continue
+            seen, own = np.dtype(dtype), numpy_dtype(ports[where].dtype)
+            if not (castable(seen, own) if ports is inputs else np.can_cast(own, seen, "safe")):
+                raise InputError(f"Clients cannot see {where!r} as {dtype}: it is {own}, which cannot be converted to {dtype}.")
+            ports[where] = msgspec.structs.replace(ports[where], dtype=dtype)
+    return inputs, outputs
+
+
+def output_names(plan: Plan) -> dict[str, str]:
+    """What the server calls each output: its key, or another name where an input has it.
+
+    An ensemble knows tensors by name alone, so an input and an output cannot share one.
+    """
+    taken = {*plan.inputs, *plan.feedback}
+    names = {}
+    for key in plan.output_ports:
+        names[key] = free_name(key, taken, "_out")
+        taken.add(names[key])
+    return names
+
+
+def safe_name(text: str) -> str:
+    """The text as the name of a directory that is also part of an address."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", re.sub(r"^[.-]", "_", text)) or "_"
+
+
+def free_name(name: str, taken: Iterable[str], suffix: str) -> str:
+    """The name, with as many suffixes as it takes to be no other in upper or lower case."""
+    folded = {other.casefold() for other in taken}
+    while name.casefold() in folded:
+        name += suffix
+    return name
+
+
+def pbtxt(message: Mapping[str, Any]) -> str:
+    """The text of a message.
+
+    A mapping is a message, a list of mappings a repeated message, any other list a repeated value.
+
+    Example:
+        >>> print(pbtxt({"name": "leg", "input": [{"dims": [1, 3]}]}), end="")
+        name: "leg"
+        input {
+          dims: [1, 3]
+        }
+    """
+    return "".join(f"{line}\n" for line in _lines(message, ""))
+
+
+def entries(mapping: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A map field, which is a list of keys with values."""
+    return [{"key": key, "value": value} for key, value in mapping.items()]
+
+
+def _lines(message: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for name, value in message.items():
+        repeated = isinstance(value, list) and all(isinstance(item, Mapping) for item in value)
+        if isinstance(value, Mapping) or repeated:
+            for item in value if repeated else [value]:
+                yield f"{indent}{name} {{"
+                yield from _lines(item, indent + "  ")
+                yield f"{indent}}}"
+        elif isinstance(value, list):
+            yield f"{indent}{name}: [{', '.join(map(_scalar, value))}]"
+        else:
+            yield f"{indent}{name}: {_scalar(value)}"
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (Word, int)):
+        return str(value)
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} has no place in a configuration.")
+    # Octal escapes are read the same everywhere; hexadecimal ones swallow the digits after them.
+    return '"' + "".join(_ESCAPES.get(c) or (f"\\{ord(c):03o}" if ord(c) < 32 or ord(c) == 127 else c) for c in value) + '"'
+
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
