@@ -86,6 +86,8 @@ def test_inspect_finds_a_damaged_file(policy: Policy, tmp_path: Path, name: str,
     assert [p["key"] for p in data["inputs"]] == ["filter/q"]
     code, text = read(capsys, "inspect", copy)
     assert code == 1 and "files: DAMAGED" in text
+    # A seal that fits is not in doubt: models are checked after it. Of any other file the seal itself speaks.
+    assert ("seal: sealed" in text, "not sealed" in text) == (name == "policy.onnx", False)
 
 
 def test_inspect_says_whether_files_were_checked(policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -340,7 +342,7 @@ def test_deploy_writes_a_header_for_cpp(policy: Policy, tmp_path: Path, capsys: 
     assert code == 0 and data["inputs"] == {"filter/q": "q"} and data["outputs"] == {"policy/target": "target"}
     assert f'digest[] = "{data["digest"]}"' in (tmp_path / "leg.hpp").read_text()
     assert main(["deploy", "cpp", str(policy.path), "-o", str(tmp_path), "--instances", "2"]) == 2
-    assert "instances: options of triton" in capsys.readouterr().err
+    assert "cpp does not take these options, which are for triton: instances." in capsys.readouterr().err
 
 
 def test_deploy_refuses_on_one_line(policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,13 @@ def test_a_missing_version_is_a_warning(copy: Path, policy: Policy) -> None:
     rewrite(copy, other_system)
     with pytest.warns(UserWarning, match="'leapp config version' is missing"):
         runs_as_traced(copy, policy)
+
+
+def test_the_command_line_shows_a_warning_as_one_sentence(copy: Path) -> None:
+    rewrite(copy, other_system)
+    command = [sys.executable, "-m", "leapp", "inspect", "--quick", str(copy)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert shown == "leapp: warning: leg.yaml: 'leapp config version' is missing in 'system information'; read as version 1.0.\n"
 
 
 def test_inspect_shows_annotations_and_says_that_they_are_not_sealed(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

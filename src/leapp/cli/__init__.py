@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from leapp.errors import LeappError, visible
 
 __all__ = ["main"]
 
@@ -42,6 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if isinstance(error, BrokenPipeError) else _unwritable(error.strerror or str(error))
 
 
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print a warning as one sentence, without the line of source that Python shows."""
+    python = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_: f"leapp: warning: {visible(' '.join(str(message).split()))}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = python
+
+
 def _unwritable(why: str) -> int:
     print(f"leapp: the answer cannot be written to standard output: {why}.", file=sys.stderr)
     return 2
@@ -49,10 +64,10 @@ def _unwritable(why: str) -> int:
 
 def _answer(arguments: Namespace) -> int:
     from leapp.cli.output import Answer, report, write
-    from leapp.errors import LeappError
 
     try:
-        answer: Answer = arguments.command(arguments)
+        with _plain_warnings():
+            answer: Answer = arguments.command(arguments)
     except BrokenPipeError:
         raise
     except Exception as error:  # every failure ends with one sentence and an exit code

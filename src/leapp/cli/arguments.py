@@ -6,30 +6,35 @@ import argparse
 
 from leapp.graph.tolerances import ATOL, RTOL
 
-__all__ = ["add_code", "add_engine", "add_opening", "add_tolerances", "count", "rate", "seconds"]
+__all__ = ["add_bundle", "add_code", "add_engine", "add_opening", "add_tolerances", "count", "rate", "seconds"]
+
+
+def add_bundle(parser: argparse.ArgumentParser) -> None:
+    """The bundle that a verb works on."""
+    parser.add_argument("bundle", metavar="BUNDLE", help="the directory of a bundle, or its .yaml file")
 
 
 def add_opening(parser: argparse.ArgumentParser) -> None:
-    """Which files of a bundle may be read, and whose signature it needs."""
+    """Which files of a bundle may be read, and which key must have signed it."""
     parser.add_argument("--allow-outside", action="store_true", help="accept files outside the directory of an unsealed bundle")
     parser.add_argument("--trust", action="append", metavar="KEY", help="refuse a bundle that this public key did not sign")
 
 
 def add_code(parser: argparse.ArgumentParser) -> None:
     """Whether programs in a bundle may run."""
-    parser.add_argument("--allow-code", action="store_true", help="run TorchScript and .pt2 models exported elsewhere")
+    parser.add_argument("--allow-code", action="store_true", help="accept TorchScript and .pt2 models exported elsewhere")
 
 
 def add_tolerances(parser: argparse.ArgumentParser) -> None:
     """How far values may differ."""
-    parser.add_argument("--rtol", type=float, default=RTOL, help="relative tolerance (default: %(default)s)")
-    parser.add_argument("--atol", type=float, default=ATOL, help="absolute tolerance (default: %(default)s)")
+    parser.add_argument("--rtol", type=float, default=RTOL, metavar="X", help="relative tolerance (default: %(default)s)")
+    parser.add_argument("--atol", type=float, default=ATOL, metavar="X", help="absolute tolerance (default: %(default)s)")
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """How the models run."""
-    parser.add_argument("--threads", type=count, default=1, help="threads of one ONNX session (default: 1)")
-    parser.add_argument("--provider", action="append", metavar="NAME", help="ONNX Runtime provider, in order of preference")
+    parser.add_argument("--threads", type=count, default=1, metavar="N", help="threads of one ONNX session (default: 1)")
+    parser.add_argument("--provider", action="append", metavar="NAME", help="ONNX Runtime providers, preferred ones first")
     add_code(parser)
     parser.add_argument("--no-code", action="store_true", help="refuse TorchScript and .pt2 models, which are programs")
 

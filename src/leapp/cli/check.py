@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from leapp.bundle import open_bundle
+from leapp.cli.arguments import add_bundle
 from leapp.cli.output import Answer, Cell, Table, Text
 from leapp.deploy.targets import TARGETS, check_target
 
@@ -13,8 +14,8 @@ __all__ = ["add_arguments", "command"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp check``."""
-    parser.add_argument("bundle")
-    parser.add_argument("--target", "--profile", required=True, choices=tuple(TARGETS), help="what will run it")
+    add_bundle(parser)
+    parser.add_argument("--target", "--profile", required=True, choices=tuple(TARGETS), help="the program that will run it")
 
 
 def command(arguments: Namespace) -> Answer:

@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING
 
-from leapp.cli.arguments import add_code, add_opening, count, seconds
+from leapp.cli.arguments import add_bundle, add_code, add_opening, count, seconds
 from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Table, Text, progress
 from leapp.errors import InputError
@@ -21,24 +21,26 @@ __all__ = ["add_arguments", "command"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp deploy``."""
-    parser.add_argument("target", choices=("triton", "cpp"), help="the server, or cpp for a header with types")
-    parser.add_argument("bundle")
+    parser.add_argument("target", choices=("triton", "cpp"), help="triton: a model repository; cpp: a C++ header with types")
+    add_bundle(parser)
     add_opening(parser)
     parser.add_argument("-o", "--output", required=True, metavar="DIRECTORY", help="the directory to write")
     add_code(parser)
     # The fields of TritonOptions, whose defaults hold for those that are not given.
     add = partial(parser.add_argument, default=argparse.SUPPRESS)
-    add("--backend", choices=("native", "python"), help="the server's own engines, or leapp.runtime in its Python backend")
+    add("--backend", choices=("native", "python"),
+        help="the server's own engines, or leapp.runtime in its Python backend (default: native)")  # fmt: skip
     add("--model-version", type=count, dest="version", metavar="N", help="the number of this version (default: 1)")
     add("--version-policy", choices=("latest", "all", "specific"), help="which versions the server loads (default: latest)")
-    add("--max-batch-size", type=count, metavar="N", help="most requests that may run together (default: one at a time)")
+    add("--max-batch-size", type=count, metavar="N", help="most requests in a batch (default: no batches)")
     add("--instances", type=count, metavar="N", help="instances of each model (default: 1)")
-    add("--kind", choices=("auto", "cpu", "gpu"), help="where engines run (default: auto)")
+    add("--kind", choices=("auto", "cpu", "gpu"), help="where the engines run (default: auto)")
     add("--gpus", type=_numbers, metavar="0,1", help="the GPUs to use with --kind gpu")
-    add("--sequences", type=count, metavar="N", help="sequences an instance serves at a time (default: 1024)")
-    add("--idle-seconds", type=seconds, metavar="S", help="how long a silent sequence keeps its state (default: 60)")
+    add("--sequences", type=count, metavar="N", help="most sequences that an instance serves at a time (default: 1024)")
+    add("--idle-seconds", type=seconds, metavar="S", help="seconds that an idle sequence keeps its state (default: 60)")
     add("--threads", type=count, metavar="N", help="threads of one ONNX session; Python backend only (default: 1)")
-    add("--nonfinite", choices=("ignore", "raise"), help="about NaN in inputs; Python backend only (default: ignore)")
+    add("--nonfinite", choices=("ignore", "raise"),
+        help="accept or refuse NaN and infinity in inputs; Python backend only (default: ignore)")  # fmt: skip
     add("--dtype", action="append", dest="dtypes", type=_pair, metavar="PORT=DTYPE",
         help="the dtype in which clients send or receive a port; Python backend only (default: its own)")  # fmt: skip
 
@@ -55,7 +57,7 @@ def command(arguments: Namespace) -> Answer:
     bundle = open_for(arguments)
     if arguments.target == "cpp":
         if given:
-            raise InputError(f"{', '.join(sorted(given))}: options of triton, which cpp does not have.")
+            raise InputError(f"cpp does not take these options, which are for triton: {', '.join(sorted(given))}.")
         return _header(deploy_cpp(bundle, arguments.output))
     given["dtypes"] = dict(given.get("dtypes", ()))
     with progress("copying"):

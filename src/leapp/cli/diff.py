@@ -28,8 +28,8 @@ _MOST_WEIGHTS = 40
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp diff``."""
-    parser.add_argument("bundle", metavar="A")
-    parser.add_argument("other", metavar="B")
+    parser.add_argument("bundle", metavar="A", help="the bundle before: its directory or its .yaml file")
+    parser.add_argument("other", metavar="B", help="the bundle after")
     add_opening(parser)
     add_code(parser)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from leapp.cli.arguments import add_opening
+from leapp.cli.arguments import add_bundle, add_opening
 from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Text, progress
 from leapp.deploy.fuse import fuse_onnx
@@ -14,7 +14,7 @@ __all__ = ["add_arguments", "command"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp fuse``."""
-    parser.add_argument("bundle")
+    add_bundle(parser)
     add_opening(parser)
     parser.add_argument("-o", "--output", required=True, metavar="FILE.onnx", help="the file to write")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from leapp.bundle import Bundle, load_contract, open_bundle, read_initial_values
 from leapp.bundle.reading import read_model
+from leapp.cli.arguments import add_bundle
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, split_key
@@ -25,23 +26,25 @@ _SHOWN = 200
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp inspect``."""
-    parser.add_argument("bundle")
+    add_bundle(parser)
     parser.add_argument("--quick", action="store_true", help="do not check the model files")
 
 
 def command(arguments: Namespace) -> Answer:
     """What to feed a bundle, in which order, units and rate, and what is missing."""
     bundle, damage = _open_damaged(arguments.bundle)
-    contract = bundle.contract
+    contract, readable = bundle.contract, not damage
     if not damage and not arguments.quick:
         damage = _damaged_models(bundle)
     checked = "damaged" if damage else "not checked" if arguments.quick else "unchanged"
     data = _describe(bundle) | {"missing": deployment_gaps(contract), "files": checked, "damage": damage, "ok": not damage}
     frequency = data["frequency"]
-    rate = f"{frequency:g} Hz, one step every {1000 / frequency:g} ms" if frequency else "not said"
+    rate = f"{frequency:g} Hz, one step every {1000 / frequency:g} ms" if frequency else "not given"
     seal = f"sealed, digest {bundle.digest}" if bundle.digest else "not sealed: changed files go unnoticed"
     if bundle.seal.annotated:
         seal += "; annotations were changed after it was sealed"
+    if not readable:
+        seal = "not checked, because the bundle is damaged"
     gaps = data["missing"]
     parts: list[Table | Text] = [
         Text(f"{bundle.graph}  ({bundle.path})", "bold"),

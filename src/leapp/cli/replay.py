@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from leapp.cli.arguments import add_engine, add_opening, add_tolerances, count
+from leapp.cli.arguments import add_bundle, add_engine, add_opening, add_tolerances, count
 from leapp.cli.opening import consent, open_for
 from leapp.cli.output import Answer, Cell, Table, Text, announce, progress
 
@@ -19,16 +19,16 @@ __all__ = ["add_arguments", "command"]
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp replay``."""
     add = parser.add_argument
-    add("bundle")
+    add_bundle(parser)
     add_opening(parser)
     add("recordings", nargs="+", metavar="RECORDING", help="a file, or a pattern such as 'runs/**/*.mcap'")
-    add("--baseline", metavar="BUNDLE", help="compare with this bundle on the recorded inputs")
-    add("--output", metavar="FILE.parquet", help="write one row for each port of each recording")
-    add("--journal", metavar="FILE", help="file to resume from (default: beside --output)")
-    add("--worst", type=count, default=5, help="worst recordings to list for each port (default: %(default)s)")
-    add("--engine", choices=("local", "ray"), default="local", help="this process, or Ray (default: local)")
-    add("--address", help="the Ray cluster (default: one on this machine)")
-    add("--workers", type=count, help="recordings that Ray replays at a time (default: all cores)")
+    add("--baseline", metavar="BUNDLE", help="compare with the outputs of this bundle instead of the recorded ones")
+    add("--output", metavar="FILE.parquet", help="write a table with one row for each port of each recording")
+    add("--journal", metavar="FILE", help="file to resume from (default: the name of --output with .journal)")
+    add("--worst", type=count, default=5, metavar="N", help="worst recordings to list for each port (default: %(default)s)")
+    add("--engine", choices=("local", "ray"), default="local", help="run in this process, or on Ray (default: local)")
+    add("--address", help="the address of the Ray cluster (default: start one on this machine)")
+    add("--workers", type=count, metavar="N", help="recordings that Ray replays at a time (default: all cores)")
     add_tolerances(parser)
     add_engine(parser)
 

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from leapp.bundle import Bundle, read_samples
-from leapp.cli.arguments import add_engine, add_opening, count
+from leapp.cli.arguments import add_bundle, add_engine, add_opening, count
 from leapp.cli.opening import open_pipeline
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.errors import InputError
@@ -24,12 +24,12 @@ __all__ = ["add_arguments", "command"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp run``."""
-    parser.add_argument("bundle")
+    add_bundle(parser)
     add_opening(parser)
-    parser.add_argument("--input", metavar="FILE.npz", help="values by node/port; one value, or one for each step")
-    parser.add_argument("--steps", type=count, help="how many steps (default: as many as the input has)")
+    parser.add_argument("--input", metavar="FILE.npz", help="an array for each node/port: one value, or one per step")
+    parser.add_argument("--steps", type=count, metavar="N", help="how many steps (default: as many as the input has)")
     parser.add_argument("--output", metavar="FILE.npz", help="write the outputs of all steps")
-    parser.add_argument("--record", metavar="FILE.npz", help="write everything, for leapp replay")
+    parser.add_argument("--record", metavar="FILE.npz", help="record inputs, outputs and states, for leapp replay")
     add_engine(parser)
 
 
@@ -67,7 +67,7 @@ def command(arguments: Namespace) -> Answer:
         rows.append([(where, "bold"), form(values.dtype, values.shape[1:]), *figures, _few(values[-1])])
     written = [Text(f"wrote {path}") for path in (arguments.output, arguments.record) if path]
     head = ("output", "value", "min", "mean", "max", "last step")
-    table = Table(f"{steps} steps on {origin}", head, rows, spare=("mean", "value", "last step"))
+    table = Table(f"{steps} step{'s' * (steps != 1)} on {origin}", head, rows, spare=("mean", "value", "last step"))
     return Answer(data, [table, *written])
 
 

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from leapp.bundle import open_bundle
 from leapp.bundle.sealing import seal_again
+from leapp.cli.arguments import add_bundle
 from leapp.cli.output import Answer, Text
 
 __all__ = ["add_arguments", "command"]
@@ -13,7 +14,7 @@ __all__ = ["add_arguments", "command"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp seal``."""
-    parser.add_argument("bundle")
+    add_bundle(parser)
 
 
 def command(arguments: Namespace) -> Answer:

@@ -9,10 +9,11 @@ import sys
 import threading
 from argparse import ArgumentParser, Namespace
 from contextlib import redirect_stdout
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from leapp.cli.arguments import add_engine, add_opening, count, rate, seconds
+from leapp.cli.arguments import add_bundle, add_engine, add_opening, count, rate, seconds
 from leapp.cli.opening import consent, open_for
 from leapp.cli.output import Answer, Text, progress, write
 from leapp.errors import InputError
@@ -25,28 +26,31 @@ _TOKEN = "LEAPP_TOKEN"
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp serve``."""
     add = parser.add_argument
-    add("bundle")
+    add_bundle(parser)
     add_opening(parser)
     add("--digest", help="refuse any bundle but the one with this digest")
-    add("--host", default="127.0.0.1", help="the address to listen on; a non-loopback address requires a token")
-    add("--port", type=count, default=8000, help="the port to listen on (default: %(default)s)")
-    add("--token-file", metavar="FILE", help=f"the token that clients must send (default: the variable {_TOKEN}, if set)")
-    add("--replicas", type=count, help="how many replicas (default: 1)")
+    add("--host", default="127.0.0.1",
+        help="the address to listen on (default: %(default)s); a non-loopback address requires a token")  # fmt: skip
+    add("--port", type=count, default=8000, metavar="N", help="the port to listen on (default: %(default)s)")
+    add("--token-file", metavar="FILE", help=f"file with the token that clients must send (default: the variable {_TOKEN})")
+    add("--replicas", type=count, metavar="N", help="how many replicas (default: 1)")
     add("--autoscaling", metavar="JSON", help="Ray Serve's autoscaling_config, instead of --replicas")
     add("--resources", metavar="JSON", help="Ray's options of one replica, such as its GPUs")
-    add("--address", help="the Ray cluster to join (default: one on this machine)")
+    add("--address", help="the address of the Ray cluster to join (default: start one on this machine)")
     add("--nonfinite", choices=("ignore", "raise"), default="ignore",
         help="accept or refuse NaN and infinity in inputs (default: %(default)s)")  # fmt: skip
     add("--batch", type=count, metavar="ROWS", help="run up to this many sessions at once, as rows of a batch")
-    add("--max-bytes", type=count, help="most bytes of a request (default: what the ports need)")
-    add("--rate", type=rate, default=1000.0, help="most requests a second of a client (default: %(default)s)")
-    add("--sessions", type=count, default=256, help="most sessions of a replica (default: %(default)s)")
+    add("--max-bytes", type=count, metavar="N", help="largest request in bytes (default: what the ports need)")
+    add("--rate", type=rate, default=1000.0, metavar="HZ", help="most requests of a client per second (default: %(default)s)")
+    add("--sessions", type=count, default=256, metavar="N", help="most sessions in a replica (default: %(default)s)")
     add("--sessions-per-client", type=count, metavar="N",
-        help="most sessions of one address in a replica (default: half of --sessions)")  # fmt: skip
-    add("--idle", type=seconds, default=600.0, help="seconds until an idle session ends (default: %(default)s)")
-    add("--timeout", type=seconds, default=600.0,
-        help="seconds that opening or a step may take before the replica ends (default: %(default)s)")  # fmt: skip
-    add("--drain", type=seconds, default=20.0, help="seconds that sessions have to end (default: %(default)s)")
+        help="most sessions of one client address in a replica (default: half of --sessions)")  # fmt: skip
+    add("--idle", type=seconds, default=600.0, metavar="S",
+        help="seconds after which an idle session is closed (default: %(default)s)")  # fmt: skip
+    add("--timeout", type=seconds, default=600.0, metavar="S",
+        help="seconds that opening or a step may take before the replica is restarted (default: %(default)s)")  # fmt: skip
+    add("--drain", type=seconds, default=20.0, metavar="S",
+        help="seconds that sessions have to finish when the server stops (default: %(default)s)")  # fmt: skip
     add_engine(parser)
 
 
@@ -55,26 +59,16 @@ def command(arguments: Namespace) -> Answer:
     from leapp.serve.cluster import Cluster
     from leapp.serve.options import Options
 
-    options = Options(
-        arguments.bundle,
-        expect_digest=arguments.digest,
-        host=arguments.host,
-        port=arguments.port,
-        token=_token(arguments.token_file),
-        threads=arguments.threads,
-        providers=tuple(arguments.provider) if arguments.provider else None,
-        allow_code=consent(arguments, open_for(arguments)),
-        allow_outside=arguments.allow_outside,
-        trust=tuple(arguments.trust) if arguments.trust else None,
-        nonfinite=arguments.nonfinite,
-        batch=arguments.batch,
-        max_bytes=arguments.max_bytes,
-        rate=arguments.rate,
-        sessions=arguments.sessions,
-        sessions_per_client=arguments.sessions_per_client,
-        idle=arguments.idle,
-        timeout=arguments.timeout,
-    )
+    # The arguments have the names of the options, apart from these.
+    given = {field.name: getattr(arguments, field.name) for field in fields(Options) if hasattr(arguments, field.name)}
+    given |= {
+        "allow_code": consent(arguments, open_for(arguments)),
+        "expect_digest": arguments.digest,
+        "providers": tuple(arguments.provider) if arguments.provider else None,
+        "token": _token(arguments.token_file),
+        "trust": tuple(arguments.trust) if arguments.trust else None,
+    }
+    options = Options(**given)
     own = sys.stdout
     # Ray prints to standard output, where programs read our answer.
     with redirect_stdout(sys.stderr):

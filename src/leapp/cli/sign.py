@@ -7,6 +7,7 @@ from pathlib import Path
 
 from leapp.bundle import check_files, open_bundle
 from leapp.bundle.signing import write_signature
+from leapp.cli.arguments import add_bundle
 from leapp.cli.output import Answer, Text
 
 __all__ = ["add_arguments", "command"]
@@ -14,7 +15,7 @@ __all__ = ["add_arguments", "command"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp sign``."""
-    parser.add_argument("bundle")
+    add_bundle(parser)
     parser.add_argument("--key", required=True, metavar="FILE", help="the private key, in PEM: NIST P-256, P-384 or P-521")
     parser.add_argument("--password-file", metavar="FILE", help="the password of the key, if it has one")
 

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from leapp.bundle import load_contract
 from leapp.bundle.trust import record, remember
+from leapp.cli.arguments import add_bundle
 from leapp.cli.output import Answer, Text
 from leapp.errors import StorageError
 from leapp.graph.formats import is_program
@@ -15,7 +16,7 @@ __all__ = ["add_arguments", "command"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp trust``."""
-    parser.add_argument("bundle")
+    add_bundle(parser)
 
 
 def command(arguments: Namespace) -> Answer:

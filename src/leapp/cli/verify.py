@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leapp import errors
 from leapp.bundle import Bundle, Sample, check_files, read_samples
 from leapp.bundle.files import memory_of_machine
 from leapp.bundle.trust import require_trust, untrusted, why_untrusted
-from leapp.cli.arguments import add_code, add_opening, add_tolerances, seconds
+from leapp.cli.arguments import add_bundle, add_code, add_opening, add_tolerances, seconds
 from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.errors import BundleError, BundleFileError, LeappError
@@ -26,13 +27,13 @@ __all__ = ["add_arguments", "command"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp verify``."""
-    parser.add_argument("bundle")
+    add_bundle(parser)
     add_opening(parser)
     add_code(parser)
-    parser.add_argument("--thorough", action="store_true", help="run ONNX models at every level of graph optimisation")
-    parser.add_argument("--digest", help="also require this digest")
+    parser.add_argument("--thorough", action="store_true", help="replay ONNX models at every level of graph optimisation")
+    parser.add_argument("--digest", help="refuse any bundle but the one with this digest")
     parser.add_argument("--timeout", type=seconds, default=600.0, metavar="S",
-                        help="most seconds that a model may take to open, or to run once (default: %(default)s)")  # fmt: skip
+                        help="seconds that a model may take to open, or to run once (default: %(default)s)")  # fmt: skip
     add_tolerances(parser)
 
 
@@ -152,11 +153,14 @@ def _closed_loop(
         return _step("closed loop", False, _why(error))
     if verdicts:
         return _step("closed loop", False, str(verdicts[0]))
-    return _step("closed loop", True, f"{min(map(len, samples.values()))} passes with feedback reproduced")
+    return _step("closed loop", True, f"{min(map(len, samples.values()))} passes reproduced, outputs fed back")
 
 
 def _why(error: Exception) -> str:
-    return f"cannot be run: {' '.join(str(error).removeprefix('BundleError: ').split())}"
+    text = " ".join(str(error).split())
+    # An engine in another process names the class of its error first, which says nothing of an error of leapp's own.
+    name, _, rest = text.partition(": ")
+    return f"cannot be run: {rest if hasattr(errors, name) else text}"
 
 
 def _answer(
@@ -181,6 +185,6 @@ def _answer(
     end = Text(words if ok else "Not verified.", "green" if ok else "bold red")
     if bundle is not None:
         parts.append(Text(""))
-        size = f"{limits['bytes'] / 2**30:.0f} GiB"
-        parts.append(Text(f"Models run in a process with at most {size} of memory and {arguments.timeout:g} s for an answer."))
+        size = f"{limits['bytes'] / 2**30:.0f} GiB of memory and {arguments.timeout:g} s for each call"
+        parts.append(Text(f"Models ran in a separate process, limited to {size}."))
     return Answer(data, [*parts, Text(""), end], 0 if ok else 1)

@@ -6,7 +6,7 @@ import webbrowser
 from argparse import ArgumentParser, Namespace
 
 from leapp.bundle.trust import require_trust
-from leapp.cli.arguments import add_code, add_opening
+from leapp.cli.arguments import add_bundle, add_code, add_opening
 from leapp.cli.bundle_page import write_bundle_page
 from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Text
@@ -16,11 +16,11 @@ __all__ = ["add_arguments", "command"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp view``."""
-    parser.add_argument("bundle")
+    add_bundle(parser)
     add_opening(parser)
     parser.add_argument("--output", metavar="DIRECTORY", help="where to write it (default: a temporary directory)")
-    parser.add_argument("--verify", action="store_true", help="replay the samples and show how close the files come")
-    parser.add_argument("--recording", metavar="FILE", help="play this recorded run over the graph")
+    parser.add_argument("--verify", action="store_true", help="replay the samples and show differences from the traced values")
+    parser.add_argument("--recording", metavar="FILE", help="show this recorded run on the graph")
     add_code(parser)
     parser.add_argument("--no-open", action="store_true", help="write the page without opening it")
 

@@ -18,11 +18,10 @@ from leapp.bundle.signing import Keys
 from leapp.bundle.trust import require_trust
 from leapp.errors import InputError
 from leapp.fleet.journal import Journal
-from leapp.fleet.local import replay_here
 from leapp.fleet.outcome import Outcome
 from leapp.fleet.parquet import check_output, write_table
 from leapp.fleet.report import Departure, FleetReport, PortReport, Report, rows
-from leapp.fleet.worker import Job, make_job
+from leapp.fleet.worker import Job, Worker, make_job
 from leapp.graph.contract import Port
 from leapp.graph.tolerances import ATOL, RTOL
 
@@ -157,7 +156,8 @@ def _outcomes(
         return replay_on_ray(job, paths, frozenset(kept.keys()), address, workers)
     if address is not None or workers is not None:
         raise InputError("The local engine is one process on this machine. An address or workers need the engine ray.")
-    return replay_here(job, paths, kept.keys())
+    worker = Worker(job, kept.keys())
+    return (worker.run(number, path) for number, path in enumerate(paths))
 
 
 def _rows(

@@ -22,13 +22,12 @@ from types import TracebackType
 from typing import Any
 
 from leapp.bundle.files import memory_of_machine
-from leapp.bundle.reading import open_bundle
 from leapp.bundle.trust import require_trust
 from leapp.check.engine_process import limit_memory
 from leapp.errors import InputError, MissingDependencyError, ServerError
 from leapp.ray_nodes import keep_replica_here, only_here
 from leapp.serve.metrics import Snapshot
-from leapp.serve.options import Options
+from leapp.serve.options import Options, open_served
 from leapp.serve.service import Service
 
 __all__ = ["Cluster"]
@@ -71,12 +70,7 @@ class Cluster:
             raise InputError("Give the number of replicas or let Ray decide by autoscaling, not both.")
         if address is None:
             _check_free(options.host, options.port)
-        bundle = open_bundle(
-            options.bundle,
-            allow_outside=options.allow_outside,
-            expect_digest=options.expect_digest,
-            trust=options.trust,
-        )
+        bundle = open_served(options)
         require_trust(bundle, options.allow_code)
         # What was opened here is what every replica must find, whenever it starts.
         options = replace(options, bundle=str(Path(bundle.path).resolve()), expect_digest=bundle.digest)

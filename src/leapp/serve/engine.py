@@ -1,7 +1,7 @@
 """The engines of a replica, as a function from state and inputs to outputs and next state.
 
-Sessions own their state, the engines own none: whatever they hold between two steps is overwritten before the next one, so
-no session can see another. Steps run one after another on one thread, in the order in which they were asked for.
+Each session has its own state; the engines have none: what they hold between two steps is overwritten before the next one,
+so no session can read the values of another. Steps run one after another on one thread, in the order of their requests.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from leapp.bundle.contract_yaml import dump_contract
-from leapp.bundle.reading import fingerprint, open_bundle
+from leapp.bundle.reading import fingerprint
 from leapp.runtime import Pipeline
 from leapp.runtime.arrays import Array, numpy_dtype
 from leapp.runtime.state import fix_batch
 from leapp.serve.metrics import Metrics
-from leapp.serve.options import Options
+from leapp.serve.options import Options, open_served
 
 __all__ = ["Engine", "State"]
 
@@ -31,7 +31,7 @@ class Engine:
     """A bundle, loaded once for all sessions of a replica.
 
     Args:
-        options: What the server was told.
+        options: The options of the server.
         metrics: Where durations are counted.
 
     Raises:
@@ -39,13 +39,7 @@ class Engine:
     """
 
     def __init__(self, options: Options, metrics: Metrics) -> None:
-        bundle = open_bundle(
-            options.bundle,
-            allow_outside=options.allow_outside,
-            expect_digest=options.expect_digest,
-            trust=options.trust,
-        )
-        self.bundle = bundle
+        self.bundle = bundle = open_served(options)
         self.pipeline = Pipeline(
             bundle,
             threads=options.threads,
@@ -56,9 +50,9 @@ class Engine:
         )
         if options.batch is not None and self.pipeline.batch is not None:
             self.pipeline.reset(batch=options.batch)
-        fix_batch(self.pipeline)  # What one session sends must not change the memory of all.
+        fix_batch(self.pipeline)  # The inputs of one session must not change the batch of all.
         self.pipeline.warm_up()
-        # A state belongs to one bundle, also where no seal names it.
+        # A state belongs to one bundle, also if the bundle has no seal.
         self.digest, self.graph = bundle.digest or fingerprint(bundle), bundle.graph
         self.description = dump_contract(bundle.contract)
         self.initial: State = self.pipeline.state()

@@ -1,14 +1,15 @@
-"""What a server is told: the bundle, its engines, who may ask, and how much. Plain values, checked once."""
+"""The options of a server: the bundle, its engines, which clients may connect, and their limits. Checked once."""
 
 from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
 
+from leapp.bundle import Bundle, open_bundle
 from leapp.errors import InputError
 from leapp.runtime.runner import NonFinite
 
-__all__ = ["Options", "is_loopback"]
+__all__ = ["Options", "is_loopback", "open_served"]
 
 _SHORTEST_TOKEN = 16
 
@@ -18,11 +19,11 @@ class Options:
     """How a bundle is served.
 
     Attributes:
-        bundle: The bundle's YAML file or its directory, as every replica finds it.
+        bundle: The bundle's YAML file or its directory, at a path where every replica finds it.
         expect_digest: Refuse any bundle but the one with this digest.
         host: The address to listen on. Any but a loopback address needs a token.
         port: The port to listen on.
-        token: What every request must show, of at least 16 characters.
+        token: What every request must carry, at least 16 characters.
         threads: Threads of one ONNX session.
         providers: ONNX Runtime execution providers.
         device: Where TorchScript and ``.pt2`` nodes run.
@@ -30,8 +31,9 @@ class Options:
         allow_outside: As for ``leapp.runtime.Pipeline``.
         trust: As for ``leapp.runtime.Pipeline``.
         nonfinite: What to do about NaN and infinity in inputs.
-        batch: Run up to so many sessions at once, as rows of a bundle whose every port has that many rows. Whether rows
-            touch each other is tried on a few values; see ``docs/serving.md`` for what that cannot show. None runs each alone.
+        batch: Run up to this many sessions at once, as rows of a bundle whose every port has that many rows. Whether rows
+            affect each other is tried on a few values; ``docs/scale.md`` says what that cannot show. None runs each session
+            alone.
         max_bytes: The most bytes of one request. None takes what the ports of the bundle need.
         rate: The most requests a second of one session, or of one address over HTTP.
         sessions: The most sessions in one replica.
@@ -41,12 +43,12 @@ class Options:
         idle: After how many seconds without a request a session is ended.
 
     Raises:
-        InputError: An option cannot be, or the server would be open to others without a token.
+        InputError: An option has a value that is not allowed, or other machines could reach the server without a token.
 
     Example:
         >>> Options("policy", host="192.0.2.7")
         Traceback (most recent call last):
-        leapp.errors.InputError: 192.0.2.7 can be reached by others. Give a token, or listen on 127.0.0.1.
+        leapp.errors.InputError: Other machines can reach 192.0.2.7. Give a token, or listen on 127.0.0.1.
     """
 
     bundle: str
@@ -71,15 +73,21 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.token is None and not is_loopback(self.host):
-            raise InputError(f"{self.host} can be reached by others. Give a token, or listen on 127.0.0.1.")
+            raise InputError(f"Other machines can reach {self.host}. Give a token, or listen on 127.0.0.1.")
         if self.token is not None and (len(self.token) < _SHORTEST_TOKEN or not self.token.isascii() or " " in self.token):
-            raise InputError(f"A token has at least {_SHORTEST_TOKEN} ASCII characters and no blanks.")
+            raise InputError(f"A token has at least {_SHORTEST_TOKEN} ASCII characters and no spaces.")
         if not 0 < self.port < 1 << 16:
             raise InputError(f"A port is a number from 1 to 65535, not {self.port}.")
         for name in ("rate", "sessions", "sessions_per_client", "timeout", "idle", "max_bytes", "batch"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"{name} must be positive, not {value}.")
+
+
+def open_served(options: Options) -> Bundle:
+    """Open the bundle that the options name."""
+    path, digest = options.bundle, options.expect_digest
+    return open_bundle(path, allow_outside=options.allow_outside, expect_digest=digest, trust=options.trust)
 
 
 def is_loopback(host: str) -> bool:
