@@ -101,7 +101,8 @@ def test_the_command_line_shows_a_warning_as_one_sentence(copy: Path) -> None:
     rewrite(copy, other_system)
     command = [sys.executable, "-m", "leapp", "inspect", "--quick", str(copy)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    assert shown == "leapp: warning: leg.yaml: 'leapp config version' is missing in 'system information'; read as version 1.0.\n"
+    missing = "leg.yaml: 'leapp config version' is missing in 'system information'; read as version 1.0."
+    assert shown == f"leapp: warning: {missing}\n"
 
 
 def test_inspect_shows_annotations_and_says_that_they_are_not_sealed(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
