@@ -23,7 +23,7 @@ import torch.autograd.forward_ad as forward_ad
 
 import leapp
 from leapp import InferenceManager, annotate
-from leapp.errors import ExportError, TraceError
+from leapp.errors import ExportError, TraceError, ValidationError
 from leapp.runtime import Pipeline
 
 A = annotate
@@ -255,3 +255,22 @@ def test_a_sparse_constant(tmp_path: Path) -> None:
     sparse = torch.eye(3).to_sparse()
     with pytest.raises(ExportError, match=rf"n: the onnx export failed.*{HERE}"):
         trace(tmp_path, lambda x: torch.sparse.mm(sparse, x[:, None])[:, 0] + x)
+
+
+# -- small changes of traced memory --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("factor", [np.float64(1.00001), np.float32(1.0001)], ids=lambda f: f.dtype.name)
+def test_a_change_within_the_tolerance_is_refused(passes: int, factor: Any, tmp_path: Path) -> None:
+    """Memory that is written to unseen, by less than the tolerance of an engine: the recorded calls are held to rounding."""
+
+    def scale(x: np.ndarray) -> np.ndarray:
+        y = x.astype(factor.dtype) * 2
+        memory = np.ndarray(y.shape, y.dtype, y)  # a plain array over the memory of a traced one
+        memory *= factor
+        return y
+
+    with pytest.raises(ValidationError, match="the recorded calls do not give what the program computed") as error:
+        trace(tmp_path, scale, passes, array=True)
+    assert f"n/y (at {Path(__file__)}" in str(error.value)

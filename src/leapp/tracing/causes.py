@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from leapp.capture.tape import Call, Constant
 from leapp.capture.user_line import line_name
+from leapp.check.compare import Figures, compare
 from leapp.export.bisect import spelled_call
 from leapp.tracing.blame import first_departure, recording_departs
 from leapp.tracing.edges import same_bits
@@ -15,8 +17,9 @@ from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, Sample
 from leapp.tracing.node_files import FileNames, export_job
 from leapp.tracing.report import Report
+from leapp.tracing.undeclared import as_array
 
-__all__ = ["SHOWN", "cause", "nonfinite_cause", "other_model"]
+__all__ = ["SHOWN", "cause", "nonfinite_cause", "other_model", "unseen_change"]
 
 SHOWN = 5
 """How many suspects a message lists."""
@@ -39,6 +42,44 @@ def cause(node: NodeTrace, names: FileNames, sample: Sample, report: Report, rto
         return f"cause: {first_departure(job, inputs, rtol, atol)}"
     except Exception as error:  # the search is a courtesy: its failure must not hide the verdict
         return f"cause: the first operation that departs could not be found ({error})"
+
+
+def unseen_change(node: NodeTrace, figures: Iterable[Figures]) -> str | None:
+    """What is wrong if the recorded calls, run in PyTorch, miss what the program computed by more than rounding.
+
+    The tolerances of a proof allow for the engine, which may be thousands of rounding steps away. The recorded calls are the
+    same calls again: what lies between is a value that changed where no call shows it. ``figures`` tell how far the file is
+    from the program; a file that is close needs no second look.
+    """
+    if node.replay is None:
+        return None
+    furthest = max((f.largest for f in figures), default=0.0)
+    outputs = [t for s in node.samples for t in s.outputs.values() if t.is_floating_point() or t.is_complex()]
+    if all(furthest <= _rounding(node, t) for t in outputs):
+        return None
+    for number, sample in enumerate(node.samples):
+        with torch.no_grad():
+            again = node.replay(*(sample.inputs[n] for n in node.inputs))
+        for port, got in zip(node.outputs.values(), again, strict=True):
+            want = sample.outputs[port.name]
+            difference = compare(as_array(got), as_array(want), 0.0, _rounding(node, want))
+            if difference is not None:
+                return (
+                    f"{node.name}/{port.name} (at {port.where}), sample {number}: the recorded calls do not give what the "
+                    f"program computed, and rounding does not explain it: {difference.reason}.\ncause: a value changed where "
+                    "no recorded call shows it, such as memory that compiled code or an array class of your own writes to. "
+                    "Keep it in a plain tensor or array, or give leapp a torch form of the function with FunctionPatch."
+                )
+    return None
+
+
+def _rounding(node: NodeTrace, value: torch.Tensor) -> float:
+    """How far rounding may move an element: a third of the digits of the largest one, or the steps of narrower types."""
+    finite = value[torch.isfinite(value)]
+    if not finite.numel() or not (value.is_floating_point() or value.is_complex()):
+        return 0.0
+    step = max(torch.finfo(value.dtype).eps ** (2 / 3), 2 * node.tape.precision if node.tape is not None else 0.0)
+    return float(finite.abs().max()) * float(step)
 
 
 def other_model(node: NodeTrace) -> str:

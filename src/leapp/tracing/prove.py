@@ -28,7 +28,7 @@ from leapp.graph.formats import RUNNABLE
 from leapp.tracing.batching import ROWS
 from leapp.tracing.blame import why_not_run
 from leapp.tracing.brought import placeholders
-from leapp.tracing.causes import SHOWN, cause, nonfinite_cause, other_model
+from leapp.tracing.causes import SHOWN, cause, nonfinite_cause, other_model, unseen_change
 from leapp.tracing.log import RAISED, logger
 from leapp.tracing.node import NodeTrace, Sample
 from leapp.tracing.node_files import FileNames, in_step, raw_sample, raw_samples
@@ -253,6 +253,10 @@ def _prove_node(
         proof.samples[node.name] = outcome.passes
         proof.figures |= {key(node.name, port): found.as_dict() for port, found in outcome.figures.items()}
     if isinstance(outcome, Outcome) and not outcome.verdicts and not _is_random(node) and not stand_in:
+        unseen = unseen_change(node, outcome.figures.values())
+        if unseen is not None:
+            proof.fail(node.name, unseen)
+            return False
         sample = moved_sample(node)
         again = _run_moved(proof, alone, node, names, sample, opened) if sample is not None else None
         outcome = again or outcome

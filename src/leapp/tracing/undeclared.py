@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from leapp.capture.user_line import Where
     from leapp.tracing.node import NodeTrace, Sample
 
-__all__ = ["contradicts", "departs", "kept", "outliving", "reproduces", "rewritten_constants", "undeclared_state"]
+__all__ = ["as_array", "contradicts", "departs", "kept", "outliving", "reproduces", "rewritten_constants", "undeclared_state"]
 
 Tensor = torch.Tensor
 _RTOL, _ATOL = 1e-3, 1e-5
@@ -150,10 +150,11 @@ def contradicts(node: NodeTrace, sample: Sample) -> bool:
 
 def reproduces(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-6) -> bool:
     """Whether two outputs are the same but for rounding."""
-    return compare(_array(a), _array(b), rtol, atol) is None
+    return compare(as_array(a), as_array(b), rtol, atol) is None
 
 
-def _array(t: Tensor) -> Any:
+def as_array(t: Tensor) -> Any:
+    """A tensor for a comparison; types that NumPy lacks are widened."""
     t = t.detach().cpu()
     return (t.float() if t.dtype in (torch.bfloat16, torch.float16) else t).numpy()
 
