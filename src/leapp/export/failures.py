@@ -1,17 +1,28 @@
-"""Turns whatever an exporter raises into one ``ExportError`` that names the node and says what to do."""
+"""Turns whatever an exporter raises into one ``ExportError`` that names the node and the line and says what to do.
+
+For the line the export is run once more with an eye on the calls: the one that raises, or that made the operator which cannot
+be translated, is the one.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from leapp.capture.replay import Replay
+from leapp.capture.tape import Call
 from leapp.errors import ExportError
 from leapp.export.backends import is_onnx
 from leapp.export.job import ExportJob, ExportResult
+from leapp.export.listing import RUNNING
 
-__all__ = ["MissingOperatorsError", "explained"]
+__all__ = ["MissingOperatorsError", "explained", "spelled_call"]
 
 
 _OTHERS = "export_with='jit' or 'pt2'"
@@ -34,7 +45,7 @@ def explained(job: ExportJob, backend: str | None, export: Callable[[ExportJob, 
     Args:
         job: The node.
         backend: The canonical name of its backend.
-        export: What the block runs, to be tried on parts of the node in search of the line that fails.
+        export: What the block runs, to be run once more in search of the line that fails.
     """
     try:
         yield
@@ -54,13 +65,61 @@ def _line(
     job: ExportJob, export: Callable[[ExportJob, Path], ExportResult], same: Callable[[Exception], bool]
 ) -> str:
     """Where the user's code asks for what fails, as part of a sentence; empty if that cannot be told."""
-    from leapp.export.bisect import first_failing, spelled_call
-
-    try:
-        call = first_failing(job, export, same)
-    except Exception:  # the search must not hide the error it explains
+    if not isinstance(job.module, Replay):
         return ""
-    return f" (first at {spelled_call(call)})" if call is not None else ""
+    noted = _Noted(job.module)
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        try:
+            export(replace(job, module=noted), Path(folder))
+        except Exception as error:  # whatever the exporter raises: only its likeness counts
+            causes = list(_causes(error))
+            raised = (call for cause, call in noted.failed if any(cause is c for c in causes))
+            found = next(raised, None) or next((c.call for c in causes if hasattr(c, "call")), None)
+            if same(error) and isinstance(found, Call):
+                return f" (first at {spelled_call(found)})"
+    return ""
+
+
+class _Noted(torch.nn.Module):
+    """A replay that tells which of its calls is running.
+
+    Attributes:
+        failed: The calls that raised, with what they raised. A backend may try again in another way.
+    """
+
+    def __init__(self, replay: Replay) -> None:
+        super().__init__()
+        self.replay = replay
+        self.failed: list[tuple[Exception, Call]] = []
+        self.train(False)
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs of the replay."""
+        env = self.replay.run(inputs, self._around)
+        return tuple(env[slot] for slot in self.replay.program.outputs)
+
+    def _around(self, index: int, call: Call, args: Any, kwargs: Any) -> Any:
+        token = RUNNING.set(call)
+        try:
+            return call.func(*args, **kwargs)
+        except Exception as error:
+            self.failed.append((error, call))
+            raise
+        finally:
+            RUNNING.reset(token)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def spelled_call(call: Call) -> str:
+    """A call as messages name it: the function, the user's line and its text."""
+    name = getattr(call.func, "__name__", str(call.func))
+    text = f": {call.where.text}" if call.where.text else ""
+    return f"{name} at {call.where}{text}"
 
 
 _READ = "the value of a tensor decides what is computed, as an index, a size or a condition. Keep it a tensor"

@@ -10,22 +10,59 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from leapp.bundle import Bundle, RawTensor
 from leapp.bundle.reading import model_file
 from leapp.bundle.sidecars import describe_model
+from leapp.capture.batch.symbolic_size import Measure
+from leapp.capture.replay import fill, results
+from leapp.capture.tape import Call
 from leapp.check.compare import compare
 from leapp.check.engines import engines
 from leapp.export import ExportJob, export_node
-from leapp.export.bisect import Prefix, spelled_call
+from leapp.export.failures import spelled_call
 from leapp.graph.contract import Contract, Node, Port, Wiring
 from leapp.runtime.values import from_raw
 
 __all__ = ["first_departure", "recording_departs", "why_not_run"]
 
 _LACKING = re.compile(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'")
+
+
+class _Probe(torch.nn.Module):
+    """A replay. Every value that its calls make is an output, as it was right after its call.
+
+    Attributes:
+        calls: The calls that are run.
+        positions: For each output the position of the call that made it. Filled by running the module.
+    """
+
+    def __init__(self, replay: Any) -> None:
+        super().__init__()
+        self.replay = replay
+        self.calls: list[Call] = replay.program.calls
+        self.positions: list[int] = []
+        self.train(False)
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """All values the calls make or change, in order."""
+        env: dict[int, Any] = self.replay.sources(inputs)
+        made: list[torch.Tensor] = []
+        self.positions = []
+        for position, call in enumerate(self.calls):
+            result = call.func(*fill(call.args, env), **fill(call.kwargs, env))
+            values = results(call, result)
+            env.update(zip(call.outs, values, strict=True))
+            if type(call.func) is Measure:
+                continue
+            if call.writes:
+                values += [env[slot] for slot in call.reads if slot in env and all(env[slot] is not v for v in values)]
+            made += [value.clone() for value in values]
+            self.positions += [position] * len(values)
+        return tuple(made)
 
 
 def recording_departs(
@@ -46,7 +83,7 @@ def first_departure(job: ExportJob, inputs: Sequence[torch.Tensor], rtol: float,
         rtol: Relative tolerance for floats.
         atol: Absolute tolerance for floats.
     """
-    probe = Prefix(job.module)
+    probe = _Probe(job.module)
     with torch.no_grad():
         wanted = probe(*(value.clone() for value in inputs))
     got = _run(job, probe, inputs, wanted)
@@ -63,7 +100,7 @@ def _departs(got: torch.Tensor, want: torch.Tensor, rtol: float, atol: float) ->
 
 
 def _run(
-    job: ExportJob, probe: Prefix, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    job: ExportJob, probe: _Probe, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
 ) -> list[RawTensor]:
     """The values of a probe's outputs in the engine that runs the node."""
     names = [f"leapp_probe_{position}" for position in range(len(outputs))]

@@ -10,7 +10,7 @@ import torch
 from leapp.capture.tape import Call, Constant
 from leapp.capture.user_line import line_name
 from leapp.check.compare import Figures, compare
-from leapp.export.bisect import spelled_call
+from leapp.export.failures import spelled_call
 from leapp.tracing.blame import first_departure, recording_departs
 from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger

@@ -16,7 +16,7 @@ from leapp.bundle import Bundle
 from leapp.bundle import Sample as RawSample
 from leapp.capture.tape import Call
 from leapp.errors import ExportError
-from leapp.export.bisect import spelled_call
+from leapp.export.failures import spelled_call
 from leapp.graph.contract import key
 from leapp.runtime.plan import Plan, make_plan
 from leapp.tracing.batching import ROWS, resized
