@@ -48,8 +48,13 @@ class Figures:
     def add(self, got: Array, want: Array) -> None:
         """Count the values of one sample. Both arrays have the same shape."""
         gap = gaps(got, want)
-        finite = gap[np.isfinite(gap)]
         numbers = self.count - self.unlike
+        if not gap.any():
+            self.mean = self.mean * numbers / max(numbers + gap.size, 1)
+            self.count += gap.size
+            self.exact += gap.size
+            return
+        finite = gap[np.isfinite(gap)]
         if finite.size:
             self.mean = (self.mean * numbers + float(finite.sum())) / (numbers + finite.size)
         self.largest = max(self.largest, float(gap.max(initial=0.0)))

@@ -26,6 +26,7 @@ from typing import IO, Any
 from leapp.bundle import Bundle
 from leapp.check.engines import Array
 from leapp.errors import ValidationError
+from leapp.graph.formats import EXTERNAL_DATA
 
 __all__ = ["LARGE", "EngineProcess", "EngineProcessError", "EngineProxy", "is_large", "limit_memory", "serve"]
 
@@ -55,8 +56,9 @@ def is_large(bundle: Bundle) -> bool:
     """Whether the models of a bundle should run in another process."""
     size = 0
     for node in bundle.contract.nodes.values():
-        path = bundle.directory / (node.model.model_path or "")
-        size += sum(file.stat().st_size for file in (path, Path(f"{path}.data")) if file.is_file())
+        path = os.path.join(bundle.directory, node.model.model_path or "")
+        for file in (path, f"{path}{EXTERNAL_DATA}") if node.model.backend == "onnx" else (path,):
+            size += os.path.getsize(file) if os.path.isfile(file) else 0
     return size > LARGE
 
 

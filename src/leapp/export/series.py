@@ -6,24 +6,40 @@ Telling torch to keep some hundred operators whole takes longer than tracing a s
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextvars import copy_context
+from typing import TypeVar
 
-__all__ = ["end_sharing", "series", "shared"]
+__all__ = ["end_sharing", "run_apart", "series", "shared"]
+
+_T = TypeVar("_T")
 
 _series: list[ExitStack] = []
 _entered: list[Hashable] = []
+_threads: list[ThreadPoolExecutor] = []
 
 
 @contextmanager
 def series() -> Iterator[None]:
     """Export several nodes."""
-    with ExitStack() as stack:
+    with ExitStack() as stack, ThreadPoolExecutor(1) as thread:
         _series.append(stack)
+        _threads.append(thread)
         try:
             yield
         finally:
             end_sharing()
             _series.remove(stack)
+            _threads.remove(thread)
+
+
+def run_apart(function: Callable[[], _T]) -> _T:
+    """Run a function in a thread of its own, whose Python stack is short. A series has one such thread for all its nodes."""
+    if _threads:
+        return _threads[-1].submit(copy_context().run, function).result()
+    with series():
+        return run_apart(function)
 
 
 def shared(key: Hashable, make: Callable[[], AbstractContextManager[None]]) -> AbstractContextManager[None]:

@@ -24,6 +24,7 @@ from leapp.errors import ExportError
 from leapp.export.job import ExportJob, ExportResult
 from leapp.export.rewrites import Spelled
 from leapp.export.saving import save_archive
+from leapp.export.series import run_apart
 
 if TYPE_CHECKING:
     from leapp.export.listing import AtenGraph
@@ -131,10 +132,16 @@ def trace_function(job: ExportJob) -> Any:
 
     example = tuple(tensor.detach().clone() for tensor in job.example)
     strict = bool(job.params.get("strict", True))
+    inference = torch.is_inference_mode_enabled()
+
+    def trace() -> Any:
+        with torch.inference_mode(inference), torch.no_grad():
+            return script_from_trace(forward, example, strict, argument_names(job.input_names))
+
     with warnings.catch_warnings(), with_state(job.module, state):
         # The tracer warns about every Python number it meets; the node is straight-line code by construction.
         warnings.simplefilter("ignore")
-        traced = script_from_trace(forward, example, strict, argument_names(job.input_names))
+        traced = run_apart(trace)
     clean_script(traced.graph)
     rename_operators(traced.graph, _UNSAFE)
     return script_from_graph(traced.graph)

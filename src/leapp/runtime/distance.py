@@ -15,6 +15,8 @@ def gaps(got: Array, want: Array) -> Array:
     NaN equals NaN. Where only one side is a finite number the distance is infinite, and integers that differ are never 0
     apart, however large they are.
     """
+    if got.dtype == want.dtype and got.tobytes() == want.tobytes():
+        return np.zeros(want.shape)
     equal = got == want
     if want.dtype.kind in "biu":
         apart = np.abs(got.astype(np.float64) - want.astype(np.float64))

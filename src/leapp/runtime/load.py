@@ -92,7 +92,7 @@ _opened: ContextVar[dict[Any, Any] | None] = ContextVar("_opened", default=None)
 
 @contextlib.contextmanager
 def kept_open() -> Iterator[None]:
-    """A small model that is opened more than once within the block is compiled once."""
+    """A small model that is opened more than once within the block is read and compiled once."""
     token = _opened.set({})
     try:
         yield
@@ -136,13 +136,22 @@ def open_units(bundle: Bundle, plan: Plan, nodes: Sequence[str], options: Engine
 
 
 def _model(bundle: Bundle, node: str) -> bytes | External:
+    described = bundle.contract.nodes[node].model
+    place = bundle.path, described.model_path, described.sha256sum
+    opened = _opened.get()
+    if opened is not None and place in opened:
+        kept: bytes = opened[place]
+        return kept
     data = read_model(bundle, node)
-    backend = bundle.contract.nodes[node].model.backend
-    if backend == "onnx":
+    if described.backend == "onnx":
         beside = read_external(bundle, node, data)
-        return External(data, beside) if beside else data
-    assert backend is not None
-    check_package(data, backend, f"The {backend} model of node {node!r}")
+        if beside:
+            return External(data, beside)
+    else:
+        assert described.backend is not None
+        check_package(data, described.backend, f"The {described.backend} model of node {node!r}")
+    if opened is not None and len(data) <= _SMALL:
+        opened[place] = data
     return data
 
 

@@ -18,7 +18,15 @@ from typing import Any
 
 import torch
 
-from leapp.compat.core import fuses_on_cpu, new_script_graph, script_from_graph, set_fusion_strategy, tensor_type
+from leapp.compat.core import (
+    frozen_script,
+    fuses_on_cpu,
+    new_script_graph,
+    open_script,
+    script_from_graph,
+    set_fusion_strategy,
+    tensor_type,
+)
 from leapp.errors import BundleError
 from leapp.runtime.arrays import Array, numpy_dtype
 from leapp.runtime.load import EngineOptions, TorchUnit, opened_models
@@ -106,28 +114,23 @@ def load(plan: Plan, names: list[str], model: Callable[[str], Any], options: Eng
     return [_script_unit(plan, script, device) for script in scripts]
 
 
-def _readable(model: bytes | Path) -> Any:
-    return io.BytesIO(model) if isinstance(model, bytes) else str(model)
-
-
-def _open_script(name: str, model: bytes | Path, device: torch.device) -> Any:
+def _open_script(name: str, model: bytes | Path, device: torch.device) -> tuple[Any, bool]:
+    """The method that runs a model, and whether its graph is straight."""
+    try:
+        module = open_script(model if isinstance(model, bytes) else str(model), device)
+        method = module._get_method("forward")
+        _set_device(method.graph, device)
+    except Exception as error:  # torch does not say what a damaged file makes it raise
+        raise BundleError(f"The TorchScript model of node {name!r} cannot be opened: {error}") from error
+    # A straight graph reads nothing of its module: there is nothing to freeze.
+    straight = _is_straight(method.graph)
+    if straight or not module.hasattr("training"):
+        return method, straight
     with warnings.catch_warnings():
         # torch's deprecation of TorchScript is for whoever exports; who runs a bundle cannot change it.
         warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            module: Any = torch.jit.load(_readable(model), map_location=device)  # type: ignore[no-untyped-call]
-            graph = module._c._get_method("forward").graph
-            _set_device(graph, device)
-        except Exception as error:  # torch does not say what a damaged file makes it raise
-            raise BundleError(f"The TorchScript model of node {name!r} cannot be opened: {error}") from error
-        # A straight graph reads nothing of its module: there is nothing to freeze.
-        if hasattr(module, "training") and not _is_straight(graph):
-            try:
-                # Numerics stay as saved: no folding of batch norms into convolutions.
-                module = torch.jit.freeze(module.eval(), optimize_numerics=False)
-            except RuntimeError:
-                module.eval()
-        return module
+        method = frozen_script(module)._get_method("forward")
+    return method, _is_straight(method.graph)
 
 
 def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> _Script:
@@ -152,8 +155,7 @@ def _set_device(graph: Any, device: torch.device) -> None:
 
 
 def _new_script(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> _Script:
-    module = _open_script(name, model, device)
-    method = module._c._get_method("forward")
+    method, straight = _open_script(name, model, device)
     graph = method.graph
     inputs, outputs = plan.input_keys(name), plan.output_keys(name)
     taken = len(list(graph.inputs())) - 1
@@ -165,7 +167,6 @@ def _new_script(plan: Plan, name: str, model: bytes | Path, device: torch.device
             f"The TorchScript model of node {name!r} returns {count or 'no fixed number of'} tensors, "
             f"the bundle says {len(outputs)}."
         )
-    straight = _is_straight(graph)
     # What is true for one number of rows need not be for another: an expand to one row is an alias.
     habits = _habits(plan, method, inputs, device) if straight and plan.batch is None else _Habits()
     return _Script(name, method, graph, single, straight, habits)
@@ -299,7 +300,7 @@ def _merged(plan: Plan, scripts: list[_Script], device: torch.device) -> TorchUn
 def _load_pt2(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> TorchUnit:
     try:
         with _READING:
-            program = torch.export.load(_readable(model))
+            program = torch.export.load(io.BytesIO(model) if isinstance(model, bytes) else str(model))
         if device.type != "cpu":
             from torch.export.passes import move_to_device_pass
 

@@ -162,7 +162,7 @@ def prove(
                 proof.results[node.name] = found
         compared = compared and model.model_path is not None and model.backend in RUNNABLE and not stand_in
         progress.finish(node.name, ok=proof.results[node.name] is True)
-    if all(v is True for v in proof.results.values()) and compared:
+    if all(v is True for v in proof.results.values()) and compared and not _is_lone(bundle, nodes, fused):
         recorded = in_step(nodes)
         _prove_loop(proof, bundle, nodes, raw_samples(nodes, names, recorded), fused)
         passes = min((len(s) for s in recorded.values()), default=0)
@@ -177,6 +177,13 @@ def prove(
             if unproven is not None and proof.results[node.name] is True:
                 logger.warning("%s", unproven)
                 proof.results[node.name] = unproven if proof.strict else True
+
+
+def _is_lone(bundle: Bundle, nodes: list[NodeTrace], fused: Path | None) -> bool:
+    """Whether the pipeline is one node whose passes do not depend on each other: a loop would repeat its proof."""
+    program = nodes[0].program
+    batch = program is not None and program.batch is not None
+    return len(nodes) == 1 and not bundle.contract.pipeline.feedback_flow and fused is None and not batch
 
 
 def _unproven(node: NodeTrace) -> Unproven | None:
