@@ -16,9 +16,9 @@ import torch
 from leapp.capture.functions.lists import list_rows
 from leapp.capture.functions.readers import reader_rows
 from leapp.capture.functions.standin import rotation_rows
-from leapp.capture.numpy.patches import Row, array_rows
+from leapp.capture.numpy.arrays import Arrays
+from leapp.capture.numpy.patches import Row, array_rows, replaces
 from leapp.capture.numpy.plain import arrays_in
-from leapp.capture.numpy.traced import listening
 from leapp.capture.pickling import reduce
 from leapp.capture.ready import READY, Ready
 from leapp.capture.recorder import Recorder
@@ -213,20 +213,13 @@ def _table(follow_arrays: bool) -> Iterator[Row]:
     yield from rotation_rows()
     for ready in READY:
         if (module := sys.modules.get(ready.module)) is not None and hasattr(module, ready.function_name):
-            yield module, ready.function_name, functools.partial(_both, ready)
+            yield module, ready.function_name, replaces(functools.partial(_both, ready))
 
 
-def _both(ready: Ready, original: Callable[..., Any]) -> Callable[..., Any]:
-    name = f"{ready.module}.{ready.function_name}"
-
-    @functools.wraps(original)
-    def both(*args: Any, **kwargs: Any) -> Any:
-        arrays = listening()
-        if arrays is None or not arrays.memory.recorder.tapes:
-            return original(*args, **kwargs)
-        return arrays.both(name, original, ready.replacement, args, kwargs)
-
-    return both
+def _both(ready: Ready, arrays: Arrays, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not arrays.memory.recorder.tapes:
+        return original(*args, **kwargs)
+    return arrays.both(f"{ready.module}.{ready.function_name}", original, ready.replacement, args, kwargs)
 
 
 class Patches:

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from leapp.capture.functions.tensors import stacked
-from leapp.capture.numpy.patches import gathered
+from leapp.capture.numpy.arrays import Arrays
+from leapp.capture.numpy.patches import gathered, replaces
 from leapp.capture.numpy.plain import arrays_in, unwrapped
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.traced import listening
@@ -43,40 +44,24 @@ def list_rows() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
     yield type(np.r_).__mro__[1], "__getitem__", _joined
 
 
-def _of_lists(original: Any) -> Any:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        arrays = listening()
-        if arrays is not None:
-            args = tuple([gathered(arrays, a) for a in args])
-            kwargs = {name: gathered(arrays, value) for name, value in kwargs.items()}
-        return original(*args, **kwargs)
-
-    return call
+@replaces
+def _of_lists(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
+    return original(*[gathered(arrays, a) for a in args], **{name: gathered(arrays, value) for name, value in kwargs.items()})
 
 
-def _of_items(original: Any) -> Any:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        arrays = listening()
-        if arrays is not None and args and type(args[0]) in (list, tuple) and len(args[0]) < _MANY:
-            args = (type(args[0])([gathered(arrays, a) for a in args[0]]), *args[1:])
-        return original(*args, **kwargs)
-
-    return call
+@replaces
+def _of_items(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
+    if args and type(args[0]) in (list, tuple) and len(args[0]) < _MANY:
+        args = (type(args[0])([gathered(arrays, a) for a in args[0]]), *args[1:])
+    return original(*args, **kwargs)
 
 
-def _of_indices(original: Any) -> Any:
+@replaces
+def _of_indices(arrays: Arrays, original: Any, a: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
     """``np.take``, which asks the table but not the indices whether they have a form of their own of it."""
-
-    @functools.wraps(original)
-    def call(a: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
-        arrays = listening()
-        if arrays is None or not arrays.memory.concerned(arrays_in(indices)):
-            return original(a, indices, *args, **kwargs)
-        return arrays.function(original, (a, indices, *args), kwargs)
-
-    return call
+    if not arrays.memory.concerned(arrays_in(indices)):
+        return original(a, indices, *args, **kwargs)
+    return arrays.function(original, (a, indices, *args), kwargs)
 
 
 def _joined(original: Any) -> Any:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from leapp.capture.numpy.arrays import Arrays
+from leapp.capture.numpy.patches import replaces
 from leapp.capture.numpy.scalars import TracedScalar, number_of
-from leapp.capture.numpy.traced import listening
 
 __all__ = ["reader_rows"]
 
@@ -34,18 +34,11 @@ _READERS: list[tuple[Any, str, str]] = [
 def reader_rows() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
     """Owner, name, and what makes the replacement of the original."""
     for owner, name, called in _READERS:
-        yield owner, name, functools.partial(_reading, called)
+        yield owner, name, replaces(functools.partial(_read, called))
 
 
-def _reading(name: str, original: Any) -> Any:
-    @functools.wraps(original)
-    def read(*args: Any, **kwargs: Any) -> Any:
-        arrays = listening()
-        if arrays is None:
-            return original(*args, **kwargs)
-        return original(*_with_numbers(args, name, arrays), **_with_numbers(kwargs, name, arrays))
-
-    return read
+def _read(name: str, arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
+    return original(*_with_numbers(args, name, arrays), **_with_numbers(kwargs, name, arrays))
 
 
 def _with_numbers(value: Any, name: str, arrays: Arrays) -> Any:

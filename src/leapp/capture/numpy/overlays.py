@@ -109,7 +109,7 @@ class Overlays:
         if dtype is None or any(s % item for s in plain.strides):
             return None
         root = owner_of(array)
-        whole = root.base if isinstance(root.base, Tensor) else self._over(plain)
+        whole = root.base if isinstance(root.base, Tensor) else self._exposed_memory(plain)
         whole = self._root(root) if whole is None else whole
         if whole is None:
             return None
@@ -170,7 +170,7 @@ class Overlays:
             if start <= other.data_ptr() < start + size and other.untyped_storage()._cdata != storage._cdata:
                 del self._overlays[i]
 
-    def _over(self, array: Array) -> Tensor | None:
+    def _exposed_memory(self, array: Array) -> Tensor | None:
         """The exposed memory that ``array`` lies in."""
         if not self._exposed:
             return None
@@ -355,29 +355,29 @@ class Overlays:
         """Whether any operand holds a traced value, or one that a node published."""
         if not (self.recorder.tapes or self.recorder.published):
             return False
-        found = list(self._tensors(operands))
+        found = list(self.over(operands))
         with self.recorder.silence():
             if self.recorder.tapes and self.recorder.owner(found) is not None:
                 return True
         return any(self.recorder.source(t) is not None for t in found)
 
-    def traced(self, array: Any) -> Tape | None:
-        """The tape that the value of ``array`` belongs to."""
-        found = list(self._tensors([array]))
-        with self.recorder.silence():
-            return self.recorder.owner(found) if found and self.recorder.tapes else None
+    def traced(self, operand: Any) -> Tape | None:
+        """The tape that an array, a number or a tensor belongs to."""
+        return self.traced_by([operand])
 
     def traced_by(self, operands: Iterable[Any]) -> Tape | None:
         """The tape that the operands belong to."""
-        found = list(self._tensors(operands))
+        if not self.recorder.tapes:
+            return None
+        found = list(self.over(operands))
         with self.recorder.silence():
-            return self.recorder.owner(found) if self.recorder.tapes else None
+            return self.recorder.owner(found)
 
-    def _tensors(self, operands: Iterable[Any]) -> Iterator[Tensor]:
+    def over(self, operands: Iterable[Any]) -> Iterator[Tensor]:
+        """The tensors among the operands, and those over their arrays."""
         for operand in operands:
-            if isinstance(operand, TracedScalar):
-                yield from self._tensors([operand.array])
-            elif isinstance(operand, Tensor):
+            operand = operand.array if isinstance(operand, TracedScalar) else operand
+            if isinstance(operand, Tensor):
                 yield operand
             elif isinstance(operand, ndarray):
                 found = self.overlay(operand)
@@ -389,12 +389,12 @@ class Overlays:
     ) -> None:
         """Note that a value left the graph."""
         if tape is None:
-            for t in self._tensors(operands):
+            for t in self.over(operands):
                 self.recorder.plain_calls.read_between(kind, t, frozen(value))
             return
         reads = []
         with self.recorder.silence():
-            for t in self._tensors(operands):
+            for t in self.over(operands):
                 ref = tape.find(t) if tape.owns(t) or id(t) in tape.known else None
                 if ref is not None:
                     reads.append(ref)

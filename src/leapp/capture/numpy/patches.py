@@ -25,7 +25,7 @@ from leapp.capture.numpy.scalars import TracedScalar
 from leapp.capture.numpy.traced import TracedNpArray, listening
 from leapp.compat.python import getframe
 
-__all__ = ["Row", "array_rows", "gathered"]
+__all__ = ["Row", "array_rows", "gathered", "replaces"]
 
 Row = tuple[Any, str, Callable[[Any], Any]]
 
@@ -37,14 +37,25 @@ _CREATORS = (
 _TRACED = (ndarray, TracedScalar, torch.Tensor)
 
 
+def replaces(call: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Makes replacements that call ``call(arrays, original, ...)`` where a node listens, and the original everywhere else."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            arrays = listening()
+            return original(*args, **kwargs) if arrays is None else call(arrays, original, *args, **kwargs)
+
+        return replacement
+
+    return make
+
+
 def array_rows() -> Iterator[Row]:
     """Owner, name, and what makes the replacement of the original."""
-    for name in _MAKERS.split():
-        yield np, name, _maker
-    for name in _CREATORS.split():
-        yield np, name, _creator
-    for name in ("full", "full_like"):
-        yield np, name, _filler
+    for names, make in ((_MAKERS, _maker), (_CREATORS, _creator), ("full full_like", _filler)):
+        for name in names.split():
+            yield np, name, make
     yield np.lib.stride_tricks, "as_strided", _as_strided
     yield np, "from_dlpack", _array_from_dlpack
     yield torch, "from_dlpack", _tensor_from_dlpack
@@ -57,16 +68,10 @@ def array_rows() -> Iterator[Row]:
 # -- whose arrays are followed ---------------------------------------------------------------------------------------------
 
 
-def _recording() -> Arrays | None:
-    """The arrays of the session, if this thread is in an open node."""
-    arrays = listening()
-    return arrays if arrays is not None and arrays.memory.recorder.tapes else None
-
-
 _plain_packages: dict[str, bool] = {"numpy": True, "torch": True, "leapp": True}
 _plain_files: dict[str, bool] = {}
-_AROUND = frozenset({"leapp.capture.functions.lists", "leapp.tracing.patches"})
-"""The modules whose replacements may go around those made here."""
+_AROUND = frozenset({__name__, "leapp.capture.functions.lists", "leapp.tracing.patches"})
+"""The modules whose functions stand between a constructor and the code that called it."""
 _SITE = f"{os.sep}site-packages{os.sep}"
 _NUMPY = os.path.dirname(np.__file__) + os.sep
 
@@ -95,12 +100,11 @@ def _is_compiled(module: Any) -> bool:
     return isinstance(origin, str) and origin.endswith(tuple(EXTENSION_SUFFIXES))
 
 
-def _new(made: Any, depth: int = 2) -> Any:
+def _new(arrays: Arrays, made: Any) -> Any:
     """What a constructor made, followed if the code that called it is the user's and runs in an open node."""
-    arrays = _recording()
-    if arrays is None:
+    if not arrays.memory.recorder.tapes:
         return made
-    frame = getframe(depth)
+    frame = getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") in _AROUND:
         frame = frame.f_back
     return made if _makes_plain_arrays(frame) else arrays.memory.follow(made)
@@ -109,21 +113,16 @@ def _new(made: Any, depth: int = 2) -> Any:
 # -- NumPy's constructors --------------------------------------------------------------------------------------------------
 
 
-def _maker(original: Any) -> Any:
+@replaces
+def _maker(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
     """``np.array`` and its kin: of traced values, alone or in lists, they are recorded."""
-
-    @functools.wraps(original)
-    def make(*args: Any, **kwargs: Any) -> Any:
-        arrays = listening() if args else None
-        if arrays is None:
-            return original(*args, **kwargs)
-        data = _said(args[0])
-        if type(data) is not ndarray and any(type(a) is not ndarray for a in arrays_in(data)):
-            return arrays.runs.make(original, data, *args[1:], **kwargs)
-        made = original(data, *args[1:], **kwargs)
-        return made if made is data else _new(made)
-
-    return make
+    if not args:
+        return original(**kwargs)
+    data = _said(args[0])
+    if type(data) is not ndarray and any(type(a) is not ndarray for a in arrays_in(data)):
+        return arrays.runs.make(original, data, *args[1:], **kwargs)
+    made = original(data, *args[1:], **kwargs)
+    return made if made is data else _new(arrays, made)
 
 
 def _said(value: Any) -> Any:
@@ -138,14 +137,10 @@ def _said(value: Any) -> Any:
     return made if isinstance(made, TracedNpArray) else value
 
 
-def _creator(original: Any) -> Any:
+@replaces
+def _creator(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
     """A function whose result is new memory."""
-
-    @functools.wraps(original)
-    def create(*args: Any, **kwargs: Any) -> Any:
-        return _new(original(*args, **kwargs))
-
-    return create
+    return _new(arrays, original(*args, **kwargs))
 
 
 def gathered(arrays: Arrays, value: Any) -> Any:
@@ -157,90 +152,66 @@ def gathered(arrays: Arrays, value: Any) -> Any:
     return arrays.runs.make(np.array, said) if traced else value
 
 
-def _filler(original: Any) -> Any:
-    @functools.wraps(original)
-    def fill(*args: Any, **kwargs: Any) -> Any:
-        arrays = listening()
-        value = args[1] if len(args) > 1 else kwargs.get("fill_value")
-        if arrays is None or not arrays.memory.concerned(arrays_in(value)):
-            return _new(original(*args, **kwargs))
-        value = gathered(arrays, value)
-        if len(args) < 3 and "dtype" not in kwargs and original.__name__ != "full_like":
-            kwargs["dtype"] = getattr(value, "array", value).dtype
-        if len(args) > 1:
-            args = (args[0], 0, *args[2:])
-        else:
-            kwargs["fill_value"] = 0
-        filled = arrays.memory.follow(original(*args, **kwargs))
-        filled[...] = value
-        return filled
-
-    return fill
+@replaces
+def _filler(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """``np.full`` and ``np.full_like``."""
+    value = args[1] if len(args) > 1 else kwargs.get("fill_value")
+    if not arrays.memory.concerned(arrays_in(value)):
+        return _new(arrays, original(*args, **kwargs))
+    value = gathered(arrays, value)
+    if len(args) < 3 and "dtype" not in kwargs and original.__name__ != "full_like":
+        kwargs["dtype"] = getattr(value, "array", value).dtype
+    if len(args) > 1:
+        args = (args[0], 0, *args[2:])
+    else:
+        kwargs["fill_value"] = 0
+    filled = arrays.memory.follow(original(*args, **kwargs))
+    filled[...] = value
+    return filled
 
 
-def _as_strided(original: Any) -> Any:
-    @functools.wraps(original)
-    def as_strided(x: Any, *args: Any, **kwargs: Any) -> Any:
-        arrays = listening()
-        if arrays is None or not isinstance(x, ndarray) or not arrays.memory.concerned([x]):
-            return original(x, *args, **kwargs)
-        return arrays.memory.wrap(arrays.memory.quietly(lambda: original(bare_view(x), *args, **kwargs)))
-
-    return as_strided
+@replaces
+def _as_strided(arrays: Arrays, original: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(x, ndarray) or not arrays.memory.concerned([x]):
+        return original(x, *args, **kwargs)
+    return arrays.memory.wrap(arrays.memory.quietly(lambda: original(bare_view(x), *args, **kwargs)))
 
 
 # -- between the libraries -------------------------------------------------------------------------------------------------
 
 
-def _from_numpy(original: Any) -> Any:
-    @functools.wraps(original)
-    def from_numpy(ndarray: Any) -> Any:
-        arrays = listening()
-        if arrays is not None and isinstance(ndarray, np.ndarray) and arrays.memory.concerned([ndarray]):
-            return arrays.ufuncs.to_tensor(ndarray)
-        made = original(ndarray)
-        if arrays is not None and arrays.memory.recorder.tapes:
-            with arrays.memory.recorder.lock:
-                arrays.memory.recorder.old_memory.over(ndarray, made)
-        return made
-
-    return from_numpy
+@replaces
+def _from_numpy(arrays: Arrays, original: Any, ndarray: Any) -> Any:
+    if isinstance(ndarray, np.ndarray) and arrays.memory.concerned([ndarray]):
+        return arrays.ufuncs.to_tensor(ndarray)
+    made = original(ndarray)
+    if arrays.memory.recorder.tapes:
+        with arrays.memory.recorder.lock:
+            arrays.memory.recorder.old_memory.over(ndarray, made)
+    return made
 
 
-def _tensor_from_dlpack(original: Any) -> Any:
-    @functools.wraps(original)
-    def from_dlpack(ext_tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        arrays = listening()
-        if arrays is None or not isinstance(ext_tensor, _TRACED) or not arrays.memory.concerned([ext_tensor]):
-            return original(ext_tensor, *args, **kwargs)
-        return ext_tensor.detach() if isinstance(ext_tensor, torch.Tensor) else arrays.ufuncs.to_tensor(ext_tensor)
-
-    return from_dlpack
+@replaces
+def _tensor_from_dlpack(arrays: Arrays, original: Any, ext_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(ext_tensor, _TRACED) or not arrays.memory.concerned([ext_tensor]):
+        return original(ext_tensor, *args, **kwargs)
+    return ext_tensor.detach() if isinstance(ext_tensor, torch.Tensor) else arrays.ufuncs.to_tensor(ext_tensor)
 
 
-def _array_from_dlpack(original: Any) -> Any:
-    @functools.wraps(original)
-    def from_dlpack(x: Any, /, **kwargs: Any) -> Any:
-        arrays = listening()
-        if arrays is None or not isinstance(x, _TRACED) or not arrays.memory.concerned([x]):
-            return original(x, **kwargs)
-        return x.detach().numpy() if isinstance(x, torch.Tensor) else np.asarray(x)[...]
-
-    return from_dlpack
+@replaces
+def _array_from_dlpack(arrays: Arrays, original: Any, x: Any, /, **kwargs: Any) -> Any:
+    if not isinstance(x, _TRACED) or not arrays.memory.concerned([x]):
+        return original(x, **kwargs)
+    return x.detach().numpy() if isinstance(x, torch.Tensor) else np.asarray(x)[...]
 
 
-def _array_wrap(original: Any) -> Any:
+@replaces
+def _array_wrap(arrays: Arrays, original: Any, self: torch.Tensor, array: Any, context: Any = None, *scalar: Any) -> Any:
     """``np.sin(tensor)``: NumPy asks the tensor for its array, computes, and gives the result to the tensor to wrap."""
-
-    @functools.wraps(original)
-    def array_wrap(self: torch.Tensor, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        arrays = None if context is None else listening()
-        if arrays is None or not arrays.memory.concerned(arrays_in(list(context[1]))):
-            return original(self, array)
-        ufunc, inputs, place = context
-        return arrays.ufuncs.wrapped_ufunc(ufunc, tuple(inputs[: ufunc.nin]), array, place)
-
-    return array_wrap
+    if context is None or not arrays.memory.concerned(arrays_in(list(context[1]))):
+        return original(self, array)
+    ufunc, inputs, place = context
+    return arrays.ufuncs.wrapped_ufunc(ufunc, tuple(inputs[: ufunc.nin]), array, place)
 
 
 def _array_function(_: Any) -> Any:

@@ -5,10 +5,9 @@ The two are compared. Where they differ, or no expression is known, the call is 
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -58,6 +57,22 @@ class _NoMatch:
 _NO_MATCH: Any = _NoMatch()
 
 
+class _Run(NamedTuple):
+    """A call that runs in both libraries.
+
+    Attributes:
+        tape: The tape that its operands belong to.
+        first: How many values the tape had before the call.
+        check: What to compare: ``values``, their ``magnitude``, or the ``shape`` alone.
+        dtype: The dtype of the traced operand, if there is only one.
+    """
+
+    tape: Tape | None
+    first: int
+    check: str
+    dtype: torch.dtype | None
+
+
 class TwoRuns:
     """Runs calls in both libraries.
 
@@ -67,7 +82,6 @@ class TwoRuns:
 
     def __init__(self, memory: Overlays) -> None:
         self.memory = memory
-        self._operands = threading.local()
 
     def perform(
         self, name: str, operands: list[Any], numpy: Callable[[], Any], expression: Callable[[], Any],
@@ -75,21 +89,17 @@ class TwoRuns:
     ) -> Any:  # fmt: skip
         """Run a call in NumPy and record it in torch; an escape if the two do not agree."""
         with self.memory.recorder.lock:
-            return self._performed(name, operands, numpy, expression, check)
-
-    def _performed(
-        self, name: str, operands: list[Any], numpy: Callable[[], Any], expression: Callable[[], Any], check: str
-    ) -> Any:
-        tape = self.memory.traced_by(operands)
-        first = 0 if tape is None else len(tape.memory_of)
-        found = self.attempt(tape, expression)
-        result = self.memory.quietly(numpy)
-        self._operands.alone = sum(self.memory.traced(o) is not None for o in operands) < 2
-        wrapped = self._wrapped(result, found, tape, first, check)
-        if wrapped is not _NO_MATCH:
+            tape = self.memory.traced_by(operands)
+            first = 0 if tape is None else len(tape.memory_of)
+            found = self.attempt(tape, expression)
+            result = self.memory.quietly(numpy)
+            traced = [t.dtype for t in self.memory.over(operands) if self.memory.traced(t) is not None]
+            run = _Run(tape, first, check, traced[0] if len(traced) == 1 else None)
+            wrapped = self._wrapped(result, found, run)
+            if wrapped is _NO_MATCH:
+                self.memory.escape(tape, name, operands, result)
+                return result
             return wrapped
-        self.memory.escape(tape, name, operands, result)
-        return result
 
     @staticmethod
     def attempt(tape: Tape | None, expression: Callable[[], Any]) -> Any:
@@ -106,29 +116,29 @@ class TwoRuns:
             found = None
         return found
 
-    def _wrapped(self, result: Any, found: Any, tape: Tape | None, first: int, check: str) -> Any:
+    def _wrapped(self, result: Any, found: Any, run: _Run) -> Any:
         """The result of a call with the recorded values attached, or ``_NO_MATCH``."""
         if isinstance(result, (np.ndarray, np.generic)):
-            return self._wrapped_leaf(result, found, tape, first, check)
+            return self._wrapped_leaf(result, found, run)
         if isinstance(result, (tuple, list)):
-            return self._wrapped_sequence(result, found, tape, first, check)
+            return self._wrapped_sequence(result, found, run)
         if type(result) in _NUMBERS:
-            made = self._wrapped_leaf(_NUMBERS[type(result)](result), found, tape, first, check)
-            weak = type(made) is not _NoMatch and type(result) is not bool
+            made = self._wrapped_leaf(_NUMBERS[type(result)](result), found, run)
+            weak = made is not _NO_MATCH and type(result) is not bool
             return scalar(made.array, type(result)) if weak and self.memory.traced(made.array) is not None else made
         return _NO_MATCH
 
-    def _wrapped_sequence(self, result: Any, found: Any, tape: Tape | None, first: int, check: str) -> Any:
+    def _wrapped_sequence(self, result: Any, found: Any, run: _Run) -> Any:
         if not isinstance(found, (tuple, list)) or len(found) != len(result):
             found = [None] * len(result)
         items, traced = [], False
         for r, f in zip(result, found, strict=True):
             item = r
             if type(r) is float and isinstance(f, Tensor):
-                item = self._wrapped(r, f, tape, first, check)
+                item = self._wrapped(r, f, run)
             elif isinstance(r, (np.ndarray, np.generic)) and not isinstance(f, int):
-                item = self._wrapped_leaf(r, f, tape, first, check)
-                if item is _NO_MATCH and self._constant(r, f, tape):
+                item = self._wrapped_leaf(r, f, run)
+                if item is _NO_MATCH and self._constant(r, f, run.tape):
                     item = r
             if item is _NO_MATCH:
                 return _NO_MATCH
@@ -138,29 +148,27 @@ class TwoRuns:
             return _NO_MATCH
         return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
 
-    def _wrapped_leaf(self, result: Any, found: Any, tape: Tape | None, first: int, check: str) -> Any:
+    def _wrapped_leaf(self, result: Any, found: Any, run: _Run) -> Any:
         t = unwrap(found, self.memory)
         dtype = torch_dtype(result.dtype)
-        if isinstance(result, np.ndarray):
-            view = self._view(result, t)
-            if view is not None:
-                return view
+        view = self._view(result, t, run) if isinstance(result, np.ndarray) else None
+        if view is not None:
+            return view
         with self.memory.recorder.silence():
             fits = t is not None and dtype is not None and tuple(t.shape) == result.shape
         if t is None or not fits:
             return _NO_MATCH
         if t.dtype != dtype:
             t = t.to(dtype)
-        if not self._known(t, tape):
-            return _NO_MATCH if tape is not None else result
-        if check != "shape" and not self._agree(result, t, check == "magnitude"):
+        if not self._known(t, run.tape):
+            return _NO_MATCH if run.tape is not None else result
+        if run.check != "shape" and not self._agree(result, t, run.check == "magnitude"):
             return _NO_MATCH
         number = isinstance(result, np.generic)
         plain: Array = np.array(result) if number else result
         if any(s < 0 for s in plain.strides) or owner_of(plain) is not plain:
             plain = plain.copy(order="K")
-        t = self._rebind(tape, t, plain, first)
-        made = self.memory.wrap(plain, t)
+        made = self.memory.wrap(plain, self._rebind(t, plain, run))
         return scalar(made) if number else made
 
     def _constant(self, result: Any, found: Any, tape: Tape | None) -> bool:
@@ -174,39 +182,38 @@ class TwoRuns:
         with self.memory.recorder.silence():
             return tape.find(t) is not None if tape is not None else self.memory.recorder.source(t) is not None
 
-    def _view(self, result: Array, t: Tensor | None) -> Array | None:
-        """``result`` as an array to go on with, if it lies in memory that is known already."""
-        if self.memory.is_root(owner_of(result)):
-            found = self.memory.overlay(result)
-            if found is None:
-                return None
-            with self.memory.recorder.silence():
-                same = (
-                    t is not None and not found.flips and geometry(found.tensor) == geometry(t)
-                    and same_storage(found.tensor, t)
-                )  # fmt: skip
-            # Where a view begins may depend on another operand.
-            alone = getattr(self._operands, "alone", True)
-            if not same and (not alone or found.tensor.dtype != found.root.dtype or self.memory.traced(result) is None):
-                return None
-            made = self.memory.wrap(result)
-            self.memory.attach(made, t if t is not None and same else found.tensor, found.flips, found.root)
-            return made
-        return None
+    def _view(self, result: Array, t: Tensor | None, run: _Run) -> Array | None:
+        """``result`` as an array to go on with, if it lies in memory that is known already.
+
+        A view that torch does not give as well is known by where it lies, if nothing but the viewed array can decide that.
+        """
+        found = self.memory.overlay(result) if self.memory.is_root(owner_of(result)) else None
+        if found is None:
+            return None
+        with self.memory.recorder.silence():
+            same = (
+                t is not None and not found.flips and geometry(found.tensor) == geometry(t)
+                and same_storage(found.tensor, t)
+            )  # fmt: skip
+        if not same and (found.tensor.dtype != run.dtype or self.memory.traced(result) is None):
+            return None
+        made = self.memory.wrap(result)
+        self.memory.attach(made, t if t is not None and same else found.tensor, found.flips, found.root)
+        return made
 
     def _agree(self, result: Any, t: Tensor, magnitude: bool) -> bool:
         a, b = np.asarray(result), silent_numpy(t)
         return agree(np.abs(a), np.abs(b), _LOOSE) if magnitude else agree(a, b, _TOLERANCE.get(t.dtype, 0.0))
 
-    def _rebind(self, tape: Tape | None, t: Tensor, plain: Array, first: int) -> Tensor:
+    def _rebind(self, t: Tensor, plain: Array, run: _Run) -> Tensor:
         """The memory of NumPy's result takes the place of torch's."""
         with self.memory.recorder.silence():
             new = from_numpy(plain)
             self.memory.hold(plain, new)
-            if tape is None:
+            if run.tape is None:
                 self.memory.copy_source(t, new)
-            elif not tape.move(t, new, first):
-                tape.same(t, new)
+            elif not run.tape.move(t, new, run.first):
+                run.tape.same(t, new)
         return new
 
     # -- writing ---------------------------------------------------------------------------------------------------------
@@ -215,35 +222,30 @@ class TwoRuns:
         self, name: str, target: Array, operands: list[Any], numpy: Callable[[], Any], record: Callable[[Tensor], Any]
     ) -> Any:
         """Run a call that changes ``target``. ``record`` writes the same to a tensor, or returns the whole new value."""
-        with self.memory.recorder.lock:
-            return self._written(name, target, operands, numpy, record)
-
-    def _written(
-        self, name: str, target: Array, operands: list[Any], numpy: Callable[[], Any], record: Callable[[Tensor], Any]
-    ) -> Any:
         plain = bare_view(target)
-        before = plain.copy()
-        result = self.memory.quietly(numpy)
-        after = plain.copy()
-        found = self.memory.overlay(target)
-        if found is None:
-            self.memory.escape(self.memory.traced_by(operands), name, operands, after)
-        if found is None or not self.memory.concerned([target, *operands]):
-            return result
-        if type(target) is ndarray and self.memory.traced_by(operands) is not None:
-            self.memory.escape(self.memory.traced_by(operands), f"{name}: {_OLDER}", operands, after)
-        tape = self.memory.traced_by([target, *operands])
-        ndarray.__setitem__(plain, ..., before)
-        try:
-            if not self._recorded(tape, found, after, record):
-                ndarray.__setitem__(plain, ..., before)
+        with self.memory.recorder.lock:
+            before = plain.copy()
+            result = self.memory.quietly(numpy)
+            after = plain.copy()
+            found, tape = self.memory.overlay(target), self.memory.traced_by(operands)
+            if found is None:
                 self.memory.escape(tape, name, operands, after)
-                with self.memory.recorder.silence():
-                    frozen = from_numpy(after.copy())
-                self._store(found, frozen)
-        finally:
-            ndarray.__setitem__(plain, ..., after)
-        return result
+            if found is None or not self.memory.concerned([target, *operands]):
+                return result
+            if type(target) is ndarray and tape is not None:
+                self.memory.escape(tape, f"{name}: {_OLDER}", operands, after)
+            tape = self.memory.traced_by([target, *operands])
+            ndarray.__setitem__(plain, ..., before)
+            try:
+                if not self._recorded(tape, found, after, record):
+                    ndarray.__setitem__(plain, ..., before)
+                    self.memory.escape(tape, name, operands, after)
+                    with self.memory.recorder.silence():
+                        frozen = from_numpy(after.copy())
+                    self._store(found, frozen)
+            finally:
+                ndarray.__setitem__(plain, ..., after)
+            return result
 
     def into(
         self, name: str, outs: tuple[Any, ...], operands: list[Any], numpy: Callable[[], Any], expression: Callable[[], Any]

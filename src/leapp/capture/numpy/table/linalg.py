@@ -13,11 +13,6 @@ from leapp.capture.numpy.table.tensors import floating, tensor
 Tensor = torch.Tensor
 
 
-@expression("matrix_transpose", np, np.linalg)
-def _matrix_transpose(x: Any) -> Tensor:
-    return tensor(x).mT
-
-
 @expression("trace", np.linalg)
 def _trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
     found = torch.diagonal(tensor(x), offset, -2, -1)
@@ -44,10 +39,3 @@ def _lstsq(a: Any, b: Any, rcond: Any = None) -> Any:
     x = torch.linalg.solve_triangular(r, q.mT @ columns, upper=True)
     rest = ((columns - a @ x) ** 2).sum(0) if a.shape[0] > a.shape[1] else a.new_zeros(0)
     return (x if b.dim() > 1 else x.squeeze(1)), rest, a.shape[1], torch.linalg.svdvals(a)
-
-
-@expression("svd", np.linalg)
-def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
-    if compute_uv:
-        return tuple(torch.linalg.svd(floating(tensor(a)), full_matrices))
-    return torch.linalg.svdvals(floating(tensor(a)))

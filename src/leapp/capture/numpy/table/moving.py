@@ -45,33 +45,6 @@ def _delete(arr: Any, obj: Any, axis: int | None = None) -> Tensor:
     return _moved(tensor(arr), lambda n: np.delete(n, _plain(obj), axis))
 
 
-@expression("sliding_window_view", np.lib.stride_tricks)
-def _sliding_window_view(
-    x: Tensor, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
-) -> Tensor:
-    sizes = window_shape if isinstance(window_shape, (tuple, list)) else (window_shape,)
-    axes = range(x.dim()) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
-    for size, a in zip(sizes, [a % x.dim() for a in axes], strict=True):
-        x = x.unfold(a, size, 1)
-    return x
-
-
-@expression("resize")
-def _resize(a: Any, new_shape: Any) -> Tensor:
-    return _moved(tensor(a), lambda n: np.resize(n, new_shape))
-
-
-@expression("repeat")
-def _repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
-    a = tensor(a)
-    if isinstance(repeats, int):
-        a, axis = (a.reshape(-1), 0) if axis is None else (a, axis % a.dim())
-        shape = list(a.shape)
-        grown = a.unsqueeze(axis + 1).expand([*shape[: axis + 1], repeats, *shape[axis + 1 :]])
-        return grown.reshape([*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]])
-    return _moved(a, lambda n: np.repeat(n, _plain(repeats), axis))
-
-
 @expression("compress")
 def _compress(condition: Any, a: Any, axis: int | None = None) -> Tensor:
     return _moved(tensor(a), lambda n: np.compress(_plain(condition), n, axis))
@@ -144,11 +117,6 @@ def _block(arrays: Any) -> Tensor:
         return t[(None,) * (dims - t.dim())]
 
     return join(arrays, -depth(arrays))
-
-
-@expression("copy")
-def _copy(a: Any, order: str = "K", subok: bool = False) -> Tensor:
-    return tensor(a).clone()
 
 
 @expression("astype")

@@ -42,18 +42,6 @@ expression("all")(_reduction("logical_and"))
 expression("any")(_reduction("logical_or"))
 
 
-@expression("ptp")
-def _ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    a = tensor(a)
-    return reduced("maximum", a, axis, None, keepdims) - reduced("minimum", a, axis, None, keepdims)
-
-
-@expression("mean")
-def _mean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
-    a = floating(tensor(a)) if dtype is None else tensor(a).to(dtype_of(dtype))
-    return torch.mean(a, axes_of(a, axis), keepdim=bool(keepdims))
-
-
 def _spread_function(root: bool) -> Expression:
     def spread(
         a: Any, axis: Any = None, dtype: Any = None, ddof: float = 0, keepdims: bool = False, correction: float | None = None

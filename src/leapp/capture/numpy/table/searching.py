@@ -20,12 +20,6 @@ def _rank(edges: Tensor, values: Tensor, strict: bool) -> Tensor:
     return ((edges < values) if strict else (edges <= values)).sum(-1)
 
 
-@expression("searchsorted")
-def _searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Tensor:
-    a = tensor(a)
-    return _rank(a if sorter is None else a[tensor(sorter)], tensor(v), strict=side == "left")
-
-
 @expression("digitize")
 def _digitize(x: Any, bins: Any, right: bool = False) -> Any:
     x, bins = tensor(x), tensor(bins)
@@ -56,55 +50,12 @@ def _isin(element: Any, test_elements: Any, assume_unique: bool = False, invert:
     return ~found if invert else found
 
 
-@expression("nonzero")
-def _nonzero(a: Any) -> tuple[Tensor, ...]:
-    return torch.nonzero(tensor(a), as_tuple=True)
-
-
 @expression("select")
 def _select(condlist: Any, choicelist: Any, default: Any = 0) -> Tensor:
     *choices, result = promoted(*choicelist, default)
     for condition, choice in reversed(list(zip(condlist, choices, strict=True))):
         result = torch.where(tensor(condition), choice, result)
     return result
-
-
-@expression("piecewise")
-def _piecewise(x: Any, condlist: Any, funclist: Any) -> Tensor:
-    x = tensor(x)
-    conditions = [tensor(c).to(torch.bool) for c in (condlist if isinstance(condlist, (list, tuple)) else [condlist])]
-    functions = list(funclist)
-    if any(callable(f) for f in functions):
-        raise Unmapped
-    result = torch.zeros_like(x)
-    if len(functions) == len(conditions) + 1:
-        result = torch.full_like(x, functions.pop())
-    for condition, value in zip(conditions, functions, strict=True):
-        result = torch.where(condition, tensor(value, x), result)
-    return result
-
-
-@expression("choose")
-def _choose(a: Any, choices: Any, mode: str = "raise") -> Tensor:
-    if mode != "raise":
-        raise Unmapped
-    stacked = torch.stack(torch.broadcast_tensors(*promoted(*choices)))  # type: ignore[no-untyped-call]
-    a = tensor(a)
-    shape = torch.broadcast_shapes(a.shape, stacked.shape[1:])  # type: ignore[no-untyped-call]
-    index = a.to(torch.int64).expand(shape).unsqueeze(0)
-    return torch.gather(stacked.expand(stacked.shape[0], *shape), 0, index).squeeze(0)
-
-
-@expression("take")
-def _take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> Tensor:
-    if mode != "raise":
-        raise Unmapped
-    a, i = tensor(a), tensor(indices)
-    a, axis = (a.reshape(-1), 0) if axis is None else (a, axis % a.dim())
-    n = a.shape[axis]
-    i = torch.where(i < 0, i + n, i).to(torch.int64)
-    found = torch.index_select(a, axis, i.reshape(-1))
-    return found.reshape([*a.shape[:axis], *i.shape, *a.shape[axis + 1 :]])
 
 
 @expression("extract")
