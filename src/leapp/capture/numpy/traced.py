@@ -120,8 +120,8 @@ class ArrayMethods:
     __slots__ = ()
 
     for _name in (
-        "sum prod mean std var min max argmin argmax any all cumsum cumprod round take repeat squeeze swapaxes ravel "
-        "diagonal trace dot nonzero argsort searchsorted choose argpartition conj conjugate"
+        "mean std var argmin argmax cumsum cumprod round take repeat squeeze swapaxes ravel diagonal trace dot nonzero "
+        "argsort searchsorted choose argpartition conj conjugate"
     ).split():
         vars()[_name] = _function(_name)
     for _name in (

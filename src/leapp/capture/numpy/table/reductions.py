@@ -21,27 +21,6 @@ def _sum_dtype(x: Tensor, dtype: Any) -> torch.dtype | None:
     return None if x.dtype.is_floating_point or x.dtype.is_complex else torch.int64
 
 
-def _reduction(name: str) -> Expression:
-    summing = name in ("add", "multiply")
-
-    def reduce(
-        a: Any, axis: Any = None, dtype: Any = None, keepdims: Any = False, initial: Any = None, where: Any = None
-    ) -> Tensor:
-        a = tensor(a)
-        where = None if where is True else where
-        return reduced(name, a, axis, _sum_dtype(a, dtype) if summing else None, bool(keepdims), initial, where)
-
-    return reduce
-
-
-for _names, _ufunc in {"sum": "add", "prod": "multiply", "max amax": "maximum", "min amin": "minimum"}.items():
-    expression(_names)(_reduction(_ufunc))
-
-
-expression("all")(_reduction("logical_and"))
-expression("any")(_reduction("logical_or"))
-
-
 def _spread_function(root: bool) -> Expression:
     def spread(
         a: Any, axis: Any = None, dtype: Any = None, ddof: float = 0, keepdims: bool = False, correction: float | None = None

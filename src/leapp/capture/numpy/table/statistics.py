@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from leapp.capture.numpy.table.table import Expression, Unmapped, expression
-from leapp.capture.numpy.table.tensors import axes_of, floating, tensor
+from leapp.capture.numpy.table.tensors import axes_of, floating, promoted, tensor
 from leapp.compat.numpy import PROMOTES_BY_VALUE
 
 Tensor = torch.Tensor
@@ -109,6 +109,19 @@ def _cov(
     rows = rows - torch.mean(rows, 1, keepdim=True)
     found = torch.matmul(rows, torch.conj_physical(rows).mT) / (rows.shape[1] - (int(not bias) if ddof is None else ddof))
     return found.squeeze()
+
+
+@expression("average")
+def _average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False) -> Any:
+    a, w = floating(tensor(a)), None if weights is None else tensor(weights)
+    if returned or (w is not None and w.shape != a.shape and (axis is None or w.dim() != 1)):
+        raise Unmapped
+    if w is None:
+        return torch.mean(a) if axis is None else torch.mean(a, axis)
+    if w.shape != a.shape:
+        w = w.reshape([-1 if d == axis % a.dim() else 1 for d in range(a.dim())]).expand_as(a)
+    a, w = promoted(a, w)
+    return (a * w).sum() / w.sum() if axis is None else (a * w).sum(axis) / w.sum(axis)
 
 
 @expression("corrcoef")
