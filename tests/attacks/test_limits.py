@@ -92,7 +92,7 @@ def test_models_that_take_all(graph, words: str, tmp_path: Path) -> None:
     answer = " ".join(done.stdout.split())
     assert done.returncode == 1, done.stderr
     assert words in answer
-    assert "in a process with at most" in answer
+    assert "in a separate process, limited to" in answer
     assert answer.endswith("Not verified.")
     found = json.loads(leapp_run("verify", bundle, "--timeout", "4", "--json").stdout)
     assert found["limits"]["seconds"] == 4
@@ -289,7 +289,7 @@ def test_a_state_does_not_go_from_one_unsealed_bundle_to_another(tmp_path: Path)
 def test_one_address_holds_half_of_the_sessions(tmp_path: Path) -> None:
     with serving(Options(str(loop(tmp_path, "onnx", "onnx")), sessions=4)) as served:
         clients = [Client(served.url, timeout=60) for _ in range(2)]
-        with pytest.raises(ServerError, match=r"127\.0\.0\.1 holds 2 sessions of replica local, as many as one address may"):
+        with pytest.raises(ServerError, match=r"127\.0\.0\.1 has 2 sessions in replica local, the limit for one address"):
             Client(served.url, timeout=3)
         given = {"p/obs": np.ones(2, np.float32)}
         clients[0](given)

@@ -309,10 +309,10 @@ def test_clients_may_know_a_port_by_another_dtype(tmp_path: Path) -> None:
     kinds = type(config.input[0]).DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
     assert [kinds[entry.data_type].name for entry in (*config.input, *config.output)] == ["TYPE_FP32", "TYPE_FP64"]
     wrong = {
-        "no port 'p/z'": {"p/z": "float32"},
-        "cannot see 'p/x' as bfloat16; Triton knows": {"p/x": "bfloat16"},
-        "cannot see 'p/y' as int32: it is bfloat16": {"p/y": "int32"},
-        "cannot see 'p/y' as float16: it is bfloat16": {"p/y": "float16"},
+        "'p/z' is not a graph input or output": {"p/z": "float32"},
+        "'p/x' cannot be bfloat16 for clients; Triton has": {"p/x": "bfloat16"},
+        "'p/y' cannot be int32 for clients: it is bfloat16": {"p/y": "int32"},
+        "'p/y' cannot be float16 for clients: it is bfloat16": {"p/y": "float16"},
     }
     for said, dtypes in wrong.items():
         with pytest.raises(InputError, match=said):

@@ -141,7 +141,7 @@ def test_rows_that_are_not_apart_are_refused(tmp_path):
     herd = export(tmp_path)
     with pytest.raises(BundleError, match="changes with the other rows"):
         Service(Options(str(export(tmp_path / "mixed", mix=True)), batch=ROWS))
-    with pytest.raises(BundleError, match=r"no batch of 3 rows"):
+    with pytest.raises(BundleError, match=r"not a batch of 3 rows"):
         Service(Options(str(herd), batch=3))
     with pytest.raises(BundleError, match="differ from row to row"):
         Service(Options(str(export(tmp_path / "start", start=torch.arange(12.0).reshape(ROWS, 3))), batch=ROWS))

@@ -306,7 +306,7 @@ def test_an_idle_session_ends_and_is_resumed(bundle, serve):
 def test_a_full_replica_says_so(bundle, serve):
     url = serve(Options(str(bundle), sessions=1)).url
     with Client(url) as first:
-        with pytest.raises(ServerTimeoutError, match="as many sessions"):
+        with pytest.raises(ServerTimeoutError, match="reached its limit of"):
             Client(url, timeout=3)
         first(inputs(1)[0])
     with Client(url, timeout=20) as second:

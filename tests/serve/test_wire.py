@@ -65,7 +65,7 @@ def test_large_messages_travel_in_frames():
     [
         (b"", "eight bytes"),
         (b"\0" * 15, "eight bytes"),
-        (struct.pack("<QQ", 1 << 60, 0) + b"x", "more than the 100 that are taken. So there."),
+        (struct.pack("<QQ", 1 << 60, 0) + b"x", "more than the 100 that are accepted. So there."),
         (struct.pack("<QQ", 101, 0), "more than the 100"),
         (struct.pack("<QQ", 3, 0) + b"1234", "longer than it says"),
         (struct.pack("<QQ", 3, 0), "empty"),

@@ -36,9 +36,9 @@ def write_bundle_page(bundle: Bundle, output: str | None, recording: str | None 
     if measured:
         with progress("replaying samples", len(bundle.contract.nodes)) as advance:
             found = _measure(bundle, samples, advance)
-        told = details.get("nodes", {})
+        exported = details.get("nodes", {})
         details |= found | {
-            "nodes": {name: told.get(name, {}) | found["nodes"].get(name, {}) for name in bundle.contract.nodes}
+            "nodes": {name: exported.get(name, {}) | found["nodes"].get(name, {}) for name in bundle.contract.nodes}
         }
     run = recorded_values(bundle, recording, replayed=measured) if recording is not None else None
     directory = Path(output) if output is not None else Path(tempfile.mkdtemp(prefix="leapp-"))

@@ -24,7 +24,7 @@ __all__ = ["Answer", "Cell", "Table", "Text", "announce", "progress", "report", 
 
 _STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2"}
 _QUIET_SECONDS, _LINE_SECONDS = 1.0, 10.0
-"""When a terminal first shows progress, and how often a pipe is told of it."""
+"""After how many seconds a terminal shows progress, and how often a pipe gets a line about it."""
 
 Cell = str | tuple[str, str]
 """A text, or a text with the style it has on a terminal."""
@@ -273,7 +273,7 @@ def _records(columns: Sequence[str], rows: Sequence[Sequence[Cell]], paint: _Pai
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most so many columns, broken at spaces. A longer word stays whole."""
+    """The lines of a text, at most ``width`` columns wide, broken at spaces. A longer word stays whole."""
     if _size(text) <= width:
         return [text]
     lines, line = [], ""

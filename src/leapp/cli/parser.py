@@ -64,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
     """Reports wrong usage on one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with the message, and with the nearest choice where a word is none of them."""
+        """Exit with the message. A word that is not one of the choices gets the nearest one as a suggestion."""
         wrong = re.match(r"argument .*?: invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if wrong is not None:
             message += close(wrong[1], [choice.strip(" '") for choice in wrong[2].split(",")], 0.6)

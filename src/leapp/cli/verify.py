@@ -57,7 +57,7 @@ def command(arguments: Namespace) -> Answer:
     except BundleError as error:
         steps.append(_step("files" if steps else "description", False, str(error)))
         return _answer(arguments, steps, [])
-    # No engine can be told how much memory and time a model may take.
+    # An engine has no limits for memory and time, so the models run in a process that has them.
     with EngineProcess(arguments.timeout, memory_of_machine()) as engine_process:
         if not samples:
             steps.append(_trial(bundle, arguments.allow_code, engine_process.open))

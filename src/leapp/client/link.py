@@ -1,4 +1,4 @@
-"""One websocket to a server: open, ask, close. Knows bytes and time-outs, nothing of ports and state."""
+"""One websocket to a server: open, ask, close. It handles bytes and time-outs; ports and state are in ``remote``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Closed", "Link", "address", "open_link"]
 
 _MAX_WELCOME = 1 << 30
 _AT_ONCE = 64 * 1024
-"""Bytes that a connection takes without waiting for the other side."""
+"""Bytes that a connection accepts without waiting for the server."""
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
 class Closed(ServerError):
-    """The connection ended. Another one may do better."""
+    """The connection ended. A new one may work."""
 
 
 def address(url: str) -> str:
@@ -33,12 +33,12 @@ def address(url: str) -> str:
     """
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in _SCHEMES or not parts.netloc:
-        raise InputError(f"{url!r} is no address of a server; one looks like 'http://127.0.0.1:8000'.")
+        raise InputError(f"{url!r} is not the address of a server, such as 'http://127.0.0.1:8000'.")
     return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, parts.path.rstrip("/") + "/v1/session", "", ""))
 
 
 class Link:
-    """An open connection. Any trouble closes it, so that a late answer is never taken for the next one."""
+    """An open connection. Any error closes it, so that a late answer is never taken for the answer to the next request."""
 
     def __init__(self, websocket: Any, stack: ExitStack) -> None:
         self._socket, self._stack = websocket, stack
@@ -85,7 +85,7 @@ class Link:
         watch = threading.Timer(max(deadline - time.monotonic(), 0.0), self._break)
         watch.daemon = True
         if len(request) > _AT_ONCE:
-            # Sending has no time-out of its own, and a server that does not read would hold it without end.
+            # Sending has no time-out, and would block forever on a server that does not read.
             watch.start()
         try:
             for frame in frames(request, self._ticket):
@@ -117,7 +117,7 @@ def open_link(url: str, token: str | None, deadline: float) -> tuple[Link, Messa
     headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
     stack = ExitStack()
     try:
-        # Robots talk to the address they are given: no compression of numbers, no proxy from the environment.
+        # Numbers do not compress, and a proxy from the environment is not meant for a robot's server.
         opened = connect(
             url,
             additional_headers=headers,

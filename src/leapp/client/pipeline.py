@@ -24,9 +24,9 @@ class Client(Pipeline):
         url: Where ``leapp serve`` listens, such as ``http://127.0.0.1:8000``.
         token: The server's token, if it has one.
         timeout: The most seconds a call may take, connecting again included.
-        resume: Receive a copy of the state with every answer. A session whose server is gone then goes on with another
-            one, from exactly where it was. Without it nothing but outputs travels, and a lost server raises
-            ``SessionLostError`` until ``reset()`` or ``load_state()``.
+        resume: Receive a copy of the state with every answer. If the server is lost, the session continues on another one
+            from that state. Without it only outputs are sent, and a lost server raises ``SessionLostError`` until
+            ``reset()`` or ``load_state()``.
         expect_digest: Refuse any bundle but the one with this digest.
         cast: Convert inputs of another dtype when the kind fits, such as float64 to float32.
         sticky: Reuse the last value of an input that is not given (zeros before the first).
@@ -92,7 +92,7 @@ class Client(Pipeline):
             InputError: A value is missing or does not fit. The state is untouched then.
             UnknownPortError: A key names no input. The state is untouched then.
             ServerTimeoutError: No answer in time. With ``resume`` the step can be asked for again.
-            SessionLostError: The state is gone with its server (without ``resume`` only). Call ``reset()``.
+            SessionLostError: The server that held the state is lost (without ``resume`` only). Call ``reset()``.
             ServerError: The server refused or failed. The state is untouched then.
         """
         return self._step_checked(inputs)

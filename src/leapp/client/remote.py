@@ -240,7 +240,7 @@ class RemoteEngine:
         return self._state
 
 
-_LOST = "Session lost: the server that held its state is gone. Call reset(), or load_state() with a state you kept."
+_LOST = "Session lost: the server that held its state cannot be reached. Call reset(), or load_state() with a state you kept."
 
 
 def _error(reply: Message) -> LeappError:

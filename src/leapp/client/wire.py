@@ -1,9 +1,9 @@
 """What travels between a client and a server: a small JSON head and named tensors, as one binary message.
 
 A message is the length of the head (four bytes, little-endian), the head, and a safetensors file that may be absent. On a
-websocket it is cut into frames below what proxies accept, behind the length of the whole and a ticket, of eight bytes each. A
-server puts another ticket on every answer, and a request shows the one of the answer before it: who does not read cannot ask.
-Nothing here trusts its bytes: lengths are checked before memory is taken, and no object is ever unpickled.
+websocket it is cut into frames that proxies accept; the first begins with the length of the message and a ticket, eight bytes
+each. The server puts a new ticket on every answer, and a request carries the ticket of the answer before it, so a client must
+read before it asks again. The bytes are not trusted: lengths are checked before memory is taken, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leapp.runtime.values import from_raw
 __all__ = ["FRAME", "PROTOCOL", "TICKET", "Assembly", "Message", "checked_array", "frames", "pack", "unpack"]
 
 PROTOCOL = 1
-"""The number both sides must agree on."""
+"""The version of the protocol, equal on both sides."""
 
 FRAME = 4 * 1024 * 1024
 """The largest websocket message. Common servers refuse more than 16 MiB."""
@@ -54,14 +54,14 @@ def pack(op: str, head: Mapping[str, Any] | None = None, **groups: Mapping[str, 
 
 
 def unpack(data: bytes) -> Message:
-    """The message behind some bytes.
+    """The message that some bytes hold.
 
     Raises:
-        InputError: The bytes are no message. The error names the tensor that is damaged.
+        InputError: The bytes are not a message. The error names the tensor that is damaged.
     """
     size = struct.unpack("<I", data[:4])[0] if len(data) >= 4 else _MAX_HEAD + 1
     if size > min(_MAX_HEAD, len(data) - 4):
-        raise InputError("The message is cut off or is no message of this protocol.")
+        raise InputError("The message is incomplete or does not follow this protocol.")
     try:
         head = json.loads(data[4 : 4 + size].decode())
     except (ValueError, RecursionError):
@@ -81,18 +81,18 @@ def unpack(data: bytes) -> Message:
 
 
 def checked_array(where: str, raw: RawTensor) -> Array:
-    """The array of a raw tensor that a stranger described.
+    """The array of a raw tensor from an untrusted sender.
 
     Raises:
-        InputError: There is no such array. The error names the port.
+        InputError: The bytes do not fit the dtype and shape. The error names the port.
     """
     try:
         array = from_raw(raw)
     except (ValueError, OverflowError):
-        raise InputError(f"{where!r}: {len(raw.data)} bytes are no {raw.dtype} {list(raw.shape)}.") from None
+        raise InputError(f"{where!r}: {len(raw.data)} bytes do not make a {raw.dtype} {list(raw.shape)}.") from None
     if raw.dtype == "bool" and array.size and array.view("uint8").max() > 1:
-        # Engines take any other byte for something between true and false.
-        raise InputError(f"{where!r} holds bytes that are no truth values.")
+        # Engines compute with other bytes as if they were numbers.
+        raise InputError(f"{where!r} is bool and holds bytes other than 0 and 1.")
     return array
 
 
@@ -133,7 +133,7 @@ class Assembly:
             self._size = struct.unpack("<Q", frame[:8])[0]
             self.ticket, frame = frame[8 : 8 + TICKET], frame[8 + TICKET :]
         if max(self._size, self._held + len(frame)) > self._limit:
-            raise InputError(f"The message has {self._size} bytes, more than the {self._limit} that are taken.{self._hint}")
+            raise InputError(f"The message has {self._size} bytes, more than the {self._limit} that are accepted.{self._hint}")
         if not frame and self._size:
             raise InputError("A frame of the message is empty.")
         self._held += len(frame)

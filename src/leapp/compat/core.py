@@ -20,7 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 OpOverload: Any = torch._ops.OpOverload
-"""The class of ``torch.ops.aten.add.Tensor``. Torch gives it no public name, and a recorded call must be told apart by it."""
+"""The class of ``torch.ops.aten.add.Tensor``. It has no public name, and recorded calls are recognised by it."""
 
 HigherOrderOperator: Any = torch._ops.HigherOrderOperator
 """The class of operators that take functions (``cond``, ``while_loop``), which have no schema to read."""
@@ -72,7 +72,7 @@ def find_operator(name: str) -> Any:
 
 
 def is_composite(operator: Any) -> bool:
-    """Whether torch computes an operator by calling others. Its kernels are not listed publicly."""
+    """Whether torch computes an operator by calling other operators. Kernels are not listed publicly."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
 
 
@@ -129,7 +129,7 @@ def clean_script(graph: Any) -> None:
 
 
 def rename_operators(graph: Any, names: dict[str, str]) -> None:
-    """Replace operators of a TorchScript graph by others that take and return the same."""
+    """Replace operators of a TorchScript graph by other ones with the same arguments and results."""
     for kind, other in names.items():
         for node in graph.findAllNodes(kind):
             copy = graph.create(other, list(node.inputs()), node.outputsSize())

@@ -35,7 +35,7 @@ def kept_whole(operators: tuple[Any, ...]) -> AbstractContextManager[None]:
 
 
 def is_whole_composite(operator: Any) -> bool:
-    """Whether an operator is composed of others and a trace can keep it whole."""
+    """Whether an operator is composed of other operators and a trace can keep it whole."""
     return bool(_is_preservable_cia_op(operator))
 
 
@@ -53,7 +53,7 @@ def graph_module(graph: torch.fx.Graph) -> torch.fx.GraphModule:
 
 
 def core_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Torch's table of operators written as others, whole. ``torch.export.default_decompositions`` leaves out derivatives."""
+    """Torch's whole table of decompositions. ``torch.export.default_decompositions`` leaves out derivatives."""
     from torch._decomp import decomposition_table
 
     return decomposition_table

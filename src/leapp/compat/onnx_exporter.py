@@ -98,7 +98,7 @@ def translated_operators(library: Any) -> set[Any]:
 
 
 def decomposition_table(known: set[Any]) -> dict[Any, Callable[..., Any]]:
-    """How operators that are not among ``known`` are written as others."""
+    """How operators that are not in ``known`` are written with other operators."""
     table: dict[Any, Callable[..., Any]] = _decomp.create_onnx_friendly_decomposition_table(known)
     return table
 

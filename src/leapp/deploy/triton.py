@@ -1,7 +1,7 @@
 """``deploy_triton``: a bundle as a model repository of NVIDIA's Triton Inference Server.
 
 The repository is written whole or not at all. It is a bundle itself: its YAML describes and seals the copies of the models,
-so ``leapp verify`` and ``leapp.runtime`` work on it, and a later deployment knows which files are its own.
+so ``leapp verify`` and ``leapp.runtime`` work on it, and a later deployment replaces only files that an earlier one wrote.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _check_runnable(plan: Plan) -> None:
 
 
 def _values(bundle: Bundle, plan: Plan) -> dict[str, RawTensor]:
-    """The value each state starts from; a bundle that says nothing about one means zeros."""
+    """The initial value of each state: zeros where the bundle has none."""
     stored = read_initial_values(bundle)
     return {k: stored[k] if k in stored else _zeros(plan.input_ports[k]) for k in plan.feedback}
 
@@ -136,7 +136,7 @@ def _zeros(port: Port) -> RawTensor:
 
 
 def _check_target(bundle: Bundle, target: Path) -> None:
-    """Refuse a directory where a repository would be in the way of a bundle, or of what another one serves."""
+    """Refuse a directory that holds a bundle, or the repository of another bundle."""
     source = Path(os.path.realpath(bundle.directory))
     if target == source or target in source.parents:
         raise BundleError(f"{target} holds the bundle itself. Choose another directory for the repository.")
@@ -174,7 +174,7 @@ def _graphs(target: Path) -> list[str]:
 
 
 def _marked(contract: Contract, digest: str | None) -> Contract:
-    """The contract with a word about what it is and which bundle it was made from."""
+    """The contract, marked as a deployment and with the digest of the bundle it was made from."""
     said = {_MARK: _KIND, f"{_MARK} of": digest or "an unsealed bundle"}
     return msgspec.structs.replace(contract, system={**contract.system, **said})
 

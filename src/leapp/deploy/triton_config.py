@@ -39,17 +39,17 @@ class TritonOptions:
         backend: ``native`` gives every node to the server's own engine; ``python`` runs ``leapp.runtime`` in its Python
             backend.
         version: The number of the version directory, and the version a client may ask for.
-        version_policy: Which versions the server loads: ``latest``, ``all`` or ``specific``, which is this one.
-        max_batch_size: The most requests of different sequences the server may put together; 0 for one at a time.
+        version_policy: Which versions the server loads: ``latest``, ``all``, or ``specific`` for this version only.
+        max_batch_size: The most requests of different sequences in one batch; 0 for no batches.
         instances: How many instances of each model.
         kind: Where instances of engine models run: ``auto``, ``cpu`` or ``gpu``.
         gpus: The GPUs to use with ``kind="gpu"``; all if empty.
-        sequences: How many sequences an instance serves at the same time; more have to wait.
-        idle_seconds: A sequence that sends nothing for so long is forgotten.
+        sequences: How many sequences an instance serves at the same time; further ones wait.
+        idle_seconds: After how many seconds without a request a sequence is forgotten.
         threads: Threads of one ONNX session; the Python backend only.
         nonfinite: What to do about NaN and infinity in inputs, ``ignore`` or ``raise``; the Python backend only.
-        dtypes: The dtype by which clients know a port, where it is not the port's own; the Python backend only, which
-            converts. What comes in is rounded to the port's dtype, what goes out keeps its value.
+        dtypes: The dtype in which clients send or receive a port, if not the port's own; the Python backend only, which
+            converts. Inputs are rounded to the port's dtype, outputs keep their values.
 
     Raises:
         InputError: Two options contradict each other.
@@ -87,7 +87,7 @@ class TritonOptions:
         if self.backend == "python" and self.kind == "gpu":
             raise InputError("Instances of the Python backend run on the CPU: leave kind at 'auto'.")
         if self.backend == "native" and (self.threads != 1 or self.nonfinite != "ignore" or self.dtypes):
-            raise InputError("threads, nonfinite and dtypes are options of backend='python'; the server's engines have none.")
+            raise InputError("threads, nonfinite and dtypes need backend='python'; the server's own engines do not have them.")
 
 
 class Word(str):
@@ -112,8 +112,8 @@ def instance_group(options: TritonOptions, *, engine: bool) -> list[dict[str, An
 def sequence_batching(options: TritonOptions) -> dict[str, Any]:
     """The ``sequence_batching`` of a model with state, states aside.
 
-    Sequences are served oldest first: the other strategy keeps a slot of a batch for each, and without batches there is
-    only one.
+    Sequences are served oldest first. The other strategy keeps a slot of a batch for each sequence, and without batches
+    there is only one slot.
     """
     return {
         "max_sequence_idle_microseconds": round(options.idle_seconds * 1e6),
@@ -135,7 +135,7 @@ def describe(where: str, name: str, port: Port, backend: str | None, *, batched:
         BundleError: The server has no such data type or shape.
     """
     if port.dtype not in _TYPES or (backend == "jit" and port.dtype in _TORCH_LACKS):
-        advice = "keeps values inside the pipeline away from the server, and can convert graph ports with --dtype."
+        advice = "keeps values between nodes inside leapp, and --dtype converts graph ports."
         raise BundleError(
             f"{where!r} is {port.dtype}, which Triton cannot pass on. Convert it to another dtype. --backend python {advice}"
         )
@@ -146,7 +146,7 @@ def describe(where: str, name: str, port: Port, backend: str | None, *, batched:
         raise BundleError(f"{where!r} has the shape {list(port.shape)}; batches need an axis beside the first one.")
     if not shape and backend == "jit":
         raise BundleError(f"{where!r} is a single number without axes, which Triton cannot give to TorchScript. Use ONNX.")
-    # The server knows no tensors without axes; engines that do take a tensor of one element for one.
+    # The server has no tensors without axes. Engines that have them accept a tensor of one element.
     return {"name": name, "data_type": Word(f"TYPE_{_TYPES[port.dtype]}"), "dims": list(shape or (1,))}
 
 
@@ -155,7 +155,7 @@ def seen_ports(plan: Plan, dtypes: Mapping[str, str]) -> tuple[dict[str, Port], 
 
     Args:
         plan: The pipeline.
-        dtypes: The dtype of a port, where clients are to see another than its own.
+        dtypes: For a port, the dtype that clients see instead of its own.
 
     Raises:
         InputError: There is no such port, or its values cannot be converted.
@@ -164,23 +164,23 @@ def seen_ports(plan: Plan, dtypes: Mapping[str, str]) -> tuple[dict[str, Port], 
     outputs = {k: plan.output_ports[k] for k in plan.outputs}
     for where, dtype in dtypes.items():
         if where not in inputs and where not in outputs:
-            raise InputError(f"There is no port {where!r} that clients see; there are {[*inputs, *outputs]}.")
+            raise InputError(f"{where!r} is not a graph input or output. Those are {[*inputs, *outputs]}.")
         if dtype not in _TYPES:
-            raise InputError(f"Clients cannot see {where!r} as {dtype}; Triton knows {', '.join(_TYPES)}.")
+            raise InputError(f"{where!r} cannot be {dtype} for clients; Triton has {', '.join(_TYPES)}.")
         for ports in (inputs, outputs):
             if where not in ports:
                 continue
             seen, own = np.dtype(dtype), numpy_dtype(ports[where].dtype)
             if not (castable(seen, own) if ports is inputs else np.can_cast(own, seen, "safe")):
-                raise InputError(f"Clients cannot see {where!r} as {dtype}: it is {own}, which cannot be converted to {dtype}.")
+                raise InputError(f"{where!r} cannot be {dtype} for clients: it is {own}, and the two cannot be converted.")
             ports[where] = msgspec.structs.replace(ports[where], dtype=dtype)
     return inputs, outputs
 
 
 def output_names(plan: Plan) -> dict[str, str]:
-    """What the server calls each output: its key, or another name where an input has it.
+    """The server's name of each output: its key, or another name if an input has that key.
 
-    An ensemble knows tensors by name alone, so an input and an output cannot share one.
+    An ensemble finds tensors by name only, so an input and an output cannot share one.
     """
     taken = {*plan.inputs, *plan.feedback}
     names = {}
@@ -196,7 +196,7 @@ def safe_name(text: str) -> str:
 
 
 def free_name(name: str, taken: Iterable[str], suffix: str) -> str:
-    """The name, with as many suffixes as it takes to be no other in upper or lower case."""
+    """The name, with suffixes added until it differs from all taken ones, also in upper or lower case."""
     folded = {other.casefold() for other in taken}
     while name.casefold() in folded:
         name += suffix

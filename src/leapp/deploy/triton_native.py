@@ -55,7 +55,7 @@ class _Repository:
         self._names = output_names(plan)
         self._model = model
         taken = [model]
-        # The name of the graph in front: a server that serves several bundles may meet the same node name twice.
+        # Names begin with that of the graph: a server of several bundles may have two nodes of the same name.
         for wanted in ("wiring", *plan.order):
             taken.append(free_name(f"{model}.{safe_name(wanted)}", taken, "_"))
         self._ensemble = taken[1] if self._division.guarded else model
@@ -82,7 +82,7 @@ class _Repository:
         """Write a model that has no file of its own. An ensemble needs a version directory all the same."""
         folder = self._root / config["name"] / str(self._options.version)
         folder.mkdir(parents=True)
-        # Some stores, object stores among them, keep no empty directories.
+        # Object stores do not keep empty directories.
         name, text = ("model.py", code) if code is not None else ("README", "An ensemble: config.pbtxt says it all.\n")
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
         return write_config(self._root, config)
@@ -112,7 +112,7 @@ class _Repository:
                 )
 
     def _tensor(self, node: str, side: str, index: int) -> str:
-        """What the engine of a node calls a port. TorchScript knows places only."""
+        """The name of a port in the engine of a node. TorchScript has positions instead of names."""
         described = self._plan.contract.nodes[node]
         if described.model.backend == "jit":
             return f"{side}__{index}"
@@ -152,7 +152,7 @@ class _Repository:
         return config
 
     def _start(self, where: str) -> bytes:
-        """The bytes a state starts with: of one row where the first axis is the batch."""
+        """The initial bytes of a state: those of one row if the first axis is the batch."""
         data = bytes(self._values[where].data)
         rows = self._plan.input_ports[where].shape[0] if self._batched else 1
         size = len(data) // rows

@@ -40,10 +40,10 @@ def find_recordings(patterns: Iterable[str | os.PathLike[str]]) -> list[str]:
     """
     found: set[str] = set()
     for pattern in [os.fspath(one) for one in patterns]:
-        # A name may hold brackets that are no pattern.
+        # The name of a file may hold brackets.
         files = [pattern] if os.path.isfile(pattern) else [p for p in glob.glob(pattern, recursive=True) if os.path.isfile(p)]
         if not files:
-            raise InputError(f"There is no recording {pattern!r}.")
+            raise InputError(f"No file matches {pattern!r}.")
         found.update(files)
     return sorted(found)
 
@@ -69,9 +69,9 @@ def replay_fleet(
     """Give every recording to a bundle and compare what it returns.
 
     The recorded inputs are given, from the recorded state on, and outputs and states are compared with the recorded ones.
-    With a ``baseline`` they are compared with those of that bundle, which is given the same inputs and starts from the same
-    state; from then on each goes on with its own. A recording that cannot be replayed is reported and does not stop the
-    others.
+    With a ``baseline`` they are compared with those of that bundle, which gets the same inputs and starts from the same
+    state; each bundle then keeps its own state. A recording that cannot be replayed is reported; the rest is
+    still replayed.
 
     Args:
         bundle: The bundle's YAML file, its directory, or the opened bundle.
@@ -105,17 +105,17 @@ def replay_fleet(
         check_output(output)
         journal = journal or f"{os.fspath(output)}.journal"
     names = find_recordings(recordings)
-    new, *others = (
+    new, *old = (
         one if isinstance(one, Bundle) else open_bundle(one, allow_outside=allow_outside, trust=trust)
         for one in (bundle, baseline)
         if one is not None
     )
-    for one in (new, *others):
+    for one in (new, *old):
         require_signed(one, trust)
         require_trust(one, options.get("allow_code"))
-    # Workers, on whatever machine, get the very bundles that were judged here.
+    # Workers open the same bundles, whose programs were accepted here.
     options["allow_code"] = True
-    job, outputs, states = make_job(new, others[0] if others else None, rtol, atol, options)
+    job, outputs, states = make_job(new, old[0] if old else None, rtol, atol, options)
     with Journal(journal) as kept:
         places: dict[int, bytes] = {}
         errors: dict[int, str] = {}
@@ -123,7 +123,7 @@ def replay_fleet(
         with closing(_outcomes(job, names, kept, engine, address, workers)) as outcomes:
             for outcome in outcomes:
                 if outcome.error:
-                    # Workers know where a file is, readers how they named it.
+                    # Show the path as the caller wrote it, not the absolute one of the worker.
                     name = names[outcome.number]
                     errors[outcome.number] = outcome.error.replace(os.path.abspath(name), name)
                 else:

@@ -1,7 +1,7 @@
-"""The file of finished recordings, which a run that was stopped goes on from.
+"""The file of finished recordings, from which a stopped run resumes.
 
-Results are appended as they come. Each carries its length and a checksum, so whatever a crash left at the end of the file
-is found and cut off. Results are found by key; what a key means is the concern of whoever makes it.
+Results are appended as they come, each with its length and a checksum, so that an incomplete entry at the end of the file is
+found and cut off. Results are found by their keys, which the caller makes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Journal:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the journal)
             self._file.write(_MAGIC)
             return
-        # Appending mode would write behind a torn entry, and "w" would empty a file that is no journal.
+        # Mode "a" would write behind an incomplete entry, and "w" would empty a file that is not a journal.
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
         try:
             self._open(os.fspath(path))
@@ -59,9 +59,9 @@ class Journal:
         if not _lock(self._file):
             raise InputError(f"Another run is writing to the journal {name}. Wait for it, or name another with --journal.")
         found = self._file.read(len(_MAGIC))
-        # A run that was killed at once leaves the beginning of the first line, or nothing.
+        # A run that was killed early leaves a part of the first line, or nothing.
         if not _MAGIC.startswith(found):
-            raise InputError(f"{name} is no journal of leapp replay. Name another file with --journal.")
+            raise InputError(f"{name} is not a journal of leapp replay. Name another file with --journal.")
         if found != _MAGIC:
             self._file.seek(0)
             self._file.write(_MAGIC)
@@ -85,7 +85,7 @@ class Journal:
         return self._places.keys()
 
     def add(self, key: bytes, result: Result) -> None:
-        """Keep a result. It is in the hands of the operating system when this returns."""
+        """Keep a result. It is flushed to the operating system when this returns."""
         data = msgspec.msgpack.encode(_Entry(key, msgspec.Raw(msgspec.msgpack.encode(result))))
         place = self._file.seek(0, os.SEEK_END)
         self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)

@@ -1,7 +1,7 @@
-"""The engine on Ray Data: a pool of workers on this machine or on a cluster. The only module that imports Ray.
+"""The engine on Ray Data: a pool of workers on this machine or on a cluster.
 
-Ray carries names to workers and outcomes back, in any order. Where a worker dies, Ray starts another and repeats what it had
-in hand. A recording whose worker dies each time is reported like any other that cannot be replayed.
+Ray sends file names to workers and outcomes back, in any order. If a worker dies, Ray starts another one and repeats its
+tasks. A recording whose worker dies each time is reported as one that cannot be replayed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ except ImportError as error:
 __all__ = ["replay_on_ray"]
 
 _LOST_WORKERS = 3
-"""How many workers a recording may take along before it is given up."""
+"""How many workers may die with a recording before it is given up."""
 
 _AHEAD = 4
-"""How many tasks a worker has at hand. Ray Data looks ten times a second who is free; with fewer, short tasks wait for that."""
+"""How many tasks wait at a worker. Ray Data looks for free workers ten times a second; short tasks must not wait for that."""
 
 _TOGETHER = 16
-"""The most recordings in one task: tasks have a price, but what a task has done is known only at its end."""
+"""The most recordings in one task: each task has a cost, but its results are known only at its end."""
 
 
 def replay_on_ray(
@@ -100,7 +100,7 @@ class _RayWorker:
 
     def __init__(self, job: Job, known: frozenset[bytes], ledger: Any) -> None:
         self._ledger, self._error = ledger, ""
-        # Asking for each recording takes time. It is worth it where a worker died before: Ray gives its task to this one.
+        # Counting costs a call for each recording. Only a worker that replaces a dead one, and gets its tasks, counts.
         careful = ray.get_runtime_context().was_current_actor_reconstructed
         self._run = self._run_careful if careful else self._run_plain
         try:
@@ -117,7 +117,7 @@ class _RayWorker:
         return Outcome(number, error=self._error) if self._error else self._worker.run(number, path)
 
     def _run_careful(self, number: int, path: str) -> Outcome:
-        # Whoever died before this one was not counted.
+        # The first worker that died did not count.
         if ray.get(self._ledger.begin.remote(number)) >= _LOST_WORKERS:
             return Outcome(number, error=f"Its worker died {_LOST_WORKERS} times. Replay it alone with the local engine.")
         outcome = self._run_plain(number, path)
@@ -134,7 +134,7 @@ def _cluster(address: str | None, workers: int | None) -> Iterator[None]:
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address is None:
-            # A cluster that starts here sends no usage statistics, and its internal log does not help a user.
+            # A cluster that starts here sends no usage statistics and hides Ray's internal log.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
             with only_here():

@@ -1,7 +1,7 @@
-"""The results of all recordings as one answer, and as rows of a table.
+"""The results of all recordings as one report, and as rows of a table.
 
-Recordings are gone through in their order, never in the order in which they were finished, so the answer does not depend
-on how many workers there were. One result at a time is in memory.
+Results are added in the order of the recordings, never in the order in which they finished, so the report does not depend on
+the number of workers. One result at a time is in memory.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Statistics(msgspec.Struct):
             self.first, self.first_largest = steps[row], float(gap[row][self.first_index])
 
     def merge(self, other: Statistics) -> None:
-        """Add the counts and bins of another run. Sums and places are for whoever knows the order of the runs."""
+        """Add the counts and bins of another run. The caller adds ``total`` and places, in the order of runs."""
         self.count += other.count
         self.equal += other.equal
         self.unlike += other.unlike
@@ -101,10 +101,10 @@ class Statistics(msgspec.Struct):
         return self.total / (self.count - self.unlike) if self.count > self.unlike else math.nan
 
     def percentile(self, percent: float) -> float:
-        """The smallest difference that so many of all are not above, less than 0.8 % too large; NaN without values.
+        """A percentile of the differences: never too small, less than 0.8 % too large; NaN without values.
 
         Args:
-            percent: How many, to one digit after the point.
+            percent: Which one, with at most one decimal.
         """
         if not self.count:
             return math.nan

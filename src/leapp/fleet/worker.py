@@ -1,7 +1,7 @@
 """One recording after the other through one bundle, or through two that are compared.
 
-A worker opens the engines once and then holds one recording at a time. It knows nothing of other workers: what it makes
-of a recording depends on the job and on the file alone.
+A worker opens the engines once and then holds one recording at a time. The result of a recording depends only on the job
+and on the file, not on other workers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from leapp.runtime.recording import Recording, RunStep
 __all__ = ["Job", "Worker", "make_job", "reason"]
 
 _CHUNK = 128
-"""Steps counted at once: enough to make single calls cheap, few enough to stay small beside the recording."""
+"""Steps compared at once: enough to make the cost of a call small, few enough to need little memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Job:
     Attributes:
         bundle: The bundle's YAML file.
         baseline: The YAML file of the bundle to compare with; None compares with what was recorded.
-        prints: The fingerprints of both, so that every machine can tell whether it has the same.
+        prints: The fingerprints of both, so that every machine can check that it has the same bundles.
         rtol: How much a value may differ, relative to the wanted one.
         atol: How much a value may differ in any case.
         allow_outside: Let files of unsealed bundles lie outside their directories.
@@ -155,7 +155,7 @@ class Worker:
             result = self._replay(path)
             if _stamp(path) != before:
                 raise InputError("The file changed while it was replayed. Run again when it is complete.")
-        except Exception as error:  # Engines may raise anything, and one recording must not stop the others.
+        except Exception as error:  # Engines may raise anything, and one recording must not stop the run.
             return Outcome(number, error=reason(error))
         return Outcome(number, key, result)
 
@@ -168,7 +168,7 @@ class Worker:
 
     @staticmethod
     def _follow(pipeline: Pipeline, recording: Recording) -> Iterator[RunStep]:
-        # A recording that does not begin with a state of its own must not go on from the one before.
+        # A recording without an initial state must not start from the last state of the recording before.
         pipeline.reset()
         return pipeline.follow(recording)
 
@@ -184,7 +184,7 @@ class Worker:
 
 
 class _Comparison:
-    """The outputs or the states of one recording. Steps are gathered, because single calls are dear."""
+    """The outputs or the states of one recording. Steps are compared in groups, because each call has a cost."""
 
     def __init__(self, rtol: float, atol: float) -> None:
         self._tolerances = rtol, atol
@@ -216,7 +216,7 @@ class _Comparison:
             statistics.count += count
             statistics.equal += count
             return
-        # Nobody says that all steps have the same number of rows.
+        # Steps may have different numbers of rows.
         for _, alike in groupby(rows, key=lambda row: (row[1].shape, row[2].shape)):
             steps, got, want = zip(*alike, strict=True)
             statistics.add(steps, np.stack(got), np.stack(want), *self._tolerances)

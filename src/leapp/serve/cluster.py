@@ -1,7 +1,7 @@
-"""A service on Ray Serve: replicas behind one address, figures of all of them, and a common end.
+"""A service on Ray Serve: replicas behind one address, their figures, draining and stopping.
 
-The only module that knows Ray, which it imports when it is used. Ray keeps replicas alive, scales them and carries
-connections to them; what a request means is the service's concern.
+Ray is imported when it is used. It keeps replicas alive, scales them and passes connections on to them; ``Service`` answers
+the requests.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = ["Cluster"]
 _APPLICATION, _NAMESPACE, _BOARD = "leapp", "leapp", "leapp-board"
 _POST_EVERY = 0.25
 _OTHER_REQUESTS = 64
-"""Room beside the sessions, for HTTP and for those who are told that a replica is full."""
+"""Requests that a replica takes beside its sessions: HTTP, and clients that learn that it is full."""
 
 
 class Cluster:
     """A bundle served on Ray, until ``stop``.
 
     Args:
-        options: What to serve, to whom, and how much.
-        replicas: How many replicas, if Ray is not to decide.
+        options: The options of the server.
+        replicas: How many replicas. None is one, or what ``autoscaling`` decides.
         autoscaling: Ray Serve's ``autoscaling_config``. A session counts as one ongoing request.
         resources: Ray's options of one replica, such as ``{"num_gpus": 1}``.
         address: The Ray cluster to join. None starts one on this machine.
@@ -51,7 +51,7 @@ class Cluster:
 
     Raises:
         BundleError: The bundle cannot be opened.
-        InputError: Both replicas and autoscaling are given, Ray does not take them, or this machine has not enough for them.
+        InputError: Both replicas and autoscaling are given, Ray refuses them, or this machine is too small for them.
         MissingDependencyError: Ray is not installed.
         ServerError: Ray Serve already runs there, or the replicas do not start.
     """
@@ -72,10 +72,10 @@ class Cluster:
             _check_free(options.host, options.port)
         bundle = open_served(options)
         require_trust(bundle, options.allow_code)
-        # What was opened here is what every replica must find, whenever it starts.
+        # Every replica, whenever it starts, must open the same bundle.
         options = replace(options, bundle=str(Path(bundle.path).resolve()), expect_digest=bundle.digest)
         if bundle.digest is not None and options.allow_code is None:
-            # Replicas, on whatever machine, open the very bundle that was judged here.
+            # Replicas open the same bundle, whose programs were accepted here.
             options = replace(options, allow_code=True, trust=None)
         self.digest, self._drain, self._closed = bundle.digest, drain, False
         host = f"[{options.host}]" if ":" in options.host else options.host
@@ -90,7 +90,7 @@ class Cluster:
                 ray.init(namespace=_NAMESPACE, logging_level="WARNING", log_to_driver=False, **where)
         try:
             if _serve_runs(ray):
-                # Its proxies listen where they were told before, which may be open to others.
+                # Its proxies listen on an address that this call did not choose and that other machines may reach.
                 raise ServerError("Ray Serve already runs on this cluster. End it ('serve shutdown') or use another one.")
             if address is None and self._started:
                 _check_enough(ray.cluster_resources(), autoscaling, replicas, resources or {})
@@ -106,15 +106,15 @@ class Cluster:
             raise
 
     def figures(self) -> dict[str, Snapshot]:
-        """What every replica counted, by its name, at most a moment ago."""
+        """The latest figures of every replica, by its name."""
         ray, _ = _ray()
         found: dict[str, Snapshot] = ray.get(self._board.latest.remote())
         return found
 
     def drain(self) -> bool:
-        """Let every session end after the step it is at, and refuse new ones. Returns whether all ended in time.
+        """Let every session finish its current step, and refuse new ones. Returns whether all ended in time.
 
-        A replica that Ray starts from now on, in place of another or for the load, takes no session at all.
+        A replica that Ray starts afterwards takes no session.
         """
         ray, _ = _ray()
         ray.get(self._board.drain.remote())
@@ -154,9 +154,10 @@ class Cluster:
 
 
 class _Board:
-    """An actor where replicas leave their figures and learn that it is time to go.
+    """An actor to which replicas post their figures, and which answers whether they should drain.
 
-    A replica opens only after its first post, so each one either knows of the end or is known here and will be told.
+    A replica takes sessions only after its first post. So every replica either learns then that the server is draining, or
+    is known here and learns it with its next post.
     """
 
     def __init__(self) -> None:
@@ -168,7 +169,7 @@ class _Board:
         return self._draining
 
     def latest(self) -> dict[str, Snapshot]:
-        # Ray knows who is alive; one that is only slow must not be taken for gone.
+        # Ray knows which replicas are alive. A slow one must stay in the list.
         ray, _ = _ray()
         alive = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
         self._posted = {actor: posted for actor, posted in self._posted.items() if actor in alive}
@@ -198,7 +199,7 @@ def _serve_runs(ray: Any) -> bool:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Refuse an address that cannot be listened on, before anything is started."""
+    """Refuse an address that is in use or does not exist, before anything is started."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as listening:
@@ -224,7 +225,7 @@ def _deployment(
     """
     _, serve = _ray()
     unknown = sorted(set(autoscaling or {}) - set(serve.config.AutoscalingConfig.model_fields))
-    if unknown:  # Ray would pass over them in silence.
+    if unknown:  # Ray ignores them silently.
         known = ", ".join(sorted(serve.config.AutoscalingConfig.model_fields))
         raise InputError(f"Autoscaling has no {', '.join(unknown)}. Ray Serve takes: {known}.")
     try:
@@ -236,7 +237,7 @@ def _deployment(
             ray_actor_options=dict(resources or {}),
             max_ongoing_requests=options.sessions + _OTHER_REQUESTS,
             graceful_shutdown_timeout_s=drain,
-            # A robot waits for what comes in place of a replica that died.
+            # A robot is waiting while Ray replaces a replica that died.
             health_check_period_s=1.0,
         )
     except (ValueError, TypeError) as error:
@@ -246,7 +247,7 @@ def _deployment(
 def _check_enough(
     machine: Mapping[str, float], autoscaling: Mapping[str, Any] | None, replicas: int | None, resources: Mapping[str, Any]
 ) -> None:
-    """Refuse what Ray would wait for without end."""
+    """Refuse what this machine does not have; Ray would wait for it forever."""
     count = replicas or 1 if autoscaling is None else autoscaling.get("min_replicas", 1)
     wanted = {"CPU": resources.get("num_cpus", 1), "GPU": resources.get("num_gpus", 0), **resources.get("resources", {})}
     for name, each in wanted.items():
@@ -259,7 +260,7 @@ def _check_enough(
 
 
 def _why(error: BaseException) -> str:
-    """The reason why replicas did not start. Ray says it somewhere in the status of the deployment."""
+    """The reason why replicas did not start, from the status of the deployment."""
     _, serve = _ray()
     with suppress(Exception):
         status = serve.status().applications[_APPLICATION].deployments["replica"]
@@ -296,8 +297,8 @@ def _open(options: Options) -> Service:
         found: Mapping[str, Snapshot] = await board.latest.remote()
         return found
 
-    # A model may take all memory or never end, which no engine can be told not to: this process has limits instead. The
-    # watch is not Python's, so that an engine which never gives control back is ended too.
+    # A model may take all memory or never end. Engines have no limits for that, so this process has them. faulthandler's
+    # timer also ends a process whose engine never gives control back to Python.
     limit_memory(memory_of_machine())
     faulthandler.dump_traceback_later(options.timeout, exit=True, file=2)
     service = Service(options, serve.get_replica_context().replica_id.unique_id, gather)
@@ -314,12 +315,12 @@ def _open(options: Options) -> Service:
             if service.engine.is_stuck(options.timeout):
                 logging.getLogger("leapp").error("a step took longer than %g s; this replica ends", options.timeout)
                 os._exit(70)
-            # A board that does not answer must not end a replica that works.
+            # A board that does not answer must not stop a working replica.
             with suppress(Exception):
                 if post(10):
                     loop.call_soon_threadsafe(service.drain)
 
-    # Whoever comes late may come to a server that is closing.
+    # The server may be draining already when this replica starts.
     if post(None):
         service.drain()
     threading.Thread(target=keep_posting, name="leapp-board", daemon=True).start()

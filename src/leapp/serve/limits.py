@@ -10,7 +10,7 @@ __all__ = ["Allowance", "Allowances"]
 
 
 class Allowance:
-    """A second's worth of requests that fills up again at a steady rate.
+    """A token bucket: it holds the requests of one second and fills up at a steady rate.
 
     Args:
         rate: Requests a second.
@@ -25,7 +25,7 @@ class Allowance:
         self._left, self._last = self._room, clock()
 
     def wait(self) -> float:
-        """Take one request. Returns 0 if it may run, else the seconds after which it might."""
+        """Take one request. Returns 0 if it may run, else after how many seconds to try again."""
         now = self._clock()
         self._left = min(self._room, self._left + (now - self._last) * self._rate)
         self._last = now
@@ -36,23 +36,23 @@ class Allowance:
 
 
 class Allowances:
-    """One allowance for each of the latest askers. The table does not grow with their number.
+    """One allowance for each of the latest clients. The table does not grow with their number.
 
     Args:
-        rate: Requests a second of one asker.
-        most: How many askers are remembered.
+        rate: Requests a second of one client.
+        most: How many clients are remembered.
     """
 
     def __init__(self, rate: float, most: int = 4096) -> None:
         self._rate, self._most = rate, most
         self._table: OrderedDict[str, Allowance] = OrderedDict()
 
-    def wait(self, asker: str) -> float:
-        """Take one request of an asker. Returns 0 if it may run, else the seconds after which it might."""
-        found = self._table.get(asker)
+    def wait(self, client: str) -> float:
+        """Take one request of a client. Returns 0 if it may run, else after how many seconds to try again."""
+        found = self._table.get(client)
         if found is None:
-            found = self._table[asker] = Allowance(self._rate)
+            found = self._table[client] = Allowance(self._rate)
             if len(self._table) > self._most:
                 self._table.popitem(last=False)
-        self._table.move_to_end(asker)
+        self._table.move_to_end(client)
         return found.wait()

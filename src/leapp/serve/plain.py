@@ -1,4 +1,4 @@
-"""Tensors in JSON: nested lists for people, base64 for programs.
+"""Tensors in JSON: as nested lists, or as base64.
 
 A float that JSON lacks is written as the text ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``. Dtypes without numbers in JSON
 (complex, bfloat16, 8-bit floats) travel as base64 only.
@@ -88,7 +88,7 @@ def unseal_state(text: Any, digest: str | None, ports: Mapping[str, PortInfo]) -
     """The state and the number of steps behind the text.
 
     Raises:
-        InputError: The text is no state of this bundle.
+        InputError: The text is not a state of this bundle.
     """
     advice = "Give back the 'state' of the last answer unchanged, or leave it out to start from the initial state."
     try:
@@ -99,5 +99,5 @@ def unseal_state(text: Any, digest: str | None, ports: Mapping[str, PortInfo]) -
     if message.op != "state" or set(state) != set(ports) or type(step) is not int:
         raise InputError(f"The state cannot be read. {advice}")
     if message.head.get("digest") != digest:
-        raise InputError(f"The state belongs to another bundle, with digest {message.head.get('digest')}. Start anew.")
+        raise InputError(f"The state belongs to another bundle, with digest {message.head.get('digest')}. Leave it out.")
     return state, step

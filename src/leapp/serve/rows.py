@@ -32,9 +32,9 @@ from leapp.serve.options import Options
 __all__ = ["RowEngine"]
 
 _SCALES = (1e-6, 1e2, 1e4, 1e8, 1e30)
-"""Other rows are also made much smaller and much larger: some models mix rows only then."""
+"""The other rows are also tried much smaller and much larger: some models mix rows only then."""
 _CLOSE = {"rtol": RTOL, "atol": ATOL}
-"""How far a row may be from itself at another place of the batch: other kernels round differently."""
+"""How far a row may be from the same row at another place of the batch, where a kernel may round differently."""
 
 
 @dataclass(slots=True)
@@ -46,10 +46,10 @@ class _Job:
 
 
 class RowEngine(Engine):
-    """Runs as many waiting sessions at once as the batch has rows. To a session all ports have one row.
+    """Runs as many waiting sessions at once as the batch has rows. A session sees ports of one row.
 
     Args:
-        options: What the server was told; ``batch`` is the number of rows.
+        options: The options of the server; ``batch`` is the number of rows.
         metrics: Where durations are counted.
 
     Raises:
@@ -57,7 +57,7 @@ class RowEngine(Engine):
     """
 
     def __init__(self, options: Options, metrics: Metrics) -> None:
-        # Each session is checked by itself, before its row joins others.
+        # The inputs of each session are checked alone, before they become a row of the batch.
         super().__init__(replace(options, nonfinite="ignore"), metrics)
         assert options.batch is not None
         self._rows = options.batch
@@ -75,7 +75,7 @@ class RowEngine(Engine):
         self._running: asyncio.Task[None] | None = None
 
     async def step(self, state: State, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], State]:
-        """Run one step of one session, together with others that wait."""
+        """Run one step of a session, in a batch with the other sessions that wait."""
         values, before = self._checks.checked(state, inputs)
         job = _Job(time.perf_counter(), before, values, asyncio.get_running_loop().create_future())
         self._waiting.append(job)
@@ -109,7 +109,7 @@ class RowEngine(Engine):
         except Exception as error:
             if len(jobs) == 1:
                 return [error]
-            # One of them made the engines fail; the others are none of its business.
+            # One of them made the engines fail. Each runs alone, so that only that one gets the error.
             return [result for job in jobs for result in self._run([job])]
         finally:
             self.busy_since = None
@@ -155,7 +155,7 @@ def _batch_axes(pipeline: Pipeline, rows: int) -> dict[str, int]:
         axis = port.batch_axis if pipeline.batch is not None else 0
         if axis is None or len(port.shape) <= axis or port.shape[axis] != rows or axes.setdefault(port.key, axis) != axis:
             raise BundleError(
-                f"{port.role.capitalize()} {port.key!r} has the shape {list(port.shape)}, which is no batch of {rows} rows, "
+                f"{port.role.capitalize()} {port.key!r} has the shape {list(port.shape)}, which is not a batch of {rows} rows, "
                 "one for each session. Serve the bundle without a batch, or export it with that batch or for any."
             )
     return axes
@@ -165,7 +165,7 @@ def _check_same_start(initial: Mapping[str, Array], axes: Mapping[str, int]) -> 
     for where, value in initial.items():
         rows = np.moveaxis(value, axes[where], 0)
         if any(row.tobytes() != rows[0].tobytes() for row in rows):
-            raise BundleError(f"The initial values of {where!r} differ from row to row, so no session has its own place.")
+            raise BundleError(f"The initial values of {where!r} differ from row to row, but all sessions start equal.")
 
 
 def _check_independent(pipeline: Pipeline, rows: int, axes: Mapping[str, int]) -> None:
@@ -175,7 +175,7 @@ def _check_independent(pipeline: Pipeline, rows: int, axes: Mapping[str, int]) -
     try:
         whole = _made(pipeline, given)
     except Exception:
-        # Some integers are no numbers but places, and a random one may lie outside.
+        # Some integers are indices, and a random one may be out of range.
         given = {k: v if v.dtype.kind == "f" else np.zeros_like(v) for k, v in given.items()}
         whole = _made(pipeline, given)
     for row in {0, rows - 1}:

@@ -1,7 +1,7 @@
 """The server as a plain ASGI application: it runs under Ray Serve, and under any other ASGI server.
 
-``/v1/session`` is a websocket with binary tensors, ``/v1/step`` the same in JSON, ``/v1/bundle`` says what to send;
-``/healthz`` and ``/metrics`` are for machines. A client is not trusted before its token is checked, and the size of a
+``/v1/session`` is a websocket with binary tensors, ``/v1/step`` the same in JSON, ``/v1/bundle`` describes the ports;
+``/healthz`` and ``/metrics`` are for monitoring. A client is not trusted before its token is checked, and the size of a
 request is limited before it is read. A request that is refused changes nothing.
 """
 
@@ -49,9 +49,9 @@ class Service:
     """Serves one bundle.
 
     Args:
-        options: What to serve, to whom, and how much.
+        options: The options of the server.
         replica: The name of this replica in figures and messages.
-        gather: Takes this replica's name and figures, and gives those of all replicas. None knows no others.
+        gather: Takes the name and figures of this replica, and returns those of all replicas. None if this is the only one.
 
     Raises:
         BundleError: The bundle cannot be opened or run.
@@ -73,7 +73,7 @@ class Service:
         self.hint = f" The ports take, in bytes: {needs}."
         self.draining = asyncio.Event()
         self.open = 0
-        self._askers = Allowances(options.rate)
+        self._allowances = Allowances(options.rate)
         self._holders: Counter[str] = Counter()
 
     def drain(self) -> None:
@@ -117,13 +117,13 @@ class Service:
         if self.options.token is not None:
             given = headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, f"Bearer {self.options.token}".encode()):
-                raise Refusal(401, "This server takes requests with its token only: 'Authorization: Bearer TOKEN'.")
+                raise Refusal(401, "This server requires its token: 'Authorization: Bearer TOKEN'.")
         elif b"origin" in headers:
-            # A browser on this machine lets any page talk to loopback; without a token nothing tells them apart.
+            # A browser lets any web page send requests to loopback; only a token keeps them out.
             raise Refusal(403, "Web pages are not served without a token.")
         elif (host := headers.get(b"host")) is not None and not self._is_own(host.decode("latin-1")):
-            # A page whose name is made to mean this machine would say its own name here.
-            raise Refusal(403, "This server is asked by its address only: Host names another one.")
+            # A web page whose domain resolves to this machine (DNS rebinding) sends its own domain here.
+            raise Refusal(403, "This server answers only requests to its own address; the Host header names another one.")
         if self.draining.is_set():
             raise Refusal(503, f"Replica {self.replica} is draining. Try again.", 1.0)
 
@@ -137,7 +137,7 @@ class Service:
 
     def _limit(self, scope: Scope) -> None:
         client = scope.get("client") or ("",)
-        wait = self._askers.wait(str(client[0]))
+        wait = self._allowances.wait(str(client[0]))
         if wait:
             raise Refusal(429, f"More than {self.options.rate:g} requests a second. Try again in {wait:.3f} s.", wait)
 
@@ -155,7 +155,7 @@ class Service:
             self._count(refusal)
             await _refuse_websocket(scope, send, refusal)
             return
-        # Counted before anything is awaited: a replica that drains says how many are left.
+        # Counted before the first await, so that a draining replica reports every open session.
         self.open += 1
         client = str((scope.get("client") or ("",))[0])
         self._holders[client] += 1
@@ -165,9 +165,9 @@ class Service:
             most = self.options.sessions_per_client or max(1, self.options.sessions // 2)
             full = ""
             if self.open > self.options.sessions:
-                full = f"Replica {self.replica} holds as many sessions as it may."
+                full = f"Replica {self.replica} has reached its limit of {self.options.sessions} sessions."
             elif self._holders[client] > most:
-                full = f"{client or 'This client'} holds {most} sessions of replica {self.replica}, as many as one address may."
+                full = f"{client or 'This client'} has {most} sessions in replica {self.replica}, the limit for one address."
             await Session(self, receive, send).run(full)
         finally:
             self.open -= 1
@@ -231,7 +231,7 @@ class Service:
             part = message.get("body", b"")
             size += len(part)
             if size > most:
-                raise Refusal(413, f"The request has more than the {most} bytes that are taken.{self.hint}")
+                raise Refusal(413, f"The request is longer than {most} bytes, the most that is accepted.{self.hint}")
             parts.append(part)
             if not message.get("more_body"):
                 self.metrics.add("leapp_received_bytes_total", size)
@@ -266,7 +266,7 @@ class Service:
         }
 
     def welcome(self) -> dict[str, Any]:
-        """What a session is told first, beside the initial values.
+        """The first message of a session, without the initial values.
 
         Example:
             >>> Service(Options("exports/my_policy")).welcome()["graph"]

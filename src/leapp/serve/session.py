@@ -2,8 +2,9 @@
 
 The state lives exactly as long as the connection. A request says which step it asks for and what to start from: the state
 held here, the initial one, or one it brings along. A request for a held state that is not here is answered with
-``SessionLostError``; it is never stepped from anything else. One answer at most is under way: a proxy would keep any number of
-them for a client that does not read, so a request that does not show the ticket of the last answer ends the session.
+``SessionLostError``; it is never stepped from anything else. A client must read an answer before it sends the next request,
+because a proxy would store any number of unread answers. So every request carries the ticket of the answer before it, and a
+request without it ends the session.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ __all__ = ["Session"]
 _BAD = (InputError, InputTypeError, UnknownPortError, SessionLostError)
 _NORMAL, _POLICY, _TOO_BIG, _RESTART, _LATER = 1000, 1008, 1009, 1012, 1013
 _MOMENT = 1.0
-"""Seconds that a client has to take the last word."""
+"""Seconds that a client has to read the last message."""
 
 
 class _End(Exception):
-    """The session is over. Carries what to say, and the websocket's code for why."""
+    """The session is over. Carries the error for the client and the websocket's close code."""
 
     def __init__(self, code: int, error: str = "", message: str = "") -> None:
         super().__init__(message)
@@ -54,7 +55,7 @@ class Session:
         try:
             await self._talk(full, draining)
         except (OSError, asyncio.TimeoutError):
-            pass  # The client left without a word, or does not read; its session ends with the connection.
+            pass  # The client disconnected or does not read. Its session ends with the connection.
         finally:
             draining.cancel()
 
@@ -66,7 +67,7 @@ class Session:
             await self._reply(pack("welcome", welcome, state=self._service.engine.initial))
             self._service.metrics.add("leapp_sessions_total")
             while True:
-                if self._service.draining.is_set():  # before a request that waits already: there may always be one
+                if self._service.draining.is_set():  # checked first, because a next request may always be waiting
                     self._leave()
                 request = await self._next(draining)
                 await self._reply(await self._answer(request))
@@ -78,7 +79,7 @@ class Session:
                 await self._send({"type": "websocket.close", "code": end.code})
 
     async def _has_left(self) -> bool:
-        """Whether the client leaves within a moment. What it still sends is taken: closing upon it would lose the last word."""
+        """Whether the client disconnects soon. What it still sends is read: closing now would lose the last message to it."""
 
         async def wait() -> None:
             while (await self._receive())["type"] != "websocket.disconnect":
@@ -115,7 +116,7 @@ class Session:
             try:
                 request = assembly.add(frame)
             except InputError as error:
-                # Where the next message begins is anybody's guess now.
+                # It is not known any more where the next message begins.
                 raise _End(_TOO_BIG, "InputError", str(error)) from None
             if request is None:
                 continue
@@ -153,7 +154,7 @@ class Session:
     def _number(self, message: Message) -> int:
         step = message.head.get("step")
         if type(step) is not int or not 0 <= step < 1 << 53:
-            raise InputError("A request says at which step it is.")
+            raise InputError("A request must say its step, a number from 0.")
         return step
 
     def _begin(self, message: Message) -> State:

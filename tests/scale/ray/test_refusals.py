@@ -49,7 +49,7 @@ def test_more_than_the_machine_has(bundle: str) -> None:
 
 
 def test_the_reason_of_a_replica_that_does_not_start_is_told(bundle: str) -> None:
-    with pytest.raises(ServerError, match=r"'policy/q' has the shape \[1, 3\], which is no batch of 4 rows"):
+    with pytest.raises(ServerError, match=r"'policy/q' has the shape \[1, 3\], which is not a batch of 4 rows"):
         Cluster(Options(bundle, port=free_port(), batch=4), resources={"num_cpus": 0.5})
 
 
