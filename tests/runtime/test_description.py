@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -244,6 +246,25 @@ def test_threads_and_providers_are_passed_on(tmp_path):
     got = InferenceManager(path, threads=2, providers=["CPUExecutionProvider"], device="cpu")({"n0/x": x})["n1/y"]
     torch.testing.assert_close(got, modules[1](modules[0](x)))
     assert Scale(8, 8, 0)(x).shape == got.shape
+
+
+@pytest.mark.parametrize(("rows", "given", "want"), [(300, None, 1), (400, None, 0), (400, 1, 1), (300, 2, 2)])
+def test_a_session_has_several_threads_if_its_values_are_large(tmp_path, rows, given, want):
+    path = write_bundle(tmp_path, {"p": Stage(torch.nn.Tanh(), {"x": torch.zeros(rows, 48)}, ["y"], "onnx")})
+    (unit,) = Pipeline(path, threads=given)._engine.units
+    assert unit.session.get_session_options().intra_op_num_threads == (want or min(8, len(os.sched_getaffinity(0))))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_opening_reads_each_file_once(tmp_path, backend, monkeypatch):
+    path = memory(tmp_path, backend)
+    path.write_text(path.read_text().replace("integrity: unsealed\n", ""))
+    assert main(["seal", str(path)]) == 0
+    opened, real = [], os.open
+    monkeypatch.setattr(os, "open", lambda file, *more, **named: opened.append(Path(file).name) or real(file, *more, **named))
+    InferenceManager(path)
+    files = [file.name for file in tmp_path.iterdir()]
+    assert sorted(name for name in opened if name in files) == sorted(files)
 
 
 @pytest.mark.parametrize("spelling", ["units", "unit"])

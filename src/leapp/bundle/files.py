@@ -15,7 +15,7 @@ import re
 import shlex
 import stat
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,7 +27,6 @@ __all__ = [
     "hash_file",
     "locate",
     "memory_of_machine",
-    "open_regular",
     "read_regular",
     "read_verified",
     "sha256_of",
@@ -74,35 +73,35 @@ def locate(directory: Path, name: str, what: str, *, anywhere: bool = False) -> 
     """
     if not name or _UNPORTABLE.search(name):
         raise BundleError(f"{what}: {name!r} is not a usable path.")
-    root = Path(os.path.realpath(directory))
     if not anywhere and (os.path.isabs(name) or ".." in name.split("/")):
         raise BundleError(
             f"{what}: the path '{name}' leads out of the bundle directory. "
             "Copy the file into the bundle, or pass allow_outside=True if you trust this bundle."
         )
-    path = Path(os.path.realpath(root / name))
-    if not anywhere and root not in path.parents:
+    root = os.path.realpath(directory)
+    spelled = os.path.join(root, name)
+    path = spelled if os.path.dirname(spelled) == root and not os.path.islink(spelled) else os.path.realpath(spelled)
+    if not anywhere and not path.startswith(os.path.join(root, "")):
         raise BundleError(
             f"{what}: '{name}' is a link to a place outside the bundle directory. "
             "Copy the file into the bundle, or pass allow_outside=True if you trust this bundle."
         )
-    if _is_made_up(root / name, path):
+    if _is_made_up(spelled, path):
         raise BundleError(f"{what}: '{name}' is not a regular file.")
     # Unlike Path.exists, this takes a name that is too long for one that does not exist.
     if not os.path.exists(path):
         raise BundleFileError(f"{what}: the file '{name[:200]}' is missing in {directory}. Copy the whole bundle directory.")
-    return path
+    return Path(path)
 
 
-@contextlib.contextmanager
-def open_regular(path: Path, what: str) -> Iterator[BinaryIO]:
+def _open_regular(path: Path, what: str) -> BinaryIO:
     """A regular file, open for reading. Pipes, devices, directories and files of the kernel (``/proc``) are refused.
 
     Raises:
         BundleError: If the file cannot be read or is not a regular file.
         BundleFileError: If there is no such file.
     """
-    if _is_made_up(path, os.path.realpath(path)):
+    if _is_made_up(os.fspath(path), os.path.realpath(path)):
         raise BundleError(f"{what}: {path} is not a regular file.")
     # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -119,38 +118,38 @@ def open_regular(path: Path, what: str) -> Iterator[BinaryIO]:
             raise BundleError(f"{what}: {path} is not a regular file.")
         if status.st_size > _LARGE and getattr(status, "st_blocks", status.st_size) * 512 < status.st_size // 8:
             raise BundleError(f"{what}: {path} says that it has {status.st_size} bytes, most of which were never written.")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            yield file
-    finally:
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
         os.close(descriptor)
+        raise
 
 
 def read_regular(path: Path, what: str, *, limit: int | None = None) -> bytes:
     """The bytes of a regular file."""
-    with open_regular(path, what) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > (memory_of_machine() if limit is None else limit):
-            raise BundleError(f"{what}: {path} is larger than {memory_of_machine() if limit is None else limit} bytes.")
+    with _open_regular(path, what) as file:
+        size, most = os.fstat(file.fileno()).st_size, memory_of_machine() if limit is None else limit
+        if size > most:
+            raise BundleError(f"{what}: {path} is larger than {most} bytes.")
         return file.read(size)
 
 
 def sha256_of(path: Path, what: str) -> str:
     """The sha256 of a regular file of any size."""
     sha256 = hashlib.sha256()
-    with open_regular(path, what) as file:
+    with _open_regular(path, what) as file:
         while chunk := file.read(_CHUNK):
             sha256.update(chunk)
     return sha256.hexdigest()
 
 
-def _is_made_up(path: Path, real: str | Path) -> bool:
+def _is_made_up(spelled: str, real: str) -> bool:
     """Whether a path, ``real`` without links, leads through files that the system makes up. Those in ``/dev/shm`` are real."""
-    spelled = [os.path.abspath(path), os.fspath(real)]
-    for _ in range(_MAX_LINKS):
-        if not os.path.islink(spelled[0]):
-            break
-        spelled.insert(0, os.path.normpath(os.path.join(os.path.dirname(spelled[0]), os.readlink(spelled[0]))))
-    return any(text.startswith(_MADE_UP) and not text.startswith("/dev/shm/") for text in spelled)
+    paths = [real]
+    if spelled != real:
+        paths.append(os.path.abspath(spelled))
+        while os.path.islink(paths[-1]) and len(paths) < _MAX_LINKS:
+            paths.append(os.path.normpath(os.path.join(os.path.dirname(paths[-1]), os.readlink(paths[-1]))))
+    return any(path.startswith(_MADE_UP) and not path.startswith("/dev/shm/") for path in paths)
 
 
 @functools.cache

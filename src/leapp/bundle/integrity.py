@@ -62,14 +62,8 @@ def seal(text: str, files: Mapping[str, str]) -> tuple[str, str]:
     Returns:
         The whole text, and the digest in its seal.
     """
-    document = yaml_text.parse(text, "bundle")
-    digest = digest_of(document, files)
-    entry = {
-        "behaviour": _behaviour(document, files),
-        "digest": digest,
-        "files": dict(sorted(files.items())),
-        "version": _VERSION,
-    }
+    digest, behaviour = _digests(yaml_text.parse(text, "bundle"), files)
+    entry = {"behaviour": behaviour, "digest": digest, "files": dict(sorted(files.items())), "version": _VERSION}
     return text + yaml_text.dump({INTEGRITY: entry}, sort_keys=True) + "\n", digest
 
 
@@ -78,8 +72,7 @@ def digest_of(document: Mapping[str, Any], files: Mapping[str, str]) -> str:
 
     Layout, comments and the order of keys do not count, so a bundle may be reformatted.
     """
-    content = {key: value for key, value in document.items() if key != INTEGRITY}
-    return _hash([content, dict(files)])
+    return _digests(document, files)[0]
 
 
 def annotations_of(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,8 +116,8 @@ def verified_seal(document: Mapping[str, Any], name: str) -> Seal:
         raise BundleError(f"{name}: '{INTEGRITY}' is damaged. Restore the file or export again.")
     if not all(isinstance(key, str) for key in files):
         raise BundleError(f"{name}: '{INTEGRITY}.files' names something that is not a file.")
-    digest = digest_of(document, files)
-    if (digest != sealed) if version == 1 else (_behaviour(document, files) != entry["behaviour"]):
+    digest, behaviour = _digests(document, files)
+    if (digest != sealed) if version == 1 else (behaviour != entry["behaviour"]):
         raise BundleError(
             f"{name}: the description was changed after it was sealed: its nodes, ports, wiring or files do not fit the seal. "
             f"Restore the file or export again. If you edited it on purpose: leapp seal {as_argument(name)}."
@@ -132,9 +125,22 @@ def verified_seal(document: Mapping[str, Any], name: str) -> Seal:
     return Seal(digest, files, covers_annotations=version == 1, annotated=digest != sealed)
 
 
-def _behaviour(document: Mapping[str, Any], files: Mapping[str, str]) -> str:
-    """The digest over what decides the values a bundle computes, and over its files."""
+def _digests(document: Mapping[str, Any], files: Mapping[str, str]) -> tuple[str, str]:
+    """The digest over the whole document and its files, and the one over what decides the values a bundle computes."""
+    parts = {key: _canonical(value) for key, value in document.items() if key != INTEGRITY}
+    listed = _canonical(dict(files))
+    whole = ",".join(sorted(f"{_canonical(key)}:{text}" for key, text in parts.items()))
+    models, pipeline = document.get(MODELS), document.get(PIPELINE)
+    computing = [parts.get(MODELS, "null"), parts.get(PIPELINE, "null")]
+    bare = _without_annotations(models)
+    if bare != models:
+        computing[0] = _canonical(bare)
+    if isinstance(pipeline, dict) and "configs" in pipeline:
+        computing[1] = _canonical({key: value for key, value in pipeline.items() if key != "configs"})
+    return _hash(f"[{{{whole}}},{listed}]"), _hash(f"[{computing[0]},{computing[1]},{listed}]")
 
+
+def _without_annotations(models: Any) -> Any:
     def port(entry: Any) -> Any:
         return {key: value for key, value in entry.items() if key in _PORT_KEYS} if isinstance(entry, dict) else entry
 
@@ -144,14 +150,7 @@ def _behaviour(document: Mapping[str, Any], files: Mapping[str, str]) -> str:
             return entry
         return {k: [port(p) for p in v] if k in sides and isinstance(v, list) else v for k, v in entry.items()}
 
-    models, pipeline = document.get(MODELS), document.get(PIPELINE)
-    return _hash(
-        [
-            {name: node(entry) for name, entry in models.items()} if isinstance(models, dict) else models,
-            {k: v for k, v in pipeline.items() if k != "configs"} if isinstance(pipeline, dict) else pipeline,
-            dict(files),
-        ]
-    )
+    return {name: node(entry) for name, entry in models.items()} if isinstance(models, dict) else models
 
 
 def _require_unsealed_writer(document: Mapping[str, Any], name: str) -> None:
@@ -168,15 +167,16 @@ def _is_sha256(value: object) -> bool:
     return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
-def _hash(value: Any) -> str:
-    return hashlib.sha256(_canonical(value).encode()).hexdigest()
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _canonical(value: Any) -> str:
+    """JSON in one spelling: the same data is the same text, whatever the order of its keys."""
     if isinstance(value, str):
         return encode_basestring_ascii(value)
     if isinstance(value, dict):
-        return "{" + ",".join(sorted(f"{_canonical(k)}:{_canonical(v)}" for k, v in value.items())) + "}"
+        return "{" + ",".join(sorted([f"{_canonical(k)}:{_canonical(v)}" for k, v in value.items()])) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(_canonical, value)) + "]"
     return json.dumps(value)

@@ -33,14 +33,14 @@ def fields(body: memoryview) -> Iterator[tuple[int, Value]]:
     """
     at, end = 0, len(body)
     while at < end:
-        tag, at = _read_number(body, at)
+        tag, at = (body[at], at + 1) if body[at] < 0x80 else _read_number(body, at)
         wire = tag & 7
-        if wire == NUMBER:
+        if wire == SIZED:
+            size, at = (body[at], at + 1) if at < end and body[at] < 0x80 else _read_number(body, at)
+        elif wire == NUMBER:
             value, at = _read_number(body, at)
             yield tag, value
             continue
-        if wire == SIZED:
-            size, at = _read_number(body, at)
         elif wire in _SIZES:
             size = _SIZES[wire]
         else:
@@ -64,8 +64,6 @@ def message(tag: int, chunks: Chunks) -> Chunks:
 
 
 def _read_number(body: memoryview, at: int) -> tuple[int, int]:
-    if at < len(body) and body[at] < 0x80:
-        return body[at], at + 1
     value = 0
     for index, byte in enumerate(body[at : at + _LONGEST]):
         value |= (byte & 0x7F) << 7 * index
@@ -74,7 +72,12 @@ def _read_number(body: memoryview, at: int) -> tuple[int, int]:
     raise WireError("a number is cut off or too long")
 
 
+_SHORT = [bytes([value]) for value in range(0x80)]
+
+
 def _number(value: int) -> bytes:
+    if value < 0x80:
+        return _SHORT[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ __all__ = [
     "load_contract",
     "model_file",
     "open_bundle",
-    "read_external",
     "read_initial_values",
     "read_model",
+    "read_model_files",
     "read_samples",
     "require_digest",
     "require_signed",
@@ -54,6 +54,7 @@ class Bundle:
         annotations: What the description says beyond nodes, ports and wiring, by the place where it stands.
         seal: What the seal covers.
         signature: Who signed the bundle, if a signature was asked for.
+        initial_values: The initial values as ``open_bundle`` found them; None if they were not read.
 
     Example:
         >>> open_bundle("exports/my_policy").graph
@@ -68,6 +69,7 @@ class Bundle:
     annotations: Mapping[str, Any] = field(default_factory=dict)
     seal: Seal = field(default_factory=Seal)
     signature: Signature | None = None
+    initial_values: Mapping[str, RawTensor] | None = field(default=None, repr=False, compare=False)
 
     @property
     def directory(self) -> Path:
@@ -124,14 +126,13 @@ def open_bundle(
             _locate_model(bundle, name)
     # Models are hashed when they are read, so that they are read once. So are the initial values, which are read here.
     inside = {os.path.normpath(model) for model in models}
-    initial_values: bytes | None = None
+    stored: bytes | None = None
     for name in files:
         if name == contract.pipeline.initial_values and _is_covered(bundle):
-            initial_values = _read_sealed(bundle, name)
+            stored = _read_sealed(bundle, name)
         elif os.path.normpath(name) not in inside:
             _verify_sealed(bundle, name)
-    _decode_initial_values(bundle, initial_values)
-    return bundle
+    return replace(bundle, initial_values=_decode_initial_values(bundle, stored))
 
 
 def require_digest(bundle: Bundle, expected: str | None) -> None:
@@ -176,14 +177,38 @@ def read_model(bundle: Bundle, node: str) -> bytes:
     Raises:
         BundleError: If the node has no model, or a file is not where or what it should be.
     """
-    model = bundle.contract.nodes[node].model
-    path = _locate_model(bundle, node)
-    assert model.sha256sum is not None
-    data = read_verified(path, model.sha256sum, f"model of node '{node}'")
-    if model.backend == "onnx":
-        for location in external_files(data, f"model of node '{node}'"):
-            _check_external(bundle, node, location)
+    data = _read_model(bundle, node)
+    for location in _external_files(bundle, node, data):
+        path, sha256 = _locate_external(bundle, node, location)
+        what = f"external data of node '{node}'"
+        verify(path, sha256, what) if sha256 is not None else read_regular(path, what)
     return data
+
+
+def read_model_files(bundle: Bundle, node: str) -> tuple[bytes, dict[str, bytes]]:
+    """The verified bytes of a node's model, and those of the external data that an ONNX model names, by location.
+
+    Raises:
+        BundleError: If the node has no model, or a file is not where or what it should be.
+    """
+    data = _read_model(bundle, node)
+    found = {}
+    for location in _external_files(bundle, node, data):
+        path, sha256 = _locate_external(bundle, node, location)
+        what = f"external data of node '{node}'"
+        found[location] = read_regular(path, what) if sha256 is None else read_verified(path, sha256, what)
+    return data, found
+
+
+def _read_model(bundle: Bundle, node: str) -> bytes:
+    path, sha256 = _locate_model(bundle, node), bundle.contract.nodes[node].model.sha256sum
+    assert sha256 is not None
+    return read_verified(path, sha256, f"model of node '{node}'")
+
+
+def _external_files(bundle: Bundle, node: str, model: bytes) -> list[str]:
+    is_onnx = bundle.contract.nodes[node].model.backend == "onnx"
+    return external_files(model, f"model of node '{node}'") if is_onnx else []
 
 
 def model_file(bundle: Bundle, node: str) -> Path:
@@ -202,7 +227,9 @@ def read_initial_values(bundle: Bundle) -> dict[str, RawTensor]:
         BundleError: If a value is missing, unknown or does not fit its port.
         BundleFileError: If the file does not exist.
     """
-    return _decode_initial_values(bundle, None)
+    if bundle.contract.pipeline.initial_values is None or bundle.initial_values is None:
+        return _decode_initial_values(bundle, None)
+    return dict(bundle.initial_values)
 
 
 def _decode_initial_values(bundle: Bundle, data: bytes | None) -> dict[str, RawTensor]:
@@ -314,32 +341,19 @@ def _verify_sealed(bundle: Bundle, name: str) -> None:
     verify(locate(bundle.directory, name, what, anywhere=True), bundle.files[name], what)
 
 
-def _check_external(bundle: Bundle, node: str, location: str) -> None:
+def _locate_external(bundle: Bundle, node: str, location: str) -> tuple[Path, str | None]:
+    """The file of an ONNX model's external data, and its sha256 if the bundle is sealed or signed."""
     what = f"external data of node '{node}'"
     if "*" in location or os.path.isabs(location) or ".." in location.split("/"):
         # ONNX Runtime takes an asterisk for an address in its own memory, whatever the directory holds.
         raise BundleError(f"{what}: {location!r} is not a usable path.")
     # An engine resolves the location against the model's own directory, wherever that is.
-    name = os.path.normpath(os.path.join(os.path.dirname(str(bundle.contract.nodes[node].model.model_path)), location))
     if not _is_covered(bundle):
-        read_regular(locate(_spelled_path(bundle, node).parent, location, what, anywhere=bundle.allow_outside), what)
-        return
+        return locate(_spelled_path(bundle, node).parent, location, what, anywhere=bundle.allow_outside), None
+    name = os.path.normpath(os.path.join(os.path.dirname(str(bundle.contract.nodes[node].model.model_path)), location))
     if name not in bundle.files:
         raise BundleError(f"{what}: the seal of {bundle.path.name} does not cover '{name}'. Export again.")
-    verify(locate(bundle.directory, name, what, anywhere=True), bundle.files[name], what)
-
-
-def read_external(bundle: Bundle, node: str, model: bytes) -> dict[str, bytes]:
-    """The verified bytes of the external data that a node's ONNX model names, by location."""
-    found = {}
-    for location in external_files(model, f"model of node '{node}'"):
-        _check_external(bundle, node, location)
-        what = f"external data of node '{node}'"
-        path = locate(_spelled_path(bundle, node).parent, location, what, anywhere=True)
-        name = os.path.normpath(os.path.join(os.path.dirname(str(bundle.contract.nodes[node].model.model_path)), location))
-        known = bundle.files.get(name)
-        found[location] = read_regular(path, what) if known is None else read_verified(path, known, what)
-    return found
+    return locate(bundle.directory, name, what, anywhere=True), bundle.files[name]
 
 
 def fingerprint(bundle: Bundle) -> str:

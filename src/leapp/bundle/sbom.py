@@ -70,9 +70,7 @@ def bom_text(bundle: Bundle, origin: Origin | None = None, licence: str | None =
         "bom-ref": f"bundle:{bundle.graph}",
         "name": bundle.graph,
         "version": digest,
-        "properties": _properties(
-            {"leapp:commit": origin.commit, **{f"leapp:{k}": v for k, v in system.items()}}
-        ),
+        "properties": _properties({"leapp:commit": origin.commit, **{f"leapp:{k}": v for k, v in system.items()}}),
     }
     if licence is not None:
         root["licenses"] = [{"expression": licence}]

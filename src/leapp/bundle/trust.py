@@ -32,9 +32,9 @@ def remember(contract: Contract) -> bool:
     Returns:
         Whether the note will be found by other processes.
     """
-    made = {node.model.sha256sum for node in contract.nodes.values() if is_program(node.model.backend)}
-    _here.update(sha256 for sha256 in made if sha256 is not None)
-    new = {sha256 for sha256 in made if sha256 is not None} - _recorded()
+    made = set(_programs(contract).values())
+    _here.update(made)
+    new = _unrecorded(made)
     if not new:
         return True
     with contextlib.suppress(OSError):
@@ -48,22 +48,20 @@ def remember(contract: Contract) -> bool:
             os.write(descriptor, "".join(f"{sha256}\n" for sha256 in sorted(new)).encode())
         finally:
             os.close(descriptor)
-    return new <= _recorded()
+    return not _unrecorded(new)
 
 
 def untrusted(bundle: Bundle) -> list[str]:
     """The nodes whose models are programs from an untrusted source."""
-    known: set[str] | None = None
-    found: list[str] = []
-    if bundle.signature is not None:
-        return found
-    for name, node in bundle.contract.nodes.items():
-        model = node.model
-        if is_program(model.backend) and model.sha256sum is not None:
-            known = _here | _recorded() if known is None else known
-            if model.sha256sum not in known:
-                found.append(name)
-    return found
+    programs = {} if bundle.signature is not None else _programs(bundle.contract)
+    unknown = _unrecorded(set(programs.values()) - _here)
+    return [name for name, sha256 in programs.items() if sha256 in unknown]
+
+
+def _programs(contract: Contract) -> dict[str, str]:
+    """The sha256 of each model that is a program, by node."""
+    models = {name: node.model for name, node in contract.nodes.items() if is_program(node.model.backend)}
+    return {name: model.sha256sum for name, model in models.items() if model.sha256sum is not None}
 
 
 def require_trust(bundle: Bundle, allow_code: bool | None = None) -> None:
@@ -96,12 +94,13 @@ def why_untrusted(bundle: Bundle, name: str) -> str:
     )
 
 
-def _recorded() -> set[str]:
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        path = record()
-        if _is_ours(path):
-            return set(path.read_text(encoding="ascii").split())
-    return set()
+def _unrecorded(wanted: set[str]) -> set[str]:
+    """Those of some sha256 that the record does not have."""
+    lines = b""
+    with contextlib.suppress(OSError):
+        if wanted and _is_ours(path := record()):
+            lines = b"\n" + path.read_bytes()
+    return {sha256 for sha256 in wanted if f"\n{sha256}\n".encode() not in lines}
 
 
 def record() -> Path:

@@ -45,16 +45,14 @@ _RESOLVER: Any = yaml.resolver.Resolver()
 _SHORT = 64
 
 
-def _tag(value: str, implicit: tuple[bool, bool]) -> str:
-    """The type that YAML sees in a scalar. A description says the same few words over and over."""
-    if len(value) <= _SHORT:
-        return _known_tag(value, implicit)
-    return str(_RESOLVER.resolve(yaml.ScalarNode, value, implicit))
-
-
 @functools.lru_cache(4096)
 def _known_tag(value: str, implicit: tuple[bool, bool]) -> str:
     return str(_RESOLVER.resolve(yaml.ScalarNode, value, implicit))
+
+
+def _tag(value: str, implicit: tuple[bool, bool]) -> str:
+    """The type that YAML sees in a scalar. A description says the same few words over and over."""
+    return _known_tag(value, implicit) if len(value) <= _SHORT else str(_RESOLVER.resolve(yaml.ScalarNode, value, implicit))
 
 
 def _writer(base: Any) -> Any:
@@ -164,20 +162,21 @@ class _Builder:
 
     def document(self) -> Any:
         documents = 0
-        while self._loader.check_event():
-            event = self._loader.get_event()
-            if isinstance(event, yaml.DocumentStartEvent):
+        next_event = self._loader.get_event
+        while (event := next_event()) is not None:
+            kind = type(event)
+            if kind is yaml.ScalarEvent:
+                self._scalar(event)
+            elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+                self._begin(event, {} if kind is yaml.MappingStartEvent else [])
+            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+                self._end(event)
+            elif kind is yaml.AliasEvent:
+                self._alias(event)
+            elif kind is yaml.DocumentStartEvent:
                 documents += 1
                 if documents > 1:
                     raise self._refuse(event, "several documents in one file")
-            elif isinstance(event, yaml.CollectionStartEvent):
-                self._begin(event)
-            elif isinstance(event, yaml.CollectionEndEvent):
-                self._end(event)
-            elif isinstance(event, yaml.ScalarEvent):
-                self._scalar(event)
-            elif isinstance(event, yaml.AliasEvent):
-                self._alias(event)
         return None if self._root is _NO_KEY else self._root
 
     def _refuse(self, event: Any, what: str) -> BundleError:
@@ -191,13 +190,12 @@ class _Builder:
         if self._count > _MAX_VALUES:
             raise self._refuse(event, f"more than {_MAX_VALUES} values, aliases included")
 
-    def _begin(self, event: Any) -> None:
+    def _begin(self, event: Any, value: dict[Any, Any] | list[Any]) -> None:
         if event.tag is not None:
             raise self._refuse(event, f"the tag {event.tag!r} is not allowed, a bundle holds plain data only")
         if len(self._stack) >= _MAX_DEPTH:
             raise self._refuse(event, f"nested deeper than {_MAX_DEPTH} levels")
         self._grow(event)
-        value: dict[Any, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
         self._stack.append(_Open(value, event.anchor, self._count, self._size))
 
     def _end(self, event: Any) -> None:
@@ -208,29 +206,19 @@ class _Builder:
         self._put(closed.value, event, closed.height)
 
     def _scalar(self, event: Any) -> None:
-        self._grow(event, size=len(event.value))
-        value = self._scalar_value(event)
-        if event.anchor is not None:
-            self._anchors[event.anchor] = (value, 1, len(event.value), 0)
-        self._put(value, event)
-
-    def _scalar_value(self, event: Any) -> Any:
+        text = event.value
+        self._grow(event, 1, len(text))
         if event.tag is not None:
             raise self._refuse(event, f"the tag {event.tag!r} is not allowed, a bundle holds plain data only")
-        if not event.implicit[0]:
-            return event.value
-        tag = _tag(event.value, (True, False)).removeprefix(_PREFIX)
-        if tag == "merge":
-            raise self._refuse(event, "merge keys (<<) are not supported, write the keys out")
-        convert = _SCALARS.get(tag)
-        if convert is None:
-            return event.value
-        if len(event.value) > _MAX_NUMBER:
-            raise self._refuse(event, f"a number of {len(event.value)} characters")
-        try:
-            return convert(self._loader, yaml.ScalarNode(_PREFIX + tag, event.value))
-        except (ValueError, OverflowError, IndexError) as error:
-            raise self._refuse(event, f"{event.value[:40]!r} is not a usable {tag}") from error
+        value = text
+        if event.implicit[0]:  # without quotes
+            try:
+                value = _known_value(text) if len(text) <= _SHORT else _value(text)
+            except ValueError as error:
+                raise self._refuse(event, str(error)) from error
+        if event.anchor is not None:
+            self._anchors[event.anchor] = (value, 1, len(text), 0)
+        self._put(value, event)
 
     def _alias(self, event: Any) -> None:
         if event.anchor not in self._anchors:
@@ -246,7 +234,8 @@ class _Builder:
             self._root = value
             return
         parent = self._stack[-1]
-        parent.height = max(parent.height, height + 1)
+        if height >= parent.height:
+            parent.height = height + 1
         if isinstance(parent.value, list):
             parent.value.append(value)
         elif parent.key is _NO_KEY:
@@ -260,9 +249,32 @@ class _Builder:
             parent.key = _NO_KEY
 
 
+_CONSTRUCTOR = yaml.constructor.SafeConstructor()
 _SCALARS: dict[str, Any] = {
-    "null": yaml.constructor.SafeConstructor.construct_yaml_null,
-    "bool": yaml.constructor.SafeConstructor.construct_yaml_bool,
-    "int": yaml.constructor.SafeConstructor.construct_yaml_int,
-    "float": yaml.constructor.SafeConstructor.construct_yaml_float,
+    "null": _CONSTRUCTOR.construct_yaml_null,
+    "bool": _CONSTRUCTOR.construct_yaml_bool,
+    "int": _CONSTRUCTOR.construct_yaml_int,
+    "float": _CONSTRUCTOR.construct_yaml_float,
 }
+
+
+def _value(text: str) -> Any:
+    """The value of a scalar without quotes.
+
+    Raises:
+        ValueError: It has none. The message says why.
+    """
+    tag = _tag(text, (True, False)).removeprefix(_PREFIX)
+    if tag == "merge":
+        raise ValueError("merge keys (<<) are not supported, write the keys out")
+    if tag not in _SCALARS:
+        return text
+    if len(text) > _MAX_NUMBER:
+        raise ValueError(f"a number of {len(text)} characters")
+    try:
+        return _SCALARS[tag](yaml.ScalarNode(_PREFIX + tag, text))
+    except (ValueError, OverflowError, IndexError) as error:
+        raise ValueError(f"{text[:40]!r} is not a usable {tag}") from error
+
+
+_known_value = functools.lru_cache(4096)(_value)

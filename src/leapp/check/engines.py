@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from leapp.bundle import Bundle
-from leapp.bundle.reading import read_external, read_model
+from leapp.bundle.reading import read_model_files
 from leapp.graph.contract import Contract, Wiring, key
 from leapp.runtime import Pipeline
 from leapp.runtime.buffers import run_session
@@ -84,8 +84,7 @@ def open_level(bundle: Bundle, name: str, level: str) -> Engine:
     options.intra_op_num_threads = 1
     spelled = level.upper() if level == "disable_all" else f"ENABLE_{level.upper()}"
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{spelled}")
-    model = read_model(bundle, name)
-    beside = read_external(bundle, name, model)
+    model, beside = read_model_files(bundle, name)
     session = open_session(External(model, beside) if beside else model, options, providers=["CPUExecutionProvider"])
     plan = make_plan(alone(bundle, name).contract)
     inputs = {where: port.name for where, port in plan.input_ports.items()}

@@ -33,7 +33,8 @@ def add_tolerances(parser: argparse.ArgumentParser) -> None:
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """How the models run."""
-    parser.add_argument("--threads", type=count, default=1, metavar="N", help="threads of one ONNX session (default: 1)")
+    threads = "threads of one ONNX session (default: 1, and one for each core if values are large)"
+    parser.add_argument("--threads", type=count, metavar="N", help=threads)
     parser.add_argument("--provider", action="append", metavar="NAME", help="ONNX Runtime providers, preferred ones first")
     add_code(parser)
     parser.add_argument("--no-code", action="store_true", help="refuse TorchScript and .pt2 models, which are programs")

@@ -16,7 +16,7 @@ __all__ = [
     "frozen_script", "functorch_level", "fuses_on_cpu", "is_composite", "is_grad_enabled", "keep_stance", "new_script_graph",
     "open_script", "operator_names", "plain_dispatch",
     "registered_device", "script_from_graph", "script_from_trace", "set_fusion_strategy", "set_grad_enabled", "storage_expired",
-    "tensor_guards", "tensor_type", "torch_function_modes", "with_state", "wrapper_tensor",
+    "tensor_guards", "tensor_type", "torch_function_modes", "with_state", "wrapper_tensor", "writes_inputs",
 ]  # fmt: skip
 
 OpOverload: Any = torch._ops.OpOverload
@@ -138,6 +138,12 @@ def rename_operators(graph: Any, names: dict[str, str]) -> None:
                 new.setType(old.type())
                 old.replaceAllUsesWith(new)
             node.destroy()
+
+
+def writes_inputs(graph: Any) -> bool:
+    """Whether a TorchScript graph may write into its inputs."""
+    found = graph.alias_db()
+    return any(found.has_writers(value) for value in graph.inputs())
 
 
 def new_script_graph() -> Any:

@@ -114,7 +114,7 @@ def replay_fleet(
         require_signed(one, trust)
         require_trust(one, options.get("allow_code"))
     # Workers open the same bundles, whose programs were accepted here.
-    options["allow_code"] = True
+    options |= {"allow_code": True, "threads": options.get("threads") or 1}  # every core has a worker of its own
     job, outputs, states = make_job(new, old[0] if old else None, rtol, atol, options)
     with Journal(journal) as kept:
         places: dict[int, bytes] = {}

@@ -43,7 +43,7 @@ def replay_on_ray(
 ) -> Generator[Outcome, None, None]:
     """The outcome of every recording, as they come."""
     with _cluster(address, workers):
-        cores = int(job.options.get("threads", 1))
+        cores = int(job.options["threads"])
         pool = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // cores)
         numbered = list(enumerate(paths))
         tasks = [msgspec.msgpack.encode(numbered[begin:end]) for begin, end in _division(len(paths), pool)]

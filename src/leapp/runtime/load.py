@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -16,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from leapp.bundle.packages import check_package
-from leapp.bundle.reading import Bundle, read_external, read_model
+from leapp.bundle.reading import Bundle, read_model_files
 from leapp.errors import BundleError, MissingDependencyError
 from leapp.extras import has
 from leapp.graph.contract import Port
+from leapp.graph.formats import is_program
 from leapp.runtime.arrays import ONNX_TYPES, form
 from leapp.runtime.memfd import Unnamed
 from leapp.runtime.merge import Part, merge
@@ -36,13 +39,13 @@ class EngineOptions:
     """How engines are opened.
 
     Attributes:
-        threads: Threads of one ONNX session. One by default: policies are small, and pools wake up late.
+        threads: Threads of one ONNX session. None takes one, and one for each core if the session has large values.
         providers: ONNX Runtime execution providers, in order of preference. None takes CUDA when present, then the CPU.
         device: Where TorchScript and ``.pt2`` nodes run. None takes CUDA when present, else the CPU.
         merge: Whether neighbouring models of one kind may share an engine.
     """
 
-    threads: int = 1
+    threads: int | None = None
     providers: Sequence[str] | None = None
     device: str | None = None
     merge: bool = True
@@ -142,13 +145,10 @@ def _model(bundle: Bundle, node: str) -> bytes | External:
     if opened is not None and place in opened:
         kept: bytes = opened[place]
         return kept
-    data = read_model(bundle, node)
-    if described.backend == "onnx":
-        beside = read_external(bundle, node, data)
-        if beside:
-            return External(data, beside)
-    else:
-        assert described.backend is not None
+    data, beside = read_model_files(bundle, node)
+    if beside:
+        return External(data, beside)
+    if described.backend is not None and is_program(described.backend):
         check_package(data, described.backend, f"The {described.backend} model of node {node!r}")
     if opened is not None and len(data) <= _SMALL:
         opened[place] = data
@@ -201,7 +201,7 @@ def _onnx_unit(
 ) -> OnnxUnit:
     try:
         ports = [*(plan.input_ports[key] for key in inputs), *(plan.output_ports[key] for key in outputs)]
-        session = _open_session(model, options, any(port.dtype == "float64" for port in ports))
+        session = _open_session(model, options, ports)
     except Exception as error:  # the engine's errors have no class in common
         raise BundleError(f"The ONNX model of node {label} cannot be opened: {error}") from error
     initializers = {value.name for value in session.get_overridable_initializers()}
@@ -212,11 +212,31 @@ def _onnx_unit(
     return OnnxUnit(label, session, inputs, outputs)
 
 
-def _open_session(model: Model, options: EngineOptions, wide: bool) -> Any:
+_LARGE = 1 << 14
+"""Elements of a value from which on several threads are worth their while, such as 350 rows of 48 numbers.
+
+Below, a step takes less than about a millisecond, and a thread that has to wake up first makes it longer.
+"""
+
+_MOST_THREADS = 8
+"""More of them seldom make a policy faster, and a container may have fewer cores than it sees."""
+
+
+def _threads(options: EngineOptions, ports: Sequence[Port]) -> int:
+    if options.threads is not None:
+        return options.threads
+    if max((math.prod(port.shape) for port in ports), default=0) < _LARGE:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _MOST_THREADS)
+
+
+def _open_session(model: Model, options: EngineOptions, ports: Sequence[Port]) -> Any:
     import onnxruntime as ort
 
+    threads, wide = _threads(options, ports), any(port.dtype == "float64" for port in ports)
     settings = ort.SessionOptions()
-    settings.intra_op_num_threads = options.threads
+    settings.intra_op_num_threads = threads
     settings.inter_op_num_threads = 1
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     settings.add_session_config_entry("session.inter_op.allow_spinning", "0")
@@ -227,7 +247,7 @@ def _open_session(model: Model, options: EngineOptions, wide: bool) -> Any:
     # One moves factors into matrix products, which keep them in float32; the other makes products that ONNX Runtime 1.23 has
     # in float32 only.
     unwanted = ["MatMulScaleFusion", "MatmulTransposeFusion"] if wide else None
-    opened, key = opened_models(model), (model, options.threads, tuple(wanted), wide)
+    opened, key = opened_models(model), (model, threads, tuple(wanted), wide)
     if opened is not None and key in opened:
         return opened[key]
     # With one provider there is nothing to fall back to; the engine would print a banner and try the same again.

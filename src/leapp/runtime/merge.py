@@ -25,8 +25,8 @@ MODEL_GRAPH, MODEL_OPSET, MODEL_TRAINING, MODEL_FUNCTIONS = (n << 3 | SIZED for 
 GRAPH_NODE, GRAPH_NAME, GRAPH_INIT, GRAPH_SPARSE = (n << 3 | SIZED for n in (1, 2, 5, 15))
 GRAPH_IN, GRAPH_OUT, GRAPH_VALUE, GRAPH_QUANT = (n << 3 | SIZED for n in (11, 12, 13, 14))
 NODE_IN, NODE_OUT, NODE_NAME, NODE_ATTRIBUTE = (n << 3 | SIZED for n in (1, 2, 3, 5))
-ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS = (n << 3 | SIZED for n in (6, 11))
-TENSOR_NAME, VALUE_NAME = (n << 3 | SIZED for n in (8, 1))
+ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_TENSORS, ATTRIBUTE_GRAPHS = (n << 3 | SIZED for n in (5, 6, 10, 11))
+TENSOR_NAME, TENSOR_EXTERNAL, VALUE_NAME = (n << 3 | SIZED for n in (8, 13, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,6 @@ def merge(parts: Iterable[Part]) -> bytes | None:
 
 
 def _add(merged: _Merged, part: Part) -> None:
-    if b"location" in part.model:
-        # The key of external data: weights that live beside the file the model came from.
-        raise _UnmergeableError
     opsets: set[bytes] = set()
     for tag, value in fields(memoryview(part.model)):
         if tag in (MODEL_TRAINING, MODEL_FUNCTIONS):
@@ -149,6 +146,8 @@ def _attribute(attribute: memoryview, names: _Names) -> Chunks:
     for tag, value in fields(attribute):
         if tag in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
             out += message(tag, _subgraph(_payload(value), names))
+        elif tag in (ATTRIBUTE_TENSOR, ATTRIBUTE_TENSORS):
+            out += message(tag, _renamed(_payload(value), TENSOR_NAME, names))
         else:
             out += copied(tag, value)
     return out
@@ -173,6 +172,8 @@ def _subgraph(graph: memoryview, names: _Names) -> Chunks:
 def _renamed(entry: memoryview, name_field: int, names: _Names) -> Chunks:
     out: Chunks = []
     for tag, value in fields(entry):
+        if tag == TENSOR_EXTERNAL and name_field == TENSOR_NAME:
+            raise _UnmergeableError  # its values are in a file beside the one that the model came from
         out += message(tag, [names(value)]) if tag == name_field else copied(tag, value)
     return out
 

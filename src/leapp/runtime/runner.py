@@ -42,7 +42,7 @@ class Runner(Description, RecordingApi):
         self,
         model_path: str | os.PathLike[str] | Bundle,
         *,
-        threads: int = 1,
+        threads: int | None = None,
         providers: Sequence[str] | None = None,
         device: str | None = None,
         cast: bool = False,
@@ -58,7 +58,8 @@ class Runner(Description, RecordingApi):
 
         Args:
             model_path: The bundle's YAML file or its directory, or a bundle that is already open.
-            threads: Threads of one ONNX session.
+            threads: Threads of one ONNX session. None takes one, and one for each core (at most 8) if an input or output has
+                16,384 elements or more.
             providers: ONNX Runtime execution providers. None takes CUDA when present, then the CPU.
             device: Where TorchScript and ``.pt2`` nodes run. None takes CUDA when present, else the CPU.
             cast: Convert inputs of another dtype when the kind fits, such as float64 to float32.
@@ -79,9 +80,7 @@ class Runner(Description, RecordingApi):
             require_signed(model_path, trust)
             require_digest(model_path, expect_digest)
         else:
-            self._bundle = open_bundle(
-                model_path, allow_outside=allow_outside, expect_digest=expect_digest, trust=trust
-            )
+            self._bundle = open_bundle(model_path, allow_outside=allow_outside, expect_digest=expect_digest, trust=trust)
         self._allow_code = allow_code
         self._options = EngineOptions(threads, tuple(providers) if providers is not None else None, device)
         self._engine = self._open_engine(make_plan(self._bundle.contract))

@@ -1,7 +1,7 @@
 """TorchScript and ``.pt2`` models as units.
 
-TorchScript is frozen, tried once to see whether it writes its inputs or shares memory, and then called through its C++
-method. Neighbouring TorchScript nodes are written into one function when nothing could fuse across them.
+TorchScript is called through its C++ method. Neighbouring nodes are written into one function when nothing could fuse across
+them. A function is tried once, to see whether it writes its inputs or shares memory; the trial compiles it, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from leapp.compat.core import (
     script_from_graph,
     set_fusion_strategy,
     tensor_type,
-)
+    writes_inputs,
+)  # fmt: skip
 from leapp.errors import BundleError
 from leapp.runtime.arrays import Array, numpy_dtype
 from leapp.runtime.load import EngineOptions, TorchUnit, opened_models
@@ -75,11 +76,16 @@ def torch_device(options: EngineOptions) -> torch.device:
 
 @dataclass(frozen=True, slots=True)
 class _Script:
-    """A frozen TorchScript module.
+    """An opened TorchScript module.
 
-    ``straight`` says that its graph is a plain list of ops on its inputs and constants: no branches, no loops and no
-    attributes that could change. What such a graph does to memory depends on the form of its inputs only, so one
-    trial tells (``habits``).
+    Attributes:
+        name: The node.
+        method: What to call.
+        graph: What it computes.
+        single: Whether it returns a bare tensor.
+        straight: Its graph is a plain list of operations on its inputs and constants: no branches, no loops and no
+            attributes that could change. What such a graph does to memory depends on the form of its inputs only, so one
+            trial tells.
     """
 
     name: str
@@ -87,7 +93,6 @@ class _Script:
     graph: Any
     single: bool
     straight: bool
-    habits: _Habits
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ def load(plan: Plan, names: list[str], model: Callable[[str], Any], options: Eng
     if plan.contract.nodes[names[0]].model.backend == "pt2":
         return [_load_pt2(plan, name, model(name), device) for name in names]
     scripts = [_load_script(plan, name, model(name), device) for name in names]
-    if options.merge and len(names) > 1 and device.type == "cpu" and _mergeable(scripts):
+    if options.merge and len(names) > 1 and device.type == "cpu" and plan.batch is None and _mergeable(scripts):
         return [_merged(plan, scripts, device)]
     return [_script_unit(plan, script, device) for script in scripts]
 
@@ -167,9 +172,7 @@ def _new_script(plan: Plan, name: str, model: bytes | Path, device: torch.device
             f"The TorchScript model of node {name!r} returns {count or 'no fixed number of'} tensors, "
             f"the bundle says {len(outputs)}."
         )
-    # What is true for one number of rows need not be for another: an expand to one row is an alias.
-    habits = _habits(plan, method, inputs, device) if straight and plan.batch is None else _Habits()
-    return _Script(name, method, graph, single, straight, habits)
+    return _Script(name, method, graph, single, straight)
 
 
 def _returns(graph: Any) -> tuple[bool, int]:
@@ -255,14 +258,16 @@ def _as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _script_unit(plan: Plan, script: _Script, device: torch.device) -> TorchUnit:
-    call = _isolated(script.method, script.habits, device)
     inputs, outputs = plan.input_keys(script.name), plan.output_keys(script.name)
-    return TorchUnit(repr(script.name), call, inputs, outputs, script.single, device)
+    # What is true for one number of rows need not be for another: an expand to one row is an alias.
+    tried = script.straight and plan.batch is None
+    habits = _habits(plan, script.method, inputs, device) if tried else _Habits()
+    return TorchUnit(repr(script.name), _isolated(script.method, habits, device), inputs, outputs, script.single, device)
 
 
 def _mergeable(scripts: list[_Script]) -> bool:
     # A fuser may evaluate an expression that spans two nodes differently from each node alone.
-    return not fuses_on_cpu() and all(s.straight and not s.habits.writes for s in scripts)
+    return not fuses_on_cpu() and all(script.straight and not writes_inputs(script.graph) for script in scripts)
 
 
 def _merged(plan: Plan, scripts: list[_Script], device: torch.device) -> TorchUnit:

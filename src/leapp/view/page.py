@@ -249,14 +249,16 @@ def _embedded(data: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """The value as the picture spells it: names in visible characters, numbers that JSON has."""
-    if isinstance(value, Mapping):
-        return {visible(str(k)): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
+    if isinstance(value, str):
+        return visible(value)
+    if value is None or isinstance(value, int):
+        return value
     if isinstance(value, float):
         return value if value - value == 0 else str(value)
-    if value is None or isinstance(value, (bool, int)):
-        return value
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {visible(str(k)): _plain(v) for k, v in value.items()}
     return visible(str(value))
 
 

@@ -56,7 +56,7 @@ def _escape(char: str) -> str:
 
 def visible(text: str) -> str:
     """``text`` on one line, with control and other invisible characters written as Python would escape them."""
-    if text.isascii() and text.isprintable():
+    if text.isprintable():
         return text
     return "".join(_escape(c) if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029" else c for c in text)
 
