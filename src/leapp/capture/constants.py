@@ -27,11 +27,12 @@ class Constants:
 
     def slot(self, tape: Tape, t: Tensor) -> Ref:
         """The slot of a plain tensor; a value of another node is refused here."""
-        recorded = self.recorder.plain_calls.record_draw(tape, t)
-        if recorded is not None:
-            return recorded
-        former = self.recorder.former_values.get(id(t))
-        source = self.recorder.source(t)
+        recorder = self.recorder
+        self.refuse_other_storage(tape, t)
+        known = tape.known_constant(t) or recorder.plain_calls.record_draw(tape, t)
+        if known is not None:
+            return known
+        former, source = recorder.former_values.get(id(t)), recorder.source(t)
         if source is not None and source.static:
             source = None
         if former is not None and former.tensor() is not t:
@@ -43,14 +44,10 @@ class Constants:
                 f"node '{tape.node}' uses a value of the finished node '{owner}'{name} at {where()} without declaring it. "
                 f"Pass it through annotate.input_tensors('{tape.node}', {{...}}) first."
             )
-        self.refuse_other_storage(tape, t)
-        before = len(tape.constants)
         ref = tape.constant(t)
-        if len(tape.constants) == before:
-            return ref
         constant = tape.constants[ref.slot]
-        constant.origins, constant.lender = self.recorder.old_memory.origins_and_lender(t)
-        draw, given = self.recorder.plain_calls.random_tensors.get(id(t)), self.recorder.declared_tensors.get(id(t))
+        constant.origins, constant.lender = recorder.old_memory.origins_and_lender(t)
+        draw, given = recorder.plain_calls.random_tensors.get(id(t)), recorder.declared_tensors.get(id(t))
         if draw is not None and draw[0]() is t and not constant.parameter:
             constant.drawn = draw[1]
         if owner is not None:
@@ -94,5 +91,4 @@ class Constants:
             tape.memory_of[ref.slot] = memory
         tape.constant_ids.pop(id(t), None)
         tape.known[id(t)] = Ref(ref.slot, t)
-        with self.recorder.silence():
-            self.recorder.arrays.memory.exposed(t)
+        self.recorder.arrays.memory.exposed(t)

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import dis
 import gc
-import os
 import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from types import CellType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
-from leapp.capture.user_line import is_library
-from leapp.compat.python import getframe
+from leapp.capture.user_line import users_frames
 
 __all__ = ["containers_in_sight", "holders"]
 
@@ -28,14 +26,8 @@ _OURS = "leapp."
 
 def containers_in_sight() -> frozenset[int]:
     """The containers that global variables of the calling program name now: what is added to them later stays there."""
-    found: dict[int, Any] = {}
-    frame: FrameType | None = getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not is_library(file) and f"{os.sep}site-packages{os.sep}" not in file:
-            found[id(frame.f_globals)] = frame.f_globals
-        frame = frame.f_back
-    return frozenset(id(v) for names in found.values() for v in list(names.values()) if type(v) in _CONTAINERS)
+    modules = {id(frame.f_globals): frame.f_globals for frame in users_frames()}
+    return frozenset(id(v) for names in modules.values() for v in list(names.values()) if type(v) in _CONTAINERS)
 
 
 def holders(values: list[Any], older: Collection[int]) -> dict[int, str]:

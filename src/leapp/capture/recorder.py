@@ -187,8 +187,7 @@ class Recorder:
 
         ``axis`` is the one that holds the batch, for a tape that follows it. To be called in silence.
         """
-        with self.silence():  # anew: the dispatch mode of the node may have come meanwhile
-            self.arrays.memory.exposed(t)  # before leapp itself holds it
+        self.arrays.memory.exposed(t)  # before leapp itself holds it
         alias = t.view_as(t) if t.layout == torch.strided else t.detach()
         if type(t) not in PLAIN:
             alias = alias.as_subclass(type(t))

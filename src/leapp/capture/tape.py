@@ -321,11 +321,16 @@ class Tape:
 
     # -- constants -----------------------------------------------------------------------------------------------------
 
+    def known_constant(self, t: Tensor) -> Ref | None:
+        """The slot of a plain tensor that was read before and was not written to since."""
+        entry = self.constant_ids.get(id(t))
+        return entry[0] if entry is not None and entry[0].tensor() is t and entry[1] == _version(t) else None
+
     def constant(self, t: Tensor) -> Ref:
         """The slot of a tensor that is plain data to this node."""
-        entry = self.constant_ids.get(id(t))
-        if entry is not None and entry[0].tensor() is t and entry[1] == _version(t):
-            return entry[0]
+        known = self.known_constant(t)
+        if known is not None:
+            return known
         ref = Ref(len(self.memory_of), t)
         memory = self._memory(t)
         if memory is None or (memory.traced and memory.root is not None):
@@ -335,7 +340,7 @@ class Tape:
         self.memory_of.append(memory)
         version = _version(t)
         self.constant_ids[id(t)] = (ref, version)
-        small = t.numel() * t.element_size() <= BY_VALUE or t.is_inference()
+        small = t.numel() * t.element_size() <= BY_VALUE or version is None
         self.constants[ref.slot] = Constant(
             snapshot(t) if small else t, where(), None if small else version, weakref.ref(t),
             start=t.data_ptr() if memory.weak is not None else 0,
@@ -463,5 +468,5 @@ def snapshot(t: Tensor) -> Tensor:
         with torch.inference_mode(False):
             return snapshot(t)
     with DisableTorchFunction():
-        t = t.detach() if t.requires_grad else t
+        t = t.detach() if t.requires_grad and torch.is_grad_enabled() else t
         return t.clone(memory_format=torch.contiguous_format) if t.layout == torch.strided else t.clone()

@@ -113,11 +113,11 @@ class TracedCalls:
         out = func(*args, **kwargs)
         targets = [t for t, version in held if t._version != version] if held else ()
         before = known.get(id(out))
-        same = (before is not None and before.tensor() is out) or (unknown and any(out is args[i] for i in unknown))
+        same = (before is not None and before.tensor() is out) or (unknown and id(out) in tape.constant_ids)
         if type(out) is not Tensor or targets or same:
             refs = {id(ref.tensor()): ref for ref in found}
             return self.keep(tape, kind, args, kwargs, refs, targets, out)
-        reads = (found[0].slot,) if len(found) == 1 else tuple(dict.fromkeys([ref.slot for ref in found]))
+        reads = (found[0].slot,) if len(found) == 1 else tuple([ref.slot for ref in found])
         call = (kind.call, tuple(recorded), named, (tape.bind(out).slot,), reads, (), where(3))
         tape.calls.append(_new(Call, call))
         return out
@@ -137,8 +137,7 @@ class TracedCalls:
             if unknown or (tape.indexed_rows and tape.indexed_rows.concern(t)):
                 self.recorder.published.written(t, kind.name)
                 tape.adopt(t, *self.recorder.old_memory.origins_and_lender(t))
-                with self.recorder.silence():
-                    self.recorder.arrays.memory.exposed(t)
+                self.recorder.arrays.memory.exposed(t)
                 self.recorder.old_memory.written(t)
             else:
                 tape.note_shared_write(t)

@@ -6,27 +6,30 @@ file, line and text are looked up only when a message needs them.
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import re
 import sys
 import sysconfig
+from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import NamedTuple
 
 from leapp.compat.python import getframe
 
-__all__ = ["Where", "asked_by_capture", "asked_by_leapp", "came_through", "cell", "is_library", "line_name", "where"]
+__all__ = [
+    "Where", "asked_by_capture", "asked_by_leapp", "came_through", "cell", "is_installed", "is_library", "line_name",
+    "users_frames", "where",
+]  # fmt: skip
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _CAPTURE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STDLIB = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
+_SITE = f"{os.sep}site-packages{os.sep}"
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "numpy", "functorch"))
 
 _new = tuple.__new__  # skips NamedTuple's argument checks
-
-# By file name: code objects hash by all they contain, which is slow.
-_is_library: dict[str, bool] = {}
 
 
 class Where(NamedTuple):
@@ -69,14 +72,27 @@ def cell(file: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def is_library(name: str) -> bool:
+@functools.cache
+def is_library(file: str) -> bool:
     """Whether a file belongs to leapp, torch, NumPy or the standard library."""
-    site = f"{os.sep}site-packages{os.sep}"
-    if name.startswith(_HERE):
+    if file.startswith(_HERE):
         return True
-    if site in name:
-        return any(p in name for p in _PACKAGES)
-    return name.startswith(_STDLIB)
+    return any(p in file for p in _PACKAGES) if _SITE in file else file.startswith(_STDLIB)
+
+
+@functools.cache
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to a library or another installed package, not to the user's program."""
+    return is_library(file) or _SITE in file
+
+
+def users_frames() -> Iterator[FrameType]:
+    """The frames of the user's program on the caller's stack, innermost first."""
+    frame: FrameType | None = getframe(1)
+    while frame is not None:
+        if not is_installed(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
 
 
 def asked_by_leapp() -> bool:
@@ -105,11 +121,7 @@ def where(depth: int = 1, beyond: str = "") -> Where:
         frame = _caller_of(beyond, frame)
     while frame is not None:
         code = frame.f_code
-        name = code.co_filename
-        library = _is_library.get(name)
-        if library is None:
-            library = _is_library[name] = is_library(name)
-        if not library:
+        if not is_library(code.co_filename):
             return _new(Where, (code, frame.f_lasti))
         frame = frame.f_back
     assert first is not None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dis
 import itertools
-import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -20,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from leapp.capture.user_line import Where, is_library, where
-from leapp.compat.python import getframe
+from leapp.capture.user_line import Where, is_installed, is_library, users_frames, where
 
 __all__ = ["Attributes", "Changed", "is_memory", "line_that_reads", "line_that_writes"]
 
@@ -31,7 +29,6 @@ _HELD = (Tensor, np.ndarray, *_NUMBERS)
 _CONTAINED = 64
 """So many items of a container are looked at."""
 _OWN = frozenset({"training", "dump_patches", "call_super_init"})
-_SITE = f"{os.sep}site-packages{os.sep}"
 _LARGEST = 1 << 16
 """Arrays with more bytes are not copied to see whether they change."""
 _HEAP = 1 << 9
@@ -91,7 +88,7 @@ class _Globals(_Variables):
 
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
-        return {name: value for name, value in list(self.names.items()) if _is_number(value) and name[:2] != "__"}
+        return {n: v for n, v in list(self.names.items()) if issubclass(type(v), _NUMBERS) and n[:2] != "__"}
 
 
 class _Seen(NamedTuple):
@@ -119,17 +116,14 @@ class Attributes:
 
     def look_around(self) -> None:
         """Look at what the code that opens a node can name: its ``self``, and what its variables hold."""
-        frame: FrameType | None = getframe(1)
-        while frame is not None:
-            if not _is_installed(frame.f_code):
-                self._look_at(_variables(frame))
-                if id(frame.f_globals) not in self._seen:
-                    self._remember(id(frame.f_globals), _Globals(frame.f_globals))
-                    self._look_at(dict(frame.f_globals))
-            frame = frame.f_back
+        for frame in users_frames():
+            self._look_at(_variables(frame))
+            if id(frame.f_globals) not in self._seen:
+                self._remember(id(frame.f_globals), _Globals(frame.f_globals))
+                self._look_at(dict(frame.f_globals))
 
     def _look_at(self, names: dict[str, Any]) -> None:
-        for owner in [v for v in names.values() if _is_the_users(v)][:_MOST]:
+        for owner in [v for v in names.values() if type(v).__flags__ & _HEAP and _is_the_users(v)][:_MOST]:
             self.look(owner)
         for f in names.values():
             if type(f) is FunctionType and f.__closure__ and id(f) not in self._seen and not _is_installed(f.__code__):
@@ -178,7 +172,8 @@ def is_memory(changed: Changed, codes: Iterable[CodeType]) -> bool:
     """Whether a change is one that the code of the node made. A global variable may be the program's own loop counter."""
     if not isinstance(changed.owner, _Globals):
         return True
-    steps = (step for code in codes for step in dis.get_instructions(code))
+    named = [code for code in codes if changed.name in code.co_names]
+    steps = (step for code in named for step in dis.get_instructions(code))
     return any(step.opname == "STORE_GLOBAL" and step.argval == changed.name for step in steps)
 
 
@@ -223,9 +218,9 @@ def _uses(code: CodeType, name: str) -> tuple[list[Where], list[Where]]:
 
 
 def _is_the_users(value: Any) -> bool:
-    """Whether a value is an object of a class that the user's program defines, and no module of torch's."""
+    """Whether an object of a class in Python is of one that the user's program defines."""
     kind = type(value)
-    if not kind.__flags__ & _HEAP or not kind.__dictoffset__ or issubclass(kind, type):
+    if not kind.__dictoffset__ or issubclass(kind, type):
         return False
     if kind.__module__.partition(".")[0] in ("leapp", "torch"):
         return False
@@ -235,7 +230,7 @@ def _is_the_users(value: Any) -> bool:
 
 def _is_installed(code: CodeType) -> bool:
     """Whether code is of a library or another installed package, not of the user's program."""
-    return is_library(code.co_filename) or _SITE in code.co_filename
+    return is_installed(code.co_filename)
 
 
 def _is_empty(cell: CellType) -> bool:

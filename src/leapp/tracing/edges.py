@@ -164,21 +164,17 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors hold the same value, bit for bit: NaN equals itself."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    if _is_dense(a) and _is_dense(b):
-        return torch.equal(a.detach().view(torch.uint8), b.detach().view(torch.uint8))
     return torch.equal(_bits(a), _bits(b))
 
 
-def _is_dense(t: Tensor) -> bool:
-    return t.layout == torch.strided and t.dim() > 0 and t.is_contiguous() and t.stride(-1) == 1 and not t.is_quantized
-
-
 def _bits(t: Tensor) -> Tensor:
-    t = (t if t.layout == torch.strided else t.to_dense()).detach().contiguous()
+    t = t.detach() if t.requires_grad else t
+    t = t if t.layout == torch.strided else t.to_dense()
     if t.is_quantized:
         return t
-    flat = t.reshape(-1)
-    return (flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)).view(torch.uint8)
+    if not (t.dim() and t.is_contiguous() and t.stride(-1) == 1) or t.is_conj() or t.is_neg():
+        t = t.reshape(t.shape or (1,)).clone(memory_format=torch.contiguous_format)
+    return t.view(torch.uint8)
 
 
 def _is_first_value(node: NodeTrace, port: InputPort, t: Tensor) -> bool:

@@ -59,14 +59,21 @@ def constant_names(program: Program, modules: Iterable[weakref.ref[torch.nn.Modu
     """A unique dotted name for each constant slot. ``modules`` are those called, outermost first."""
     known: dict[int, str] = {}
     within: set[int] = set()
+
+    def walk(module: torch.nn.Module, path: str) -> None:
+        if id(module) in within:
+            return
+        within.add(id(module))
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            known.setdefault(id(tensor), path + name)
+        for name, part in module._modules.items():
+            if part is not None:
+                walk(part, f"{path}{name}.")
+
     for ref in modules:
         module = ref()
-        if module is None or id(module) in within:
-            continue
-        for path, part in module.named_modules():
-            within.add(id(part))
-            for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
-                known.setdefault(id(tensor), f"{path}.{name}" if path else name)
+        if module is not None:
+            walk(module, "")
     names: dict[int, str] = {}
     taken: set[str] = set()
     passed: set[str] = set()

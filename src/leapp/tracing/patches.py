@@ -115,19 +115,19 @@ class _Names:
 
     def fits(self) -> bool:
         """Whether the owner has the originals still."""
-        return list(map(id, map(self.names.get, self.originals))) == self._ids
+        return list(map(self.names.get, self.originals)) == self._found
 
     @functools.cached_property
     def _is_plain(self) -> bool:
         return isinstance(self.owner, ModuleType) and _Missing not in self.originals.values()
 
     @functools.cached_property
-    def _made_ids(self) -> list[int]:
-        return list(map(id, self.made.values()))
+    def _found(self) -> list[Any]:
+        return [None if original is _Missing else original for original in self.originals.values()]
 
     @functools.cached_property
-    def _ids(self) -> list[int]:
-        return [id(None if original is _Missing else original) for original in self.originals.values()]
+    def _put(self) -> list[Any]:
+        return list(self.made.values())
 
     def put(self) -> None:
         """Set the replacements."""
@@ -139,7 +139,7 @@ class _Names:
 
     def put_back(self) -> None:
         """Set the originals, but not where the program has put something else meanwhile."""
-        if self._is_plain and list(map(id, map(self.names.get, self.made))) == self._made_ids:
+        if self._is_plain and list(map(self.names.get, self.made)) == self._put:
             self.names.update(self.originals)
             return
         for name, original in self.originals.items():

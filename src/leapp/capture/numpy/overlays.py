@@ -151,7 +151,7 @@ class Overlays:
         """Traced values get into the memory of ``t``; arrays over it are followed from here on, whenever they were made.
 
         Torch lets no storage grow that an array lies over, so whether there may be one can be asked. Of an array made by way
-        of DLPack only the reference count of the tensor tells. To be called in silence.
+        of DLPack only the reference count of the tensor tells.
         """
         try:
             storage = t.untyped_storage()
@@ -164,11 +164,12 @@ class Overlays:
             return
         if not storage.resizable():
             self.seen = True
-        self._exposed.append((start, start + size, torch.empty(0, dtype=torch.uint8).set_(storage)))
-        # What was asked about before stands over tensors of its own.
-        for i, (_, other, _, _) in list(self._overlays.items()):
-            if start <= other.data_ptr() < start + size and other.untyped_storage()._cdata != storage._cdata:
-                del self._overlays[i]
+        with self.recorder.silence():  # anew: the dispatch mode of the node may have come meanwhile
+            self._exposed.append((start, start + size, torch.empty(0, dtype=torch.uint8).set_(storage)))
+            # What was asked about before stands over tensors of its own.
+            for i, (_, other, _, _) in list(self._overlays.items()):
+                if start <= other.data_ptr() < start + size and other.untyped_storage()._cdata != storage._cdata:
+                    del self._overlays[i]
 
     def _exposed_memory(self, array: Array) -> Tensor | None:
         """The exposed memory that ``array`` lies in."""
