@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Geometry", "geometry", "lent_memory", "locate", "overlaps", "region", "same_storage"]
+__all__ = ["Geometry", "geometry", "lent_memory", "locate", "overlaps", "region", "same_storage", "storage_id", "storage_of"]
 
 
 class Geometry(NamedTuple):
@@ -48,9 +48,24 @@ def geometry(t: torch.Tensor) -> Geometry:
     return Geometry(t.dtype, tuple(t.shape), t.stride(), int(t.storage_offset()))
 
 
+def storage_of(t: torch.Tensor) -> torch.UntypedStorage | None:
+    """The storage of a tensor. A sparse one has none."""
+    try:
+        return t.untyped_storage()
+    except (RuntimeError, NotImplementedError, ValueError):
+        return None
+
+
+def storage_id(t: torch.Tensor) -> int | None:
+    """The address of the storage of a tensor, which stands for its memory."""
+    storage = storage_of(t)
+    return None if storage is None else int(storage._cdata)
+
+
 def same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors lie over the same memory."""
-    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+    mine = storage_id(a)
+    return mine is not None and mine == storage_id(b)
 
 
 def lent_memory(t: torch.Tensor, lent: bool = True) -> tuple[int, int, int] | None:
@@ -58,11 +73,8 @@ def lent_memory(t: torch.Tensor, lent: bool = True) -> tuple[int, int, int] | No
 
     With ``lent=False``, of any storage.
     """
-    try:
-        storage = t.untyped_storage()
-        if not t.is_cpu or (lent and storage.resizable()) or not storage.nbytes():
-            return None
-    except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
+    storage = storage_of(t)
+    if storage is None or not t.is_cpu or (lent and storage.resizable()) or not storage.nbytes():
         return None
     start = storage.data_ptr()
     return int(storage._cdata), start, start + storage.nbytes()

@@ -65,29 +65,6 @@ _REPLAYED: dict[str, Callable[..., Any]] = {**KERNELS, "__getitem__": getitem, "
 class Kind:
     """How to treat calls of one function. Immutable once made."""
 
-    __slots__ = (
-        "autograd",
-        "call",
-        "covered",
-        "dynamic",
-        "factory",
-        "handled",
-        "hidden_writes",
-        "identity",
-        "looks_at",
-        "may_mask",
-        "metadata",
-        "name",
-        "plain",
-        "random",
-        "setter",
-        "shape",
-        "statistics",
-        "tracks_grad",
-        "write_keywords",
-        "writes",
-    )  # fmt: skip
-
     def __init__(self, func: Any) -> None:
         self.name, self.call, self.setter = _identify(func)
         #: Positions of the arguments that a call writes to, known before it runs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,11 +33,9 @@ class Constants:
         known = tape.known_constant(t) or recorder.plain_calls.record_draw(tape, t)
         if known is not None:
             return known
-        former, source = recorder.former_values.get(id(t)), recorder.source(t)
+        former, source = recorder.former_values.get(t), recorder.source(t)
         if source is not None and source.static:
             source = None
-        if former is not None and former.tensor() is not t:
-            former = None
         owner = former.node if former is not None else source.node if source is not None and not source.glue else None
         if owner is not None and owner != tape.node:
             name = f" ('{source.port}')" if source is not None else ""
@@ -47,15 +46,15 @@ class Constants:
         ref = tape.constant(t)
         constant = tape.constants[ref.slot]
         constant.origins, constant.lender = recorder.old_memory.origins_and_lender(t)
-        draw, given = recorder.plain_calls.random_tensors.get(id(t)), recorder.declared_tensors.get(id(t))
-        if draw is not None and draw[0]() is t and not constant.parameter:
-            constant.drawn = draw[1]
+        if not constant.parameter:
+            constant.drawn = recorder.plain_calls.random_tensors.get(t)
         if owner is not None:
             constant.earlier_pass = former.where if former is not None else constant.where
         elif source is not None:
             constant.undeclared = f"{source.node}/{source.port}"
-        if given is not None and given[0]() is t and given[1] != tape.node:
-            constant.undeclared = f"an input of node '{given[1]}'"
+        given = recorder.declared_tensors.get(t)
+        if given is not None and given != tape.node:
+            constant.undeclared = f"an input of node '{given}'"
         return ref
 
     def refuse_other_storage(self, tape: Tape, t: Tensor) -> None:
@@ -90,5 +89,5 @@ class Constants:
             memory.add(ref, geometry(t))
             tape.memory_of[ref.slot] = memory
         tape.constant_ids.pop(id(t), None)
-        tape.known[id(t)] = Ref(ref.slot, t)
+        tape.known[id(t)] = Ref(ref.slot, weakref.ref(t))
         self.recorder.arrays.memory.exposed(t)

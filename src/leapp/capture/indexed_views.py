@@ -63,7 +63,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     if isinstance(index, Tensor) and index.dim() == 0 and index.dtype == torch.bool:
         x.copy_(torch.where(index, value, x).reshape(x.shape))
         return
-    if isinstance(value, Tensor) and value.untyped_storage()._cdata == x.untyped_storage()._cdata:
+    if isinstance(value, Tensor) and same_storage(value, x):
         value = value.clone()  # select() may copy from a part of the same memory, an index may not
     parts = index if isinstance(index, tuple) else (index,)
     numbers = [i for i, p in enumerate(parts) if _is_number(p)]
@@ -110,7 +110,7 @@ class _Row:
 
     def __init__(self, base: Ref, geometry: Geometry, ref: Ref) -> None:
         self.base, self.geometry, self.ref = base, geometry, ref
-        self.held: list[weakref.ref[Tensor]] = [ref.tensor]
+        self.held = [ref.tensor]
         self.given: Any = None
         """The index as the program wrote it."""
         self.index: Any = None

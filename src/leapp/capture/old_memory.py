@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from leapp.capture.aliasing import storage_id, storage_of
 from leapp.capture.call_kinds import Kind
+from leapp.capture.identity import ByIdentity
 from leapp.compat.core import storage_expired
 from leapp.compat.modes import free_weak_storage
 
@@ -39,12 +41,12 @@ class OldMemory:
         self._unsure: set[int] = set()
         self._passing: set[int] = set()
         """Memories that unseen code made for one plain call: they are freed after it."""
-        self._made: dict[int, weakref.ref[Any]] = {}
-        """Arrays made in an open node, by their identity."""
+        self._made = ByIdentity[bool]()
+        """Arrays made in an open node."""
 
     def made(self, array: np.ndarray[Any, Any]) -> None:
         """``array`` was made in an open node."""
-        self._made[id(array)] = weakref.ref(array)
+        self._made[array] = True
 
     def clear(self) -> None:
         """No node is open any more."""
@@ -65,8 +67,7 @@ class OldMemory:
             array = array.base
         cdata = int(t.untyped_storage()._cdata)
         self._lent.pop(cdata, None)
-        made = self._made.get(id(array))
-        if made is not None and made() is array:
+        if array in self._made:
             self._made_of[cdata] = _NONE
             return
         first = next((c for c, (_, ref) in self._lent.items() if ref() is array), cdata)
@@ -79,7 +80,7 @@ class OldMemory:
         if self._unsure:
             self._passing.update(m for m in self._unsure if storage_expired(self._old[m]))
             self._unsure.clear()
-        cdata = _storage(t)
+        cdata = storage_id(t) or 0
         memory, lender = self._lent.get(cdata, (cdata, None))
         made_of = self._made_of.get(memory)
         if made_of is not None:
@@ -140,7 +141,9 @@ class OldMemory:
             return  # the tensor lies over other memory now, which is as it was
         cdata = self._memory(target)
         into = frozenset[int]().union(*map(self.origins, others)) if others else _NONE
-        whole = target.numel() * target.element_size() == _size(target) and kind.name != "__setitem__"
+        storage = storage_of(target)
+        size = -1 if storage is None else storage.nbytes()
+        whole = target.numel() * target.element_size() == size and kind.name != "__setitem__"
         if whole and kind.name in _FILLS | _COPIES:
             self._made_of[cdata] = into
         elif kind.name in _FILLS | _COPIES and cdata not in into:
@@ -150,20 +153,6 @@ class OldMemory:
 
     def _memory(self, t: Tensor) -> int:
         """The storage of ``t``, or the first one over the same array."""
-        cdata = _storage(t)
+        cdata = storage_id(t) or 0
         found = self._lent.get(cdata)
         return cdata if found is None else found[0]
-
-
-def _storage(t: Tensor) -> int:
-    try:
-        return int(t.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
-        return 0
-
-
-def _size(t: Tensor) -> int:
-    try:
-        return int(t.untyped_storage().nbytes())
-    except (RuntimeError, NotImplementedError, ValueError):
-        return -1

@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-from types import FrameType
 from typing import Any
 
 import torch
 
 from leapp.capture.provenance import Published
 from leapp.capture.recorder import Recorder
-from leapp.capture.tape import Call, Escape
-from leapp.capture.user_line import where
-from leapp.compat.python import getframe
+from leapp.capture.tape import Escape
+from leapp.capture.user_line import frames, where
 
 __all__ = ["rebuild", "reduce"]
 
@@ -43,10 +41,7 @@ def reduce(t: torch.Tensor) -> Any:
 
 def _saves_checkpoint() -> bool:
     """Whether ``torch.save`` is running: its files are read in other processes, so nothing of leapp may be in them."""
-    frame: FrameType | None = getframe(2)
-    while frame is not None and frame.f_code.co_filename != _SERIALIZATION:
-        frame = frame.f_back
-    return frame is not None
+    return any(frame.f_code.co_filename == _SERIALIZATION for frame in frames())
 
 
 def rebuild(token: int, func: Any, args: tuple[Any, ...]) -> Any:
@@ -60,7 +55,5 @@ def rebuild(token: int, func: Any, args: tuple[Any, ...]) -> Any:
         if isinstance(found, Published):
             recorder.published.copy(found, result)
         elif found[0].open and found[0].find(result) is None:
-            tape, ref = found
-            slot = tape.bind(result).slot
-            tape.calls.append(Call(torch.clone, (ref,), {}, (slot,), (ref.slot,), (), where()))
+            found[0].made(result, torch.clone, found[1])
     return result

@@ -7,13 +7,14 @@ of published outputs.
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
+from leapp.capture.aliasing import storage_id
 from leapp.capture.call_kinds import Kind
+from leapp.capture.identity import ByIdentity
 from leapp.capture.numpy.plain import address
 from leapp.capture.provenance import FormerValue
 from leapp.capture.substitutes import CONSTRUCTORS
@@ -49,9 +50,9 @@ class PlainCalls:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.random_tensors: dict[int, tuple[weakref.ref[Tensor], Where]] = {}
+        self.random_tensors = ByIdentity[Where]()
         """Tensors that hold random numbers, and where these were drawn."""
-        self.made_inside: dict[int, tuple[weakref.ref[Tensor], Where]] = {}
+        self.made_inside = ByIdentity[Where]()
         """Tensors that calls inside an open node made, and where."""
         self.drawn: dict[int, _DrawnCall] = {}
         """By identity, the tensors that were drawn while a node is open, and those computed from them."""
@@ -77,19 +78,23 @@ class PlainCalls:
         if kind.metadata:
             return out
         results = list(tensors(out))
-        if recorder.tapes and recorder.former_values:
-            self._follow_former_values(leaves, results)
+        former = recorder.former_values.first(leaves)
+        if former is not None and any(tape.node == former.node for tape in recorder.tapes):
+            # What an open node computes from a value that its pass before left is such a value too.
+            for o in results:
+                if o not in recorder.former_values:
+                    recorder.former_values[o] = FormerValue(former.node, former.where)
         drawn = before is not None and draws_random_numbers(before, kwargs, out)
         if recorder.tapes and (drawn or (self.drawn and any(id(t) in self.drawn for t in leaves))):
             self._remember_draw(before if drawn else None, kind, args, kwargs, leaves, out)
         if recorder.published:
             recorder.published.follow(kind, args, leaves, results)
-        if kind.name == "numpy" and (self._is_new(leaves[0]) or recorder.source(leaves[0]) is not None):
+        if kind.name == "numpy" and (leaves[0] in self.made_inside or recorder.source(leaves[0]) is not None):
             return recorder.arrays.memory.wrap(out, leaves[0])
-        draws = where() if drawn else self._drawn_at(leaves) if self.random_tensors else None
+        draws = where() if drawn else self.random_tensors.first(leaves)
         if draws is not None:
             for o in results or leaves[:1]:
-                self.random_tensors[id(o)] = weakref.ref(o), draws
+                self.random_tensors[o] = draws
             if recorder.tapes and not results and out is not None:
                 recorder.tapes[-1].escapes.append(Escape(f"random number read by {kind.name}", where(), out))
         elif not results and out is not None and kind.looks_at is None and leaves:
@@ -102,7 +107,7 @@ class PlainCalls:
                 recorder.old_memory.plain_call(kind, target, leaves, results)
             at = where()
             for o in results:
-                self.made_inside[id(o)] = weakref.ref(o), at
+                self.made_inside[o] = at
         return out
 
     def _remember_draw(
@@ -134,21 +139,6 @@ class PlainCalls:
             tape.draws.append(Draw(call, [snapshot(o) for o in tensors(found.out)], found.state))
         return tape.find(t)
 
-    def _follow_former_values(self, leaves: list[Tensor], results: list[Tensor]) -> None:
-        """What an open node computes from a value that its pass before left is such a value too."""
-        for t in leaves:
-            found = self.recorder.former_values.get(id(t))
-            if found is not None and found.tensor() is t and any(tape.node == found.node for tape in self.recorder.tapes):
-                for o in results:
-                    if o is not t:
-                        self.recorder.former_values[id(o)] = FormerValue(weakref.ref(o), found.node, found.where)
-                return
-
-    def _is_new(self, t: Tensor) -> bool:
-        """Whether a call inside the open node made a plain tensor; traced values may be written to it later."""
-        found = self.made_inside.get(id(t))
-        return found is not None and found[0]() is t
-
     def read_between(self, kind: str, t: Tensor, out: Any) -> None:
         """A published output was read out as a number or a list: it is frozen in the open node, or in a later one."""
         source = self.recorder.source(t)
@@ -157,21 +147,10 @@ class PlainCalls:
         elif source is not None and kind not in TEXTS:
             self.recorder.published.read(kind, source, out)
 
-    def _drawn_at(self, leaves: list[Tensor]) -> Where | None:
-        """The line that drew the random numbers in one of some tensors."""
-        for t in leaves:
-            found = self.random_tensors.get(id(t))
-            if found is not None and found[0]() is t:
-                return found[1]
-        return None
-
     def _before_plain_write(self, targets: list[Tensor]) -> None:
         for t in targets:
             for tape in self.recorder.tapes:
-                try:
-                    memory = tape.memories.get(t.untyped_storage()._cdata)
-                except (RuntimeError, NotImplementedError, ValueError):
-                    continue
+                memory = tape.memories.get(storage_id(t))
                 if memory is not None and not memory.traced:
                     tape.forget(memory)
 

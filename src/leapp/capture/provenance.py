@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from leapp.capture.aliasing import geometry
+from leapp.capture.aliasing import geometry, same_storage
 from leapp.capture.call_kinds import Kind
 from leapp.capture.trees import tensors
 from leapp.capture.user_line import Where, where
@@ -57,9 +57,8 @@ class Read:
 
 
 class FormerValue(NamedTuple):
-    """A value of a finished node."""
+    """Of a value of a finished node: where it comes from."""
 
-    tensor: weakref.ref[Tensor]
     node: str
     where: Where
     """The line that made it."""
@@ -134,10 +133,9 @@ class Provenance:
 
     def written(self, target: Tensor, op: str) -> None:
         """Note a write to the memory of ``target``: every published output over it is changed."""
-        cdata = _memory(target)
         for p in list(self.known.values()):
             t = p.ref()
-            if t is not None and cdata is not None and _memory(t) == cdata:
+            if t is not None and same_storage(t, target):
                 self.known[id(t)] = p.of(t, (op, where()))
 
     def follow(self, kind: Kind, args: tuple[Any, ...], leaves: list[Tensor], results: list[Tensor]) -> None:
@@ -183,10 +181,3 @@ def _whole_copy(kind: Kind, args: tuple[Any, ...], target: Tensor, value: Tensor
         return True
     parts = args[1] if isinstance(args[1], tuple) else (args[1],)
     return all(p is Ellipsis or (isinstance(p, slice) and p == slice(None)) for p in parts)
-
-
-def _memory(t: Tensor) -> int | None:
-    try:
-        return int(t.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):  # sparse tensors have none
-        return None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ import torch
 
 from leapp.capture.batch.follower import Follower
 from leapp.capture.constants import Constants
+from leapp.capture.identity import ByIdentity
 from leapp.capture.indexed_views import IndexedRows
 from leapp.capture.mode_stacks import DISPATCH_MODES, FUNCTION_MODES, silence
 from leapp.capture.numpy.arrays import Arrays
@@ -58,9 +58,9 @@ class Recorder:
         self.rows: int | None = None
         """The batch size of the nodes so far."""
         self.published = Provenance()
-        self.declared_tensors: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self.declared_tensors = ByIdentity[str]()
         """The user's own tensors that were declared as inputs, and of which node."""
-        self.former_values: dict[int, FormerValue] = {}
+        self.former_values = ByIdentity[FormerValue]()
         """Values of finished nodes that are still alive."""
         self.old_memory = OldMemory()
         self.pickled: dict[int, tuple[Tape, Ref] | Published | None] = {}
@@ -159,12 +159,12 @@ class Recorder:
         self.tapes = [t for t in self.tapes if t is not tape]
         if not self.tapes:
             self.on_last_close()
-        alive = [(i, ref) for i, ref in tape.known.items() if ref.tensor() is not None]
-        made = tape.makers({ref.slot for _, ref in alive})
-        self.former_values = {i: f for i, f in self.former_values.items() if f.tensor() is not None}
-        for i, ref in alive:
-            if ref.slot in made:
-                self.former_values[i] = FormerValue(ref.tensor, tape.node, made[ref.slot], ref.slot if tape.first else None)
+        alive = [(t, ref.slot) for ref in tape.known.values() if (t := ref.tensor()) is not None]
+        made = tape.makers({slot for _, slot in alive})
+        self.former_values.forget_dead()
+        for t, slot in alive:
+            if slot in made:
+                self.former_values[t] = FormerValue(tape.node, made[slot], slot if tape.first else None)
         if not self.tapes:
             self.plain_calls.made_inside.clear()
             self.plain_calls.drawn.clear()
@@ -193,7 +193,7 @@ class Recorder:
             alias = alias.as_subclass(type(t))
             vars(alias).update(vars(t))
         tape.declare(alias, axis)
-        self.declared_tensors[id(t)] = (weakref.ref(t), tape.node)
+        self.declared_tensors[t] = tape.node
         if tape.first and alias.requires_grad and torch.is_grad_enabled():
             tape.autograd = self.autograd = True
         return alias

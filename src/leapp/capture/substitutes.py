@@ -13,15 +13,15 @@ tensor is replayed as a padded one that carries the mask of its real rows.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from leapp.capture.tape import Call, Ref, Tape, refer
+from leapp.capture.tape import Ref, Tape, refer
 from leapp.capture.trees import tensors
-from leapp.capture.user_line import where
 
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
@@ -50,8 +50,7 @@ def _same_value(result: Any, recorder: Recorder, tape: Tape, source: Tensor) -> 
     """``result`` is a copy of ``source`` made by code the modes do not see."""
     ref = tape.find(source)
     if ref is not None:
-        new = tape.bind(result)
-        tape.calls.append(Call(_copy, (ref, result.dtype), {}, (new.slot,), (ref.slot,), (), where()))
+        tape.made(result, _copy, ref, result.dtype)
     return result
 
 
@@ -71,11 +70,8 @@ def _construct(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...],
     if isinstance(data, Tensor):
         return result if result is data else _same_value(result, recorder, tape, data)
     # A list becomes one tensor element by element: the values are read out by item(), which no mode sees.
-    leaves = list(tensors(data))
-    refs = {id(t): tape.find(t) or recorder.constants.slot(tape, t) for t in leaves}
-    args = (refer(data, refs), result.dtype, result.device)
-    reads = tuple({r.slot for r in refs.values()})
-    tape.calls.append(Call(assemble, args, {}, (tape.bind(result).slot,), reads, (), where()))
+    refs = {id(t): tape.find(t) or recorder.constants.slot(tape, t) for t in tensors(data)}
+    tape.made(result, assemble, refer(data, refs), result.dtype, result.device)
     return result
 
 
@@ -95,7 +91,7 @@ def _data(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwar
     target, value = args[0], args[1]
     ref = tape.find(value) or recorder.constants.slot(tape, value)
     func(*args, **kwargs)
-    tape.known[id(target)] = Ref(ref.slot, target)
+    tape.known[id(target)] = Ref(ref.slot, weakref.ref(target))
     return None
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from leapp.capture.aliasing import Geometry, geometry, locate, overlaps, region
+from leapp.capture.aliasing import Geometry, geometry, locate, overlaps, region, storage_id, storage_of
 from leapp.capture.batch.symbolic_size import Followed
-from leapp.capture.trees import mapped
+from leapp.capture.trees import leaves, mapped
 from leapp.capture.user_line import Where, where
 from leapp.compat.core import storage_expired
 from leapp.compat.modes import DisableTorchFunction, free_weak_storage
@@ -38,14 +38,21 @@ BY_VALUE = 64 * 1024
 _REDUCED = frozenset({torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2})
 
 
+def _no_tensor() -> None:
+    return None
+
+
 class Ref:
-    """A slot, where it stands in a recorded call; ``tensor`` is the one that holds its value while the node is open."""
+    """A slot, where it stands in a recorded call.
+
+    While the node is open, ``tensor()`` is the tensor that holds its value. A number that follows the batch has none.
+    """
 
     __slots__ = ("slot", "tensor")
 
-    def __init__(self, slot: int, tensor: Tensor) -> None:
+    def __init__(self, slot: int, tensor: Callable[[], Tensor | None] = _no_tensor) -> None:
         self.slot = slot
-        self.tensor = weakref.ref(tensor)
+        self.tensor = tensor
 
     def __repr__(self) -> str:
         return f"%{self.slot}"
@@ -164,7 +171,7 @@ class Tape:
         self.calls: list[Call] = []
         self.memory_of: list[Memory] = []
         self.known: dict[int, Ref] = {}
-        self.memories: dict[int, Memory] = {}
+        self.memories: dict[int | None, Memory] = {}
         self._weak: list[int] = []
         """The weak references to storages that are to be given back."""
         self._living: set[int] | None = None
@@ -215,7 +222,7 @@ class Tape:
     def bind(self, t: Tensor) -> Ref:
         """Give a tensor that a recorded call made its slot."""
         memory_of = self.memory_of
-        ref = self.known[id(t)] = Ref(len(memory_of), t)
+        ref = self.known[id(t)] = Ref(len(memory_of), weakref.ref(t))
         if t.dtype in _REDUCED:
             self.precision = max(self.precision, torch.finfo(t.dtype).eps)
         try:
@@ -239,10 +246,23 @@ class Tape:
         memory_of.append(memory)
         return ref
 
+    def new_slot(self) -> int:
+        """A slot with a memory of its own, which no tensor is known to hold."""
+        self.memory_of.append(Memory(True, None))
+        return len(self.memory_of) - 1
+
+    def add(self, func: Callable[..., Any], args: tuple[Any, ...], out: int) -> None:
+        """Put a call on the tape that no mode saw. It stands for what the program did at the present line."""
+        reads = tuple([ref.slot for ref in leaves(args, Ref)])
+        self.calls.append(Call(func, args, {}, (out,), reads, (), where()))
+
+    def made(self, t: Tensor, func: Callable[..., Any], *args: Any) -> None:
+        """``t`` was made unseen; on the tape it is ``func(*args)``."""
+        self.add(func, args, self.bind(t).slot)
+
     def _memory(self, t: Tensor) -> Memory | None:
-        try:
-            storage = t.untyped_storage()
-        except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
+        storage = storage_of(t)
+        if storage is None:
             return None
         cdata = storage._cdata
         memory = self.memories.get(cdata)
@@ -257,7 +277,7 @@ class Tape:
 
     def declare(self, t: Tensor, axis: int | str | None = "open") -> Ref:
         """Make ``t`` itself an input of the node; ``axis`` tells a node that follows the batch where ``t`` has it."""
-        ref = self.known[id(t)] = Ref(len(self.memory_of), t)
+        ref = self.known[id(t)] = Ref(len(self.memory_of), weakref.ref(t))
         memory = self._memory(t) or Memory(True, None)
         if not memory.traced:
             self.forget(memory)
@@ -281,10 +301,7 @@ class Tape:
 
     def owns(self, t: Tensor) -> bool:
         """Whether any traced value lies in the memory of ``t``."""
-        try:
-            memory = self.memories.get(t.untyped_storage()._cdata)
-        except (RuntimeError, NotImplementedError, ValueError):
-            return False
+        memory = self.memories.get(storage_id(t))
         if memory is None or not memory.traced:
             return False
         mine = _geometry(t)
@@ -307,11 +324,11 @@ class Tape:
             found = None if shape is None else locate(mine, shape)
             if found is None:
                 continue
-            ref = self.known[id(t)] = Ref(len(self.memory_of), t)
+            ref = self.known[id(t)] = Ref(len(self.memory_of), weakref.ref(t))
             self.memory_of.append(memory)
             func: Callable[..., Any] = torch.ops.aten.alias.default if shape == mine else region
             args = (root,) if shape == mine else (root, *found)
-            self.calls.append(Call(func, args, {}, (ref.slot,), (root.slot,), (), where()))
+            self.add(func, args, ref.slot)
             return ref
         raise TraceError(
             f"node '{self.node}': at {where()} a tensor of shape {list(t.shape)} shares only part of its memory with "
@@ -331,7 +348,7 @@ class Tape:
         known = self.known_constant(t)
         if known is not None:
             return known
-        ref = Ref(len(self.memory_of), t)
+        ref = Ref(len(self.memory_of), weakref.ref(t))
         memory = self._memory(t)
         if memory is None or (memory.traced and memory.root is not None):
             memory = Memory(False, None)  # nothing traced overlaps it: it only shares the storage
@@ -357,7 +374,7 @@ class Tape:
         storage = t.untyped_storage()
         whole = t.is_contiguous() and t.numel() * t.element_size() == storage.nbytes()
         root = t if whole else torch.empty(0, dtype=t.dtype, device=t.device).set_(storage)
-        ref = Ref(len(self.memory_of), t)
+        ref = Ref(len(self.memory_of), weakref.ref(t))
         self.memory_of.append(memory)
         memory.add(ref, geometry(root))
         self.constants[ref.slot] = Constant(snapshot(root), where(), None, weakref.ref(t), origins=origins, lender=lender)
@@ -394,8 +411,7 @@ class Tape:
         """From here on ``target`` is a copy of the traced ``source``."""
         ref = self.find(source)
         if ref is not None and self.find(target) is None:
-            new = self.bind(target)
-            self.calls.append(Call(torch.clone, (ref,), {}, (new.slot,), (ref.slot,), (), where()))
+            self.made(target, torch.clone, ref)
 
     def move(self, source: Tensor, target: Tensor, first: int) -> bool:
         """Let the traced ``source`` live in the memory of ``target`` from here on.
@@ -415,16 +431,14 @@ class Tape:
         del self.memories[cdata]
         self.memories[storage._cdata] = memory
         self.known.pop(id(source), None)
-        memory.root = self.known[id(target)] = Ref(ref.slot, target)
+        memory.root = self.known[id(target)] = Ref(ref.slot, weakref.ref(target))
         memory.geometry = geometry(target)
         return True
 
     def remember(self, ref: Ref) -> Ref:
         """A slot that keeps the present value of another, whatever is written to that later."""
-        kept = Ref.__new__(Ref)
-        kept.slot, kept.tensor = len(self.memory_of), ref.tensor
-        self.memory_of.append(Memory(True, None))
-        self.calls.append(Call(torch.clone, (ref,), {}, (kept.slot,), (ref.slot,), (), where()))
+        kept = Ref(self.new_slot(), ref.tensor)
+        self.add(torch.clone, (ref,), kept.slot)
         return kept
 
     def makers(self, slots: set[int]) -> dict[int, Where]:

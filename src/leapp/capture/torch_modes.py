@@ -136,11 +136,10 @@ def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Non
     if tape is None:
         return
     for t in leaves:
-        seen = recorder.plain_calls.made_inside.get(id(t))
         constant = tape.constant_ids.get(id(t))
         known = constant is not None and constant[0].tensor() is t
-        left = recorder.former_values.get(id(t))  # such as a gradient that the pass before accumulated
-        known = known or (seen is not None and seen[0]() is t) or (left is not None and left.tensor() is t)
+        # A former value is such as a gradient that the pass before accumulated.
+        known = known or t in recorder.plain_calls.made_inside or t in recorder.former_values
         if known or tape.find(t) is not None:
             continue
         if t._is_view() or isinstance(t, torch.nn.Parameter) or not t.dim():

@@ -7,6 +7,7 @@ file, line and text are looked up only when a message needs them.
 from __future__ import annotations
 
 import functools
+import itertools
 import linecache
 import os
 import re
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from leapp.compat.python import getframe
 
 __all__ = [
-    "Where", "asked_by_capture", "asked_by_leapp", "came_through", "cell", "is_installed", "is_library", "line_name",
+    "Where", "asked_by_capture", "asked_by_leapp", "came_through", "cell", "frames", "is_installed", "is_library", "line_name",
     "users_frames", "where",
 ]  # fmt: skip
 
@@ -86,21 +87,23 @@ def is_installed(file: str) -> bool:
     return is_library(file) or _SITE in file
 
 
-def users_frames() -> Iterator[FrameType]:
-    """The frames of the user's program on the caller's stack, innermost first."""
+def frames() -> Iterator[FrameType]:
+    """The frames of the caller's stack, innermost first."""
     frame: FrameType | None = getframe(1)
     while frame is not None:
-        if not is_installed(frame.f_code.co_filename):
-            yield frame
+        yield frame
         frame = frame.f_back
+
+
+def users_frames() -> Iterator[FrameType]:
+    """Those that run code of the user's program."""
+    return (frame for frame in frames() if not is_installed(frame.f_code.co_filename))
 
 
 def asked_by_leapp() -> bool:
     """Whether the code that made torch call the recorder is leapp's own, outside of this package."""
-    frame: FrameType | None = getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_CAPTURE):
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename.startswith(_HERE)
+    files = (frame.f_code.co_filename for frame in frames())
+    return next((file.startswith(_HERE) for file in files if not file.startswith(_CAPTURE)), False)
 
 
 def asked_by_capture() -> bool:
@@ -115,34 +118,23 @@ def where(depth: int = 1, beyond: str = "") -> Where:
         depth: How many frames to leave out.
         beyond: A package to leave out as well, if code outside of it is on the stack.
     """
-    frame: FrameType | None = getframe(depth)
-    first = frame
-    if beyond:
-        frame = _caller_of(beyond, frame)
+    first = getframe(depth)
+    frame: FrameType | None = (_caller_of(beyond) or first) if beyond else first
     while frame is not None:
         code = frame.f_code
         if not is_library(code.co_filename):
             return _new(Where, (code, frame.f_lasti))
         frame = frame.f_back
-    assert first is not None
     return Where(first.f_code, first.f_lasti)
 
 
 def came_through(module: str, user: CodeType) -> bool:
     """Whether a function of ``module``, or of one below it, runs between here and the user's code."""
-    frame: FrameType | None = getframe(1)
-    while frame is not None and frame.f_code is not user:
-        name = frame.f_globals.get("__name__", "")
-        if name == module or name.startswith(f"{module}."):
-            return True
-        frame = frame.f_back
-    return False
+    between = itertools.takewhile(lambda frame: frame.f_code is not user, frames())
+    return any(f"{frame.f_globals.get('__name__', '')}.".startswith(f"{module}.") for frame in between)
 
 
-def _caller_of(package: str, frame: FrameType | None) -> FrameType | None:
-    last = within = frame
-    while within is not None:
-        if within.f_globals.get("__name__", "").partition(".")[0] == package:
-            last = within.f_back
-        within = within.f_back
-    return last or frame
+def _caller_of(package: str) -> FrameType | None:
+    """The frame that called the outermost function of a package."""
+    within = [frame for frame in frames() if frame.f_globals.get("__name__", "").partition(".")[0] == package]
+    return within[-1].f_back if within else None

@@ -5,13 +5,13 @@ Passes are counted by one clock for all nodes. It moves on when a node that alre
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from leapp.capture.aliasing import geometry
+from leapp.capture.identity import ByIdentity
 from leapp.capture.provenance import Glue, Published
 from leapp.capture.recorder import Recorder
 from leapp.capture.tape import Tape
@@ -35,7 +35,7 @@ class Sources:
         """Published outputs that were changed between nodes: consumer, source, ops, place."""
         self.shared: list[tuple[InputPort, str, InputPort, str]] = []
         """Ports of two nodes that were given the same tensor from outside: port and node of each."""
-        self._outside: dict[int, tuple[weakref.ref[Tensor], InputPort, str]] = {}
+        self._outside = ByIdentity[tuple[InputPort, str]]()
 
     def find(self, node: NodeTrace, port: str, t: Tensor) -> Source | None:
         """The published output that a declared value is, if it is one."""
@@ -44,8 +44,12 @@ class Sources:
             self._refuse_unfinished(node, port, t)
         found = recorder.published.source(t) or recorder.arrays.memory.published(t)
         if found is None:
-            if id(t) in recorder.former_values:
-                self._report_unpublished(node, port, t)
+            former = recorder.former_values.get(t)
+            if former is not None:
+                logger.error(
+                    "node '%s', input '%s' (at %s) is a value of node '%s' that output_tensors() did not publish; it becomes "
+                    "an input of the graph.", node.name, port, where(), former.node,
+                )  # fmt: skip
             return None
         if found.glue:
             # Between passes a simulator may stand in the way; a few ops are the user's own.
@@ -58,12 +62,12 @@ class Sources:
 
     def note(self, node: NodeTrace, port: InputPort, t: Tensor, alias: Tensor) -> None:
         """Remember a value from outside that an open node was given, to see it given to another one."""
-        known = self._outside.get(id(t))
-        if known is not None and known[0]() is t and known[2] != node.name:
-            self.shared.append((known[1], known[2], port, node.name))
+        known = self._outside.get(t)
+        if known is not None and known[1] != node.name:
+            self.shared.append((*known, port, node.name))
         else:
-            self._outside[id(t)] = weakref.ref(t), port, node.name
-        self._outside[id(alias)] = weakref.ref(alias), port, node.name
+            self._outside[t] = port, node.name
+        self._outside[alias] = port, node.name
 
     def _refuse_unfinished(self, node: NodeTrace, port: str, t: Tensor) -> None:
         owner = self._recorder.owner([t])
@@ -138,14 +142,6 @@ class Sources:
             kept = (s for s in producer.samples if s.passno == node.entered - source.delayed)
             value = next((s.outputs.get(source.port) for s in kept), None)
         return value is None or same_bits(value, t)
-
-    def _report_unpublished(self, node: NodeTrace, port: str, t: Tensor) -> None:
-        former = self._recorder.former_values[id(t)]
-        if former.tensor() is t:
-            logger.error(
-                "node '%s', input '%s' (at %s) is a value of node '%s' that output_tensors() did not publish; it becomes an "
-                "input of the graph.", node.name, port, where(), former.node,
-            )  # fmt: skip
 
     def _reported(self, node: NodeTrace, found: Published) -> bool:
         return any(entry[:2] == (node.name, f"{found.node}/{found.port}") for entry in self.glue)

@@ -115,8 +115,8 @@ class Finisher:
         if node.backend is None:
             return None
         whose = f" It belongs to node '{owner.node}'." if owner is not None else ""
-        born = self._recorder.plain_calls.made_inside.get(id(t))
-        made = f" It was made at {born[1]}: {born[1].text!r}." if born is not None and born[0]() is t else ""
+        born = self._recorder.plain_calls.made_inside.get(t)
+        made = f" It was made at {born}: {born.text!r}." if born is not None else ""
         escapes = "".join(f"\n  {e.kind} at {e.where}: {e.where.text}" for e in node.tape.escapes[:5])
         raise TraceError(
             f"node '{node.name}', output '{name}' (at {at}) is a {type(t).__name__} that is not computed from the node's "

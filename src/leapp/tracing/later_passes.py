@@ -58,8 +58,7 @@ class Passes:
                 continue
             if t.shape != port.shape or t.dtype is not _DTYPES[port.dtype]:
                 node.check(port, t, _called(role))
-            key = id(t)
-            if role == "input" and (unfinished or port.source is not None or key in known or key in former):
+            if role == "input" and (unfinished or port.source is not None or id(t) in known or t in former):
                 self._sources.check(node, port, self._sources.find(node, name, t), t)
         node.current.inputs.update(_copies(kept) if self.is_looked_at(node) else kept)
         if node.second is not None:

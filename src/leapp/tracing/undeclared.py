@@ -83,14 +83,12 @@ def outliving(node: NodeTrace, recorder: Recorder) -> list[tuple[weakref.ref[Any
     """
     arrays = recorder.arrays.memory.living()
     declared = {id(t) for t in node.left.values()} | {id(b.tensor) for b in node.buffers}
-    alive = []
-    for i, former in recorder.former_values.items():
-        t = former.tensor()
-        if t is None or former.node != node.name or former.slot is None or i in declared:
+    alive: list[tuple[weakref.ref[Any], Where, int]] = []
+    for t, former in recorder.former_values.living():
+        if former.node != node.name or former.slot is None or id(t) in declared:
             continue
-        given = recorder.declared_tensors.get(i)
-        if recorder.source(t) is None and not (given is not None and given[0]() is t):
-            alive.append((arrays.get(i, former.tensor), former.where, former.slot))
+        if recorder.source(t) is None and t not in recorder.declared_tensors:
+            alive.append((arrays.get(id(t)) or weakref.ref(t), former.where, former.slot))
     return alive
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from leapp.capture.batch.shape_worlds import Baked, Entry, Forms, first_axis, slot_ref
+from leapp.capture.batch.shape_worlds import Baked, Entry, Forms, first_axis
 from leapp.capture.batch.symbolic_size import Followed, Measure, number
-from leapp.capture.tape import Call, Memory, Ref, Tape
+from leapp.capture.tape import Ref, Tape
 from leapp.capture.user_line import asked_by_leapp, where
 
 __all__ = ["Follower"]
@@ -105,24 +105,19 @@ class Follower:
         if all(v == values[0] for v in values):
             return values[0]
         if (ref.slot, dim) not in self._sizes:
-            self._sizes[ref.slot, dim] = self._recorded(function, (ref, *args), (ref.slot,), values)
+            self._sizes[ref.slot, dim] = self._recorded(function, (ref, *args), values)
         return self._sizes[ref.slot, dim]
 
     def derived(self, function: Callable[..., Any], args: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
         """See :class:`leapp.capture.batch.symbolic_size.Owner`."""
         if all(v == values[0] for v in values):
             return values[0]
-        refs = tuple(a.ref if isinstance(a, Followed) else a for a in args)
-        return self._recorded(function, refs, tuple(r.slot for r in refs if isinstance(r, Ref)), values)
+        return self._recorded(function, tuple(a.ref if isinstance(a, Followed) else a for a in args), values)
 
-    def _recorded(
-        self, function: Callable[..., Any], args: tuple[Any, ...], reads: tuple[int, ...], values: tuple[Any, ...]
-    ) -> Any:
-        tape = self.tape
-        slot = len(tape.memory_of)
-        tape.memory_of.append(Memory(True, None))
-        tape.calls.append(Call(Measure(function), args, {}, (slot,), reads, (), where()))
-        return number(values, self, slot_ref(slot))
+    def _recorded(self, function: Callable[..., Any], args: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
+        slot = self.tape.new_slot()
+        self.tape.add(Measure(function), args, slot)
+        return number(values, self, Ref(slot))
 
     def bake(self, what: str) -> None:
         """See :class:`leapp.capture.batch.symbolic_size.Owner`."""

@@ -20,13 +20,13 @@ import torch
 from leapp.capture.aliasing import same_storage
 from leapp.capture.batch.symbolic_size import Measure
 from leapp.capture.replay import fill, results
-from leapp.capture.tape import Call, Constant, Memory, Ref, Tape
+from leapp.capture.tape import Call, Constant, Ref, Tape
 from leapp.capture.trees import leaves
 from leapp.capture.user_line import Where
 from leapp.compat.core import DispatchMode, OpOverload
 from leapp.compat.modes import DisableTorchFunction, FakeTensorMode, normal_dispatch
 
-__all__ = ["SIZES", "Baked", "Entry", "Forms", "first_axis", "slot_ref", "spreads"]
+__all__ = ["SIZES", "Baked", "Entry", "Forms", "first_axis", "spreads"]
 
 Tensor = torch.Tensor
 
@@ -276,12 +276,11 @@ class Forms:
         made: list[Call] = []
 
         def measured(function: Callable[..., Any], args: tuple[Any, ...], reads: tuple[int, ...]) -> Ref:
-            ref = slot_ref(len(self.tape.memory_of))
-            self.tape.memory_of.append(Memory(True, None))
+            ref = Ref(self.tape.new_slot())
             made.append(Call(Measure(function), args, {}, (ref.slot,), reads, (), call.where))
             return ref
 
-        rows = measured(torch.Tensor.size, (slot_ref(source[0]), source[1]), source[:1])
+        rows = measured(torch.Tensor.size, (Ref(source[0]), source[1]), source[:1])
         by_size = {self.rows: rows}
 
         def follow(n: int) -> Ref:
@@ -421,13 +420,3 @@ def first_axis(shape: Sequence[int], rows: int | None) -> int | None:
     """The first axis with that many entries."""
     return next((d for d, n in enumerate(shape) if n == rows), None)
 
-
-def slot_ref(slot: int) -> Ref:
-    """A slot that holds a number: no tensor stands for it."""
-    ref = Ref.__new__(Ref)
-    ref.slot, ref.tensor = slot, _nothing  # type: ignore[assignment]
-    return ref
-
-
-def _nothing() -> None:
-    return None
