@@ -67,7 +67,7 @@ class Constants:
             if theirs is None or theirs[0] == mine[0] or theirs[1] >= mine[2] or mine[1] >= theirs[2]:
                 continue
             memory = tape.memories.get(theirs[0])
-            if memory is not None and memory.traced and memory.root is not None:
+            if memory is not None and memory.traced and memory.roots:
                 raise TraceError(
                     f"node '{tape.node}': at {where()} a tensor of shape {list(t.shape)} shares memory with traced values by "
                     "way of an array or of DLPack, and what was written there is not seen through it. Make it again where it "
@@ -86,7 +86,7 @@ class Constants:
         if memory is not None:
             memory.traced = True
             memory.clear()
-            memory.add(ref, geometry(t))
+            memory.roots = ((ref, geometry(t)),)
             tape.memory_of[ref.slot] = memory
         tape.constant_ids.pop(id(t), None)
         tape.known[id(t)] = Ref(ref.slot, weakref.ref(t))

@@ -41,7 +41,7 @@ class OldMemory:
         self._unsure: set[int] = set()
         self._passing: set[int] = set()
         """Memories that unseen code made for one plain call: they are freed after it."""
-        self._made = ByIdentity[bool]()
+        self._made: ByIdentity[bool] = ByIdentity()
         """Arrays made in an open node."""
 
     def made(self, array: np.ndarray[Any, Any]) -> None:

@@ -50,9 +50,9 @@ class PlainCalls:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.random_tensors = ByIdentity[Where]()
+        self.random_tensors: ByIdentity[Where] = ByIdentity()
         """Tensors that hold random numbers, and where these were drawn."""
-        self.made_inside = ByIdentity[Where]()
+        self.made_inside: ByIdentity[Where] = ByIdentity()
         """Tensors that calls inside an open node made, and where."""
         self.drawn: dict[int, _DrawnCall] = {}
         """By identity, the tensors that were drawn while a node is open, and those computed from them."""

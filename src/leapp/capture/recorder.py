@@ -58,9 +58,9 @@ class Recorder:
         self.rows: int | None = None
         """The batch size of the nodes so far."""
         self.published = Provenance()
-        self.declared_tensors = ByIdentity[str]()
+        self.declared_tensors: ByIdentity[str] = ByIdentity()
         """The user's own tensors that were declared as inputs, and of which node."""
-        self.former_values = ByIdentity[FormerValue]()
+        self.former_values: ByIdentity[FormerValue] = ByIdentity()
         """Values of finished nodes that are still alive."""
         self.old_memory = OldMemory()
         self.pickled: dict[int, tuple[Tape, Ref] | Published | None] = {}

@@ -55,12 +55,14 @@ def cut(tape: Tape, outputs: Sequence[int], inputs: Sequence[int] | None = None)
     slots: set[int] = set(outputs)
     memory_of = tape.memory_of
     memories: set[Memory] = {memory_of[s] for s in outputs}
+    writing = any(call.writes for call in tape.calls)
     kept: list[Call] = []
     for call in reversed(tape.calls):
-        if not slots.isdisjoint(call.outs) or not memories.isdisjoint(call.writes):
+        if not slots.isdisjoint(call.outs) or (writing and not memories.isdisjoint(call.writes)):
             kept.append(call)
             slots.update(call.reads)
-            memories.update([memory_of[s] for s in call.reads])
+            if writing:
+                memories.update([memory_of[s] for s in call.reads])
     kept.reverse()
     written = {m for call in kept for m in call.writes}
     declared = list(tape.inputs if inputs is None else inputs)

@@ -35,6 +35,7 @@ TEXTS = frozenset({"__repr__", "__str__", "__format__"})
 # reference: it is copied if a write to it is seen, and refused if one was not.
 BY_VALUE = 64 * 1024
 
+_new = tuple.__new__  # skips NamedTuple's argument checks
 _REDUCED = frozenset({torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2})
 
 
@@ -125,40 +126,26 @@ class Escape:
 
 
 class Memory:
-    """One storage that the tape knows, and the slots over it from which every alias can be derived.
+    """One storage that the tape knows.
 
-    ``weak`` is a weak reference of torch's, which is the address of the storage and keeps it from being used again.
-
-    Most storages have one such slot for all their life, so the first is kept in place and further ones in ``more``.
+    Attributes:
+        traced: Whether values of the node may lie in it. Otherwise it is of constants.
+        weak: A weak reference of torch's, which is the address of the storage and keeps it from being used again.
+        roots: The slots over it from which every alias can be derived, with their geometries.
+        ids: The identities of the constants that were read from it.
     """
 
-    __slots__ = ("geometry", "ids", "more", "root", "traced", "weak")
+    __slots__ = ("ids", "roots", "traced", "weak")
 
-    def __init__(self, traced: bool, weak: int | None) -> None:
+    def __init__(self, traced: bool, weak: int | None, roots: tuple[tuple[Ref, Geometry | None], ...] = ()) -> None:
         self.traced = traced
         self.weak = weak
-        self.root: Ref | None = None
-        self.geometry: tuple[Any, ...] | None = None
-        self.more: tuple[tuple[Ref, Geometry | None], ...] = ()
+        self.roots = roots
         self.ids: tuple[int, ...] = ()
 
-    def add(self, ref: Ref, shape: Geometry | None) -> None:
-        """Let aliases be derived from one more slot."""
-        if self.root is None:
-            self.root, self.geometry = ref, shape
-        else:
-            self.more = (*self.more, (ref, shape))
-
-    def roots(self) -> list[tuple[Ref, Geometry | None]]:
-        """The slots with their geometries."""
-        if self.root is None:
-            return []
-        return [(self.root, None if self.geometry is None else Geometry(*self.geometry)), *self.more]
-
     def clear(self) -> None:
-        """Forget all slots."""
-        self.root = self.geometry = None
-        self.more, self.ids = (), ()
+        """Forget all slots and constants."""
+        self.roots, self.ids = (), ()
 
 
 class Tape:
@@ -235,12 +222,11 @@ class Tape:
         if memory is None:
             weak: Any = storage._weak_ref()  # as _weakly() does: this is the busiest place of all
             self._weak.append(weak)
-            memory = self.memories[cdata] = Memory(True, weak)
-            memory.root = ref
             try:
-                memory.geometry = (t.dtype, t.shape, t.stride(), t.storage_offset())
+                shape: Any = _new(Geometry, (t.dtype, t.shape, t.stride(), t.storage_offset()))
             except RuntimeError:  # nested tensors have no strides
-                memory.geometry = None
+                shape = None
+            memory = self.memories[cdata] = Memory(True, weak, ((ref, shape),))
         elif not memory.traced:
             memory = Memory(True, None)  # a view of a constant
         memory_of.append(memory)
@@ -282,7 +268,7 @@ class Tape:
         if not memory.traced:
             self.forget(memory)
             memory.traced = True
-        memory.add(ref, _geometry(t))
+        memory.roots += ((ref, _geometry(t)),)
         self.memory_of.append(memory)
         self.inputs.append(ref.slot)
         self._declared[ref.slot] = where()
@@ -305,22 +291,22 @@ class Tape:
         if memory is None or not memory.traced:
             return False
         mine = _geometry(t)
-        return any(root is None or mine is None or mine == root or overlaps(mine, root) for _, root in memory.roots())
+        return any(root is None or mine is None or mine == root or overlaps(mine, root) for _, root in memory.roots)
 
     def note_shared_write(self, t: Tensor) -> None:
         """Before a write to ``t``: inputs that share its memory are one thing to the program and several to a model."""
         memory = self._memory(t)
-        if memory is None or not memory.more:
+        if memory is None or len(memory.roots) < 2:
             return
         mine = geometry(t)
-        if sum(r.slot in self.inputs and (g is None or overlaps(mine, g)) for r, g in memory.roots()) > 1:
+        if sum(r.slot in self.inputs and (g is None or overlaps(mine, g)) for r, g in memory.roots) > 1:
             self.shared_writes.append(where())
 
     def alias(self, t: Tensor) -> Ref:
         """The slot of a tensor whose memory is traced but which no recorded call returned: derived as a view."""
         memory = self.memories[t.untyped_storage()._cdata]
         mine = geometry(t)
-        for root, shape in memory.roots():
+        for root, shape in memory.roots:
             found = None if shape is None else locate(mine, shape)
             if found is None:
                 continue
@@ -350,7 +336,7 @@ class Tape:
             return known
         ref = Ref(len(self.memory_of), weakref.ref(t))
         memory = self._memory(t)
-        if memory is None or (memory.traced and memory.root is not None):
+        if memory is None or (memory.traced and memory.roots):
             memory = Memory(False, None)  # nothing traced overlaps it: it only shares the storage
         memory.traced = False
         memory.ids = (*memory.ids, id(t))
@@ -367,7 +353,7 @@ class Tape:
     def adopt(self, t: Tensor, origins: frozenset[int] = frozenset(), lender: weakref.ref[Any] | None = None) -> None:
         """Before a traced value is written into plain memory: its present content becomes a value of the tape."""
         memory = self._memory(t)
-        if memory is None or (memory.traced and memory.root is not None):
+        if memory is None or (memory.traced and memory.roots):
             return
         self.forget(memory)
         memory.traced = True
@@ -376,7 +362,7 @@ class Tape:
         root = t if whole else torch.empty(0, dtype=t.dtype, device=t.device).set_(storage)
         ref = Ref(len(self.memory_of), weakref.ref(t))
         self.memory_of.append(memory)
-        memory.add(ref, geometry(root))
+        memory.roots += ((ref, geometry(root)),)
         self.constants[ref.slot] = Constant(snapshot(root), where(), None, weakref.ref(t), origins=origins, lender=lender)
         if whole:
             self.known[id(t)] = ref
@@ -423,16 +409,16 @@ class Tape:
             return False
         memory = self.memory_of[ref.slot]
         cdata = source.untyped_storage()._cdata
-        root = memory.root
-        if root is None or root.slot < first or memory.more or self.memories.get(cdata) is not memory or memory.weak is None:
+        alone = len(memory.roots) == 1 and memory.roots[0][0].slot >= first
+        if not alone or self.memories.get(cdata) is not memory or memory.weak is None:
             return False
         storage = target.untyped_storage()
         memory.weak = self._weakly(storage)
         del self.memories[cdata]
         self.memories[storage._cdata] = memory
         self.known.pop(id(source), None)
-        memory.root = self.known[id(target)] = Ref(ref.slot, weakref.ref(target))
-        memory.geometry = geometry(target)
+        moved = self.known[id(target)] = Ref(ref.slot, weakref.ref(target))
+        memory.roots = ((moved, geometry(target)),)
         return True
 
     def remember(self, ref: Ref) -> Ref:

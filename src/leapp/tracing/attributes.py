@@ -79,15 +79,14 @@ class _Closure(_Variables):
 
 
 class _Globals(_Variables):
-    """The numbers among the global variables of a module."""
+    """The global variables of a module, of which the numbers are looked at."""
 
     __slots__ = ("names",)
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
 
-    @property
-    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+    def numbers(self) -> dict[str, Any]:
         return {n: v for n, v in list(self.names.items()) if issubclass(type(v), _NUMBERS) and n[:2] != "__"}
 
 
@@ -123,12 +122,19 @@ class Attributes:
                 self._look_at(dict(frame.f_globals))
 
     def _look_at(self, names: dict[str, Any]) -> None:
-        for owner in [v for v in names.values() if type(v).__flags__ & _HEAP and _is_the_users(v)][:_MOST]:
+        owners: list[Any] = []
+        arrays: dict[str, Any] = {}
+        for name, value in names.items():
+            kind = type(value)
+            if kind is np.ndarray:
+                arrays[name] = value
+            elif kind is FunctionType:
+                if value.__closure__ and id(value) not in self._seen and not _is_installed(value.__code__):
+                    self._remember(id(value), _Closure(value))
+            elif kind.__flags__ & _HEAP and _is_the_users(value):
+                owners.append(value)
+        for owner in owners[:_MOST]:
             self.look(owner)
-        for f in names.values():
-            if type(f) is FunctionType and f.__closure__ and id(f) not in self._seen and not _is_installed(f.__code__):
-                self._remember(id(f), _Closure(f))
-        arrays = {n: v for n, v in names.items() if type(v) is np.ndarray}
         if arrays:
             self.look(_Variables(arrays))
 
@@ -271,6 +277,8 @@ def _keeps_nothing(owner: Any) -> bool:
 
 def _parts(owner: Any) -> dict[str, Any]:
     """The tensors, arrays and numbers an object holds, by name; those in containers by name and place."""
+    if type(owner) is _Globals:
+        return owner.numbers()
     held = getattr(owner, "__dict__", None)
     if not held:
         return {}

@@ -35,7 +35,7 @@ class Sources:
         """Published outputs that were changed between nodes: consumer, source, ops, place."""
         self.shared: list[tuple[InputPort, str, InputPort, str]] = []
         """Ports of two nodes that were given the same tensor from outside: port and node of each."""
-        self._outside = ByIdentity[tuple[InputPort, str]]()
+        self._outside: ByIdentity[tuple[InputPort, str]] = ByIdentity()
 
     def find(self, node: NodeTrace, port: str, t: Tensor) -> Source | None:
         """The published output that a declared value is, if it is one."""
@@ -183,6 +183,6 @@ def _is_untouched_input(tape: Tape, t: Tensor) -> bool:
     if memory is None:
         return False
     mine, inputs = geometry(t), set(tape.inputs)
-    return any(shape == mine and ref.slot in inputs for ref, shape in memory.roots()) and not any(
+    return any(shape == mine and ref.slot in inputs for ref, shape in memory.roots) and not any(
         memory in call.writes for call in tape.calls
     )
