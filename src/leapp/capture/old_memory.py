@@ -118,10 +118,10 @@ class OldMemory:
         """Tensors were made of numbers, or read from a file: their memory is new."""
         self._made_of.update((self._memory(t), _NONE) for t in results)
 
-    def plain_call(self, kind: Kind, target: Tensor | None, leaves: list[Tensor], results: list[Tensor]) -> None:
-        """A call without traced values has run; ``target`` is what it wrote to."""
-        if target is not None:
-            self._plain_write(kind, target, [t for t in leaves if t is not target])
+    def plain_call(self, kind: Kind, targets: list[Tensor], leaves: list[Tensor], results: list[Tensor]) -> None:
+        """A call without traced values has run, and wrote to ``targets``."""
+        if targets:
+            self._plain_write(kind, targets[0], [t for t in leaves if t is not targets[0]])
             return
         if kind.name.startswith("lift"):  # what torch calls on every tensor that it makes of numbers
             self.read_in(results)

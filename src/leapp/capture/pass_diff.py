@@ -18,7 +18,7 @@ import torch
 
 from leapp.capture.batch.symbolic_size import Measure
 from leapp.capture.replay import Program
-from leapp.capture.tape import Call, Constant, Memory, Ref
+from leapp.capture.tape import Constant, Memory, Ref
 from leapp.capture.user_line import Where
 
 __all__ = ["Difference", "Kind", "by_data", "differences", "same_value"]
@@ -111,87 +111,79 @@ class _Walk:
         self.found: list[Difference] = []
 
     def run(self) -> Iterator[Difference]:
-        for a, b in zip(self.first.calls, self.second.calls, strict=False):
+        calls = self.first.calls, self.second.calls
+        for a, b in zip(*calls, strict=False):
             if not _same_function(a.func, b.func):
                 yield Difference(Kind.CALL, a.where, _name(a.func), _name(b.func), b.where)
                 return
-            parted = not self._same((a.args, a.kwargs), (b.args, b.kwargs), a, b) or len(a.outs) != len(b.outs)
+            parted = not self._same((a.args, a.kwargs), (b.args, b.kwargs), a.where, b.where) or len(a.outs) != len(b.outs)
             yield from self.found
             self.found.clear()
             if parted:
                 return
             self.slots.update(zip(a.outs, b.outs, strict=True))
-        if len(self.first.calls) != len(self.second.calls):
-            calls, index = (self.first.calls, self.second.calls), min(len(self.first.calls), len(self.second.calls))
+        if len(calls[0]) != len(calls[1]):
+            index = min(map(len, calls))
             at = [c[index].where if index < len(c) else c[-1].where if c else None for c in calls]
             names = [_name(c[index].func) if index < len(c) else "nothing more" for c in calls]
             place = at[0] or at[1]
             assert place is not None
             yield Difference(Kind.CALL, place, names[0], names[1], at[1] or place)
             return
-        last = self.first.calls[-1] if self.first.calls else None
-        end = last.where if last is not None else None
+        end = calls[0][-1].where if calls[0] else None
         for ours, theirs in zip(self.first.outputs, self.second.outputs, strict=True):
             self._same_slot(ours, theirs, end, end)
         yield from self.found
 
-    def _same(self, a: Any, b: Any, one: Call, two: Call) -> bool:
+    def _note(self, kind: Kind, one: Where, two: Where, first: Any, second: Any, slots: tuple[int, int] = (-1, -1)) -> bool:
+        self.found.append(Difference(kind, one, first, second, two, slots))
+        return False
+
+    def _same(self, a: Any, b: Any, one: Where, two: Where) -> bool:
         """Whether two arguments agree as far as the walk can go on. Differences in value are noted."""
         if type(a) is Ref and type(b) is Ref:
-            return self._same_slot(a.slot, b.slot, one.where, two.where)
+            return self._same_slot(a.slot, b.slot, one, two)
         if type(a) is Ref or type(b) is Ref:
-            self.found.append(Difference(Kind.VALUE, one.where, _shown(a), _shown(b), two.where))
-            return False
+            return self._note(Kind.VALUE, one, two, _shown(a), _shown(b))
         if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
             if len(a) != len(b):
-                self.found.append(Difference(Kind.NUMBER, one.where, f"{len(a)} values", f"{len(b)} values", two.where))
-                return False
+                return self._note(Kind.NUMBER, one, two, f"{len(a)} values", f"{len(b)} values")
             return all(self._same(x, y, one, two) for x, y in zip(a, b, strict=True))
         if isinstance(a, dict) and isinstance(b, dict):
             if a.keys() != b.keys():
-                self.found.append(Difference(Kind.CALL, one.where, sorted(a), sorted(b), two.where))
-                return False
+                return self._note(Kind.CALL, one, two, sorted(a), sorted(b))
             return all(self._same(v, b[k], one, two) for k, v in a.items())
         if isinstance(a, slice) and isinstance(b, slice):
             return self._same((a.start, a.stop, a.step), (b.start, b.stop, b.step), one, two)
         if not same_value(a, b):
-            self.found.append(Difference(Kind.NUMBER, one.where, a, b, two.where))
+            self._note(Kind.NUMBER, one, two, a, b)
         return True
 
     def _same_slot(self, a: int, b: int, one: Where | None, two: Where | None) -> bool:
-        if a in self.slots:
-            known = self.slots[a]
-            if known == b:
-                return True
+        if self.slots.get(a) == b:
+            return True
         ours, theirs = self.first.constants.get(a), self.second.constants.get(b)
         if ours is not None and theirs is not None:
             # A constant that was written to between two reads has a slot for each.
             self.slots.setdefault(a, b)
-            if not _same_constant(ours, theirs):
-                self.found.append(
-                    Difference(Kind.CONSTANT, one or ours.where, ours.value, theirs.value, two or theirs.where, (a, b))
-                )
-            elif theirs.earlier_pass is not None:
-                self.found.append(
-                    Difference(Kind.CARRIED, one or ours.where, ours.value, theirs.value, two or theirs.where, (a, b))
-                )
+            same = _same_constant(ours, theirs)
+            if not same or theirs.earlier_pass is not None:
+                kind = Kind.CARRIED if same else Kind.CONSTANT
+                self._note(kind, one or ours.where, two or theirs.where, ours.value, theirs.value, (a, b))
             return True
         place = one or (ours.where if ours is not None else theirs.where if theirs is not None else None)
         if place is None:
             return False
-        what = [self._described(c, s, p) for c, s, p in ((ours, a, self.first), (theirs, b, self.second))]
+        what = [_described(c, s, p) for c, s, p in ((ours, a, self.first), (theirs, b, self.second))]
         if what[0] == what[1]:
             what = ["one value", "another value"]
-        self.found.append(Difference(Kind.VALUE, place, what[0], what[1], two or place, (a, b)))
-        return False
+        return self._note(Kind.VALUE, place, two or place, what[0], what[1], (a, b))
 
-    @staticmethod
-    def _described(constant: Constant | None, slot: int, program: Program) -> str:
-        if constant is not None:
-            return f"a constant {_shown(constant.value)}"
-        if slot in program.inputs:
-            return "an input"
-        return "a computed value"
+
+def _described(constant: Constant | None, slot: int, program: Program) -> str:
+    if constant is not None:
+        return f"a constant {_shown(constant.value)}"
+    return "an input" if slot in program.inputs else "a computed value"
 
 
 def _same_constant(a: Constant, b: Constant) -> bool:

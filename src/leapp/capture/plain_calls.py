@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from leapp.capture.aliasing import storage_id
 from leapp.capture.call_kinds import Kind
 from leapp.capture.identity import ByIdentity
 from leapp.capture.numpy.plain import address
@@ -57,19 +56,17 @@ class PlainCalls:
         self.drawn: dict[int, _DrawnCall] = {}
         """By identity, the tensors that were drawn while a node is open, and those computed from them."""
 
-    def run(
-        self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
-    ) -> Any:
+    def run(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]) -> Any:
         """Run a call."""
         recorder = self.recorder
-        if kind.writes or "out" in kwargs or kind.statistics:
-            targets = kind.targets(args, kwargs)
-            tape = next((c for c in recorder.tapes if c.indexed_rows and any(map(c.indexed_rows.lie_in, targets))), None)
-            if tape is not None:  # traced rows of it show what is written here
+        targets = kind.targets(args, kwargs)
+        for tape in recorder.tapes if targets else ():
+            if tape.indexed_rows and any(map(tape.indexed_rows.lie_in, targets)):  # traced rows show what is written here
                 for t in targets:
                     tape.adopt(t, *recorder.old_memory.origins_and_lender(t))
                 return recorder.calls.record(tape, func, kind, args, kwargs, leaves)
-            self._before_plain_write(targets)
+            for t in targets:
+                tape.before_plain_write(t)
         for tape in recorder.tapes if not kind.metadata else ():
             for t in leaves:
                 recorder.constants.refuse_other_storage(tape, t)
@@ -100,11 +97,10 @@ class PlainCalls:
         elif not results and out is not None and kind.looks_at is None and leaves:
             self.read_between(kind.name, leaves[0], out)
         if recorder.tapes:
-            target = next(iter(kind.targets(args, kwargs)), None)
             if func in CONSTRUCTORS and args and isinstance(args[0], np.ndarray) and out.data_ptr() == address(args[0]):
                 recorder.old_memory.over(args[0], out)
             else:
-                recorder.old_memory.plain_call(kind, target, leaves, results)
+                recorder.old_memory.plain_call(kind, targets, leaves, results)
             at = where()
             for o in results:
                 self.made_inside[o] = at
@@ -146,13 +142,6 @@ class PlainCalls:
             self.recorder.tapes[-1].escapes.append(Escape(f"{kind} of '{source.node}/{source.port}'", where(), out))
         elif source is not None and kind not in TEXTS:
             self.recorder.published.read(kind, source, out)
-
-    def _before_plain_write(self, targets: list[Tensor]) -> None:
-        for t in targets:
-            for tape in self.recorder.tapes:
-                memory = tape.memories.get(storage_id(t))
-                if memory is not None and not memory.traced:
-                    tape.forget(memory)
 
 
 def draws_random_numbers(before: Tensor, kwargs: dict[str, Any], out: Any) -> bool:

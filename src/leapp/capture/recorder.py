@@ -207,6 +207,9 @@ class Recorder:
 
     def owner(self, leaves: Iterable[Tensor]) -> Tape | None:
         """The open tape that the tensors belong to."""
+        if len(self.tapes) == 1:
+            only = self.tapes[0]
+            return only if any(is_known(only.known, t) or only.owns(t) for t in leaves) else None
         tape: Tape | None = None
         for t in leaves:
             found = next((c for c in self.tapes if is_known(c.known, t)), None) or next(

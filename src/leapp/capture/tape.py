@@ -367,6 +367,12 @@ class Tape:
         if whole:
             self.known[id(t)] = ref
 
+    def before_plain_write(self, t: Tensor) -> None:
+        """Before a call without traced values writes to ``t``."""
+        memory = self.memories.get(storage_id(t))
+        if memory is not None and not memory.traced:
+            self.forget(memory)
+
     def forget(self, memory: Memory) -> None:
         """Before plain memory changes: keep what was read from it, and read it anew next time."""
         for i in memory.ids:

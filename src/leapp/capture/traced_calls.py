@@ -51,23 +51,8 @@ class TracedCalls:
                     return made
             else:
                 args, kwargs = self.recorder.arrays.replaced(func, kind, args, kwargs)
-        leaves: list[Tensor] = []
-        for a in args:
-            if type(a) in ATOMS:
-                continue
-            if isinstance(a, Tensor):
-                leaves.append(a)
-            else:
-                leaves.extend(tensors(a))
-        if kwargs:
-            leaves.extend(tensors(kwargs))
-        tape: Tape | None = None
-        tapes = self.recorder.tapes
-        if len(tapes) == 1 and leaves:
-            ref = tapes[0].known.get(id(leaves[0]))
-            tape = tapes[0] if ref is not None and ref.tensor() is leaves[0] else self.recorder.owner(leaves)
-        elif tapes:
-            tape = self.recorder.owner(leaves)
+        leaves = list(tensors((args, kwargs)))
+        tape = self.recorder.owner(leaves) if self.recorder.tapes else None
         if followed:
             tape = tape or followed[0].owner.tape
             if func in CONSTRUCTORS or not whole:
@@ -131,7 +116,7 @@ class TracedCalls:
     ) -> Any:
         """:meth:`run` of a call whose kind and tensors are known."""
         known = tape.known
-        targets = kind.targets(args, kwargs) if kind.writes or kwargs or kind.statistics else []
+        targets = kind.targets(args, kwargs)
         for t in targets:
             unknown = not is_known(known, t) and not tape.owns(t)
             if unknown or (tape.indexed_rows and tape.indexed_rows.concern(t)):
