@@ -1,4 +1,4 @@
-"""What all tests share: the same random numbers in every run, and no writing into the user's state directory."""
+"""What all tests share: the same random numbers in every run, one thread, no writing into the user's state directory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import tempfile
 
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="leapp-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+# The workers of pytest keep every core busy. More threads of torch and NumPy would only wait for each other, at full load.
+for _library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
 
 def pytest_runtest_setup() -> None:

@@ -23,6 +23,7 @@ import pytest
 
 from leapp.bundle import Bundle, check_files, open_bundle, read_samples
 from leapp.errors import LeappError
+from tests.warm import run_python
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "reliability.md"
@@ -233,11 +234,7 @@ def run(experiment: str, count: int = 0) -> dict[str, object]:
     place = tempfile.mkdtemp(prefix="leapp-")
     os.chmod(place, 0o755)
     try:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "tests.test_reliability", "--run", experiment, place, str(count)],
-            cwd=ROOT, capture_output=True, text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        done = run_python("-m", "tests.test_reliability", "--run", experiment, place, count, cwd=ROOT)
         assert done.returncode == 0, done.stderr[-3000:]
         result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
         return result
@@ -469,7 +466,7 @@ def attacks_section() -> list[str]:
         result = f"{seen['old']:,} times the old state, {seen['new']:,} times the new one, 0 times a mixture"
         lines.append(f"| Ctrl-C in {name} | {tries} | {result} |")
     for target in TARGETS:
-        tries = f"{fuzz(target, 30):,} inputs in 30 s"
+        tries = f"{fuzz(target, '-max_total_time=30'):,} inputs in 30 s"
         lines.append(f"| fuzzing with coverage: {target} | {tries} | 0 raised anything but an error of leapp |")
     signatures = ["tests/attacks/test_signatures.py", "tests/cpp/test_signatures.py"]  # the second needs make build-cpp
     subprocess.run([sys.executable, "-m", "pytest", "-q", *signatures], cwd=ROOT, check=True)

@@ -99,8 +99,8 @@ def test_models_that_take_all(graph, words: str, tmp_path: Path) -> None:
     assert not found["ok"]
 
 
-def lying(path: Path, compression: CompressionType, honest: bool) -> None:
-    """A recording whose one chunk unpacks to a gigabyte, and says so or not."""
+def lying(path: Path, compression: CompressionType) -> Path:
+    """Write a recording whose one chunk unpacks to a gigabyte and says so. Returns a copy of it that says a kilobyte."""
     with path.open("wb") as file:
         writer = Writer(file, compression=compression, chunk_size=1 << 40)
         writer.start()
@@ -109,20 +109,20 @@ def lying(path: Path, compression: CompressionType, honest: bool) -> None:
         for step in range(64):
             writer.add_message(channel, 0, b" " * (1 << 24), 0, step)
         writer.finish()
-    if not honest:
-        data = bytearray(path.read_bytes())
-        at = 8
-        while data[at] != 0x06:
-            at += 9 + int.from_bytes(data[at + 1 : at + 9], "little")
-        data[at + 25 : at + 33] = struct.pack("<Q", 1000)
-        path.write_bytes(data)
+    data = bytearray(path.read_bytes())
+    at = 8
+    while data[at] != 0x06:
+        at += 9 + int.from_bytes(data[at + 1 : at + 9], "little")
+    data[at + 25 : at + 33] = struct.pack("<Q", 1000)
+    liar = path.with_name(f"liar{path.suffix}")
+    liar.write_bytes(data)
+    return liar
 
 
 @pytest.mark.parametrize("compression", [CompressionType.ZSTD, CompressionType.LZ4], ids=lambda c: c.name)
-@pytest.mark.parametrize("honest", [True, False])
-def test_packed_recordings_that_unpack_without_end(compression: CompressionType, honest: bool, tmp_path: Path) -> None:
+def test_packed_recordings_that_unpack_without_end(compression: CompressionType, tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "b", {"p": Stage(Scale(4, 4), {"x": torch.randn(1, 4)}, ["y"], "onnx")})
-    lying(tmp_path / "r.mcap", compression, honest)
+    liar = lying(tmp_path / "honest.mcap", compression)
     code = f"""
 import resource
 from leapp.errors import InputError
@@ -131,15 +131,17 @@ pipeline = Pipeline({str(bundle)!r})
 pipeline.warm_up()
 import mcap.reader, zstandard, lz4.frame
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    pipeline.read_recording({str(tmp_path / "r.mcap")!r})
-except InputError as error:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)
+for path in {[str(tmp_path / "honest.mcap"), str(liar)]!r}:
+    try:
+        pipeline.read_recording(path)
+    except InputError as error:
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    grown, _, words = done.stdout.partition(" ")
-    assert "unpacks to more than" in words
-    assert int(grown) < 150 * 1024
+    honest, lie = (line.partition(" ") for line in done.stdout.splitlines())
+    for grown, _, words in (honest, lie):
+        assert "unpacks to more than" in words
+        assert int(grown) < 150 * 1024
 
 
 def test_chunks_that_lie_inside_another_record(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -29,6 +27,7 @@ from leapp.runtime import Pipeline
 from leapp.serve.engine import Engine
 from leapp.serve.metrics import Metrics
 from leapp.serve.options import Options
+from tests.warm import run_python
 
 FILES = {"jit": "n.pt", "pt2": "n.pt2", "onnx": "n.onnx"}
 
@@ -185,7 +184,7 @@ def test_a_bundle_made_elsewhere_runs_after_one_word(
     """As it came from another machine: this one has no record of it, and the program that runs it cannot be changed."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "there"))
     code = "import sys, pathlib, tests.attacks.test_programs as t; t.export(pathlib.Path(sys.argv[1]), sys.argv[2], 7.0)"
-    subprocess.run([sys.executable, "-c", code, tmp_path, backend], check=True, capture_output=True)
+    assert run_python("-c", code, tmp_path, backend).returncode == 0
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "here"))
     bundle, x = tmp_path / "g", torch.randn(1, 3)
     with pytest.raises(BundleError, match="is a program") as refused:
@@ -198,6 +197,7 @@ def test_a_bundle_made_elsewhere_runs_after_one_word(
     assert capsys.readouterr().out.strip() == "n may run on this machine."
     torch.testing.assert_close(InferenceManager(bundle)({"n/x": x})["n/y"], want)
     assert main(["run", str(bundle)]) == 0
+
 
 def test_with_consent_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = export(tmp_path, "jit")
@@ -213,7 +213,7 @@ def test_ones_own_export_runs_without_a_question(backend: str, tmp_path: Path) -
     """In another process, after the bundle was moved, edited and copied."""
     bundle = Path(shutil.move(export(tmp_path, backend), tmp_path / "moved"))
     for verb in (["verify"], ["run"], ["bench", "--steps", "3"], ["seal"], ["verify"]):
-        done = subprocess.run([sys.executable, "-m", "leapp", verb[0], bundle, *verb[1:]], capture_output=True, text=True)
+        done = run_python("-m", "leapp", verb[0], bundle, *verb[1:])
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -221,13 +221,13 @@ def test_a_record_that_others_can_write_is_not_believed(tmp_path: Path, monkeypa
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     bundle = export(tmp_path, "jit")
     record = tmp_path / "state" / "leapp" / "exported-programs"
-    command = [sys.executable, "-m", "leapp", "run", str(bundle)]
-    assert subprocess.run(command, capture_output=True).returncode == 0
+    command = ["-m", "leapp", "run", bundle]
+    assert run_python(*command).returncode == 0
     record.chmod(0o666)
-    assert subprocess.run(command, capture_output=True).returncode == 2
+    assert run_python(*command).returncode == 2
     record.chmod(0o600)
     record.parent.chmod(0o777)
-    assert subprocess.run(command, capture_output=True).returncode == 2
+    assert run_python(*command).returncode == 2
 
 
 def test_an_export_needs_no_place_for_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

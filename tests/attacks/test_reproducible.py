@@ -16,6 +16,7 @@ from leapp.bundle import open_bundle
 from leapp.bundle.sbom import describe_origin
 from leapp.cli import main
 from leapp.errors import BundleError
+from tests.warm import run_program
 
 PROGRAM = '''
 import sys, torch, leapp
@@ -65,7 +66,7 @@ def test_the_bill_of_materials_says_what_is_there(tmp_path: Path) -> None:
     for words in (["init", "-q"], ["add", "policy.py"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
         subprocess.run(["git", *words], cwd=tmp_path / "code", check=True)
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path / "code", capture_output=True, text=True, check=True)
-    subprocess.run([sys.executable, "policy.py", str(tmp_path)], cwd=tmp_path / "code", check=True, capture_output=True)
+    run_program(tmp_path / "code" / "policy.py", tmp_path / "code", str(tmp_path))
     bundle = open_bundle(tmp_path / "g")
     assert "g.cdx.json" in bundle.files
     written = json.loads((tmp_path / "g" / "g.cdx.json").read_text())

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
 from tests.devices import mixes, policies, robot
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.warm import run_python
 
 
 @pytest.fixture(scope="session")
@@ -24,9 +20,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(module: str, *arguments: str | Path, cwd: Path) -> str:
-    command = [sys.executable, "-m", f"tests.devices.{module}", *arguments]
-    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+    done = run_python("-m", f"tests.devices.{module}", *arguments, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
