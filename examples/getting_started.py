@@ -1,6 +1,6 @@
 """Two nodes: readings from two sensors become features, a small network turns features into a command.
 
-Shows inputs declared where they are read, an edge that nobody had to describe, and the bundle run on new readings.
+Shows inputs declared where they are read, an edge that leapp finds by itself, and the bundle run on new readings.
 
     python examples/getting_started.py [output directory]
 """

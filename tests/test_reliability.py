@@ -376,7 +376,7 @@ def test_edited_descriptions_and_swapped_models_are_refused(damaged: Path) -> No
 INTRODUCTION = """\
 # Reliability
 
-What happens to a bundle when its export is killed, when exporters meet, when files are damaged or made up, and when it runs
+What happens to a bundle when its export is killed, when several programs export to one name, when files are damaged or forged, and when it runs
 for long. The figures are measured by `python -m tests.test_reliability --write`; the same experiments run as tests, shorter
 unless `LEAPP_SOAK=1`.
 

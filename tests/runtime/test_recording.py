@@ -151,7 +151,7 @@ def test_damaged_recordings_are_refused_or_harmless(tmp_path, suffix):
     whole, pipeline, choose = recording.read_bytes(), Pipeline(path), random.Random(suffix)
     for size in (0, 1, len(whole) // 2, len(whole) - 1):
         recording.write_bytes(whole[:size])
-        with pytest.raises(InputError, match="no recording of this bundle"):
+        with pytest.raises(InputError, match="not a recording of this bundle"):
             pipeline.replay(recording)
     for _ in range(200):
         data = bytearray(whole)
@@ -162,7 +162,7 @@ def test_damaged_recordings_are_refused_or_harmless(tmp_path, suffix):
         except LeappError:
             pass
     recording.unlink()
-    with pytest.raises(InputError, match="no recording"):
+    with pytest.raises(InputError, match="not a recording"):
         pipeline.replay(recording)
 
 
@@ -193,7 +193,7 @@ def test_a_replay_finds_the_step_that_differs(tmp_path):
 def test_a_recording_of_another_bundle_is_refused(tmp_path):
     with Pipeline(memory(tmp_path / "a", "onnx")).record(tmp_path / "run.npz") as step:
         step({"p/x": np.ones(3, np.float32)})
-    with pytest.raises(InputError, match="no recording of this bundle"):
+    with pytest.raises(InputError, match="not a recording of this bundle"):
         Pipeline(loop(tmp_path / "b", "onnx", "onnx")).replay(tmp_path / "run.npz")
     with pytest.raises(InputError, match=".npz"):
         Pipeline(tmp_path / "a" / "g.yaml").record(tmp_path / "run.bin")

@@ -11,14 +11,13 @@ import os
 import sys
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from leapp.bundle.files import hash_file
 from leapp.bundle.reading import Bundle
+from leapp.bundle.system import package_version
 from leapp.graph.formats import FORMATS
 
 __all__ = ["Origin", "bom_name", "bom_text", "describe_origin", "write_bom"]
@@ -112,11 +111,8 @@ def write_bom(bundle: Bundle, licence: str | None) -> Path:
 def _engines(bundle: Bundle) -> dict[str, str]:
     """The versions of the engines that ran the models; torch is in the system information."""
     backends = {node.model.backend for node in bundle.contract.nodes.values()}
-    found = {}
-    for engine in sorted({FORMATS[name].engine or "torch" for name in backends if name in FORMATS} - {"torch"}):
-        with suppress(PackageNotFoundError):
-            found[engine] = version(engine)
-    return found
+    engines = sorted({FORMATS[name].engine or "torch" for name in backends if name in FORMATS} - {"torch"})
+    return {engine: version for engine in engines if (version := package_version(engine)) is not None}
 
 
 def _identity(bundle: Bundle) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from leapp.graph.contract import CONFIG_VERSION
 
-__all__ = ["system_information"]
+__all__ = ["package_version", "system_information"]
 
 
 def system_information(torch_version: str | None = None, cuda: str | None = None) -> dict[str, Any]:
@@ -30,15 +30,20 @@ def system_information(torch_version: str | None = None, cuda: str | None = None
     }
 
 
-@functools.cache
-def _leapp_version() -> str:
-    # Slow to import, and only an exporter asks.
+def package_version(name: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
+    # Imported here because it is slow.
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version("leapp")
+        return version(name)
     except PackageNotFoundError:
-        return "1.0.0.dev0"
+        return None
+
+
+@functools.cache
+def _leapp_version() -> str:
+    return package_version("leapp") or "1.0.0.dev0"
 
 
 @functools.cache

@@ -6,12 +6,11 @@ import platform
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from leapp.bundle.system import system_information
+from leapp.bundle.system import package_version, system_information
 from leapp.cli.output import Answer, Cell, Table, Text
-from leapp.extras import INSTALL
+from leapp.extras import EXPORT, INSTALL
 
 __all__ = ["PACKAGES", "add_arguments", "command"]
 
@@ -21,10 +20,11 @@ PACKAGES = {
 }  # fmt: skip
 """What leapp uses and the oldest version it is made for."""
 
-_EXPORT = ("onnx", "onnxscript", "onnx-ir", "pillow", "rich")
+_EXPORT = (*EXPORT.values(), "rich")
 """What ``leapp[export]`` adds."""
 
-_OPTIONAL = frozenset({"torch", *_EXPORT})
+_BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
+"""Packages that are ONNX Runtime."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -60,13 +60,8 @@ def command(arguments: Namespace) -> Answer:
 
 
 def _version(name: str) -> str | None:
-    names = (name, "onnxruntime-gpu", "onnxruntime-openvino") if name == "onnxruntime" else (name,)
-    for candidate in names:
-        try:
-            return version(candidate)
-        except PackageNotFoundError:
-            continue
-    return None
+    names = _BUILDS if name == "onnxruntime" else (name,)
+    return next((found for candidate in names if (found := package_version(candidate)) is not None), None)
 
 
 def _providers() -> tuple[list[str], str | None]:
@@ -79,7 +74,7 @@ def _providers() -> tuple[list[str], str | None]:
 
 def _problems(versions: dict[str, str | None], failure: str | None) -> Iterator[tuple[str, str]]:
     for name, found in versions.items():
-        if found is None and name not in _OPTIONAL:
+        if found is None and name not in ("torch", *_EXPORT):
             yield "error", f"{name} is not installed: pip install {name}."
         elif found is not None and _numbers(found) < _numbers(PACKAGES[name]):
             yield "error", f"{name} {found} is older than {PACKAGES[name]}: pip install -U {name}."
@@ -89,21 +84,13 @@ def _problems(versions: dict[str, str | None], failure: str | None) -> Iterator[
         yield "note", f"bundles run here; exporting, fusing and drawing need {', '.join(missing)}: {INSTALL}."
     if versions["torch"] is None:
         yield "note", "torch is not installed: ONNX bundles run; exporting, TorchScript and .pt2 nodes need it."
-    builds = [name for name in ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino") if _installed(name)]
+    builds = [name for name in _BUILDS if package_version(name) is not None]
     if len(builds) > 1:
         yield "error", f"{' and '.join(builds)} overwrite each other's files: uninstall all of them and install one."
     if find_spec("ml_dtypes") is None:
         yield "note", "ml_dtypes is not installed: bfloat16 and 8-bit float ports cannot be fed."
     if _plain_font():
         yield "note", "no DejaVu, Noto, Liberation or Arial font was found: pictures use a plain one without bold."
-
-
-def _installed(name: str) -> bool:
-    try:
-        version(name)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -72,7 +72,7 @@ def write(answer: Answer, *, as_json: bool) -> None:
         terminal = _is_terminal(sys.stdout)
         width = shutil.get_terminal_size().columns if terminal else None
         paint = _painted if terminal and not os.environ.get("NO_COLOR") else _unpainted
-        lines = [line for part in answer.parts for line in _lines(_harmless(part), width, paint)]
+        lines = [line for part in answer.parts for line in _lines(part, width, paint)]
         # A table begins with an empty line, which the first part does not need.
         sys.stdout.writelines(f"{line}\n" for line in lines[bool(lines) and not lines[0] :])
     sys.stdout.flush()
@@ -161,25 +161,14 @@ def _json(value: Any) -> str:
     return "".join(c if c == "\n" or visible(c) == c else json.dumps(c)[1:-1] for c in text)
 
 
-def _harmless(part: Table | Text) -> Table | Text:
-    """The same with its control characters escaped: names come from bundles, which may be hostile."""
-    if isinstance(part, Text):
-        return Text(visible(part.text), part.style)
-
-    def cell(found: Cell) -> Cell:
-        return visible(found) if isinstance(found, str) else (visible(found[0]), found[1])
-
-    rows = [[cell(found) for found in row] for row in part.rows]
-    return Table(visible(part.title), part.columns, rows, part.spare)
+_Styled = tuple[str, str]
+"""A cell with its style, on one line, with its control characters escaped."""
 
 
-def _shown(table: Table) -> tuple[list[str], list[list[Cell]]]:
-    kept = [i for i in range(len(table.columns)) if any(_text(row[i]) for row in table.rows)]
-    return [table.columns[i] for i in kept], [[row[i] for i in kept] for row in table.rows]
-
-
-def _text(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else cell[0]
+def _styled(cell: Cell) -> _Styled:
+    """The cell as it is printed. Names come from bundles, which may be hostile."""
+    text, style = (cell, "") if isinstance(cell, str) else cell
+    return visible(text).replace("\n", " "), style
 
 
 _Paint = Callable[[str, str], str]
@@ -203,73 +192,70 @@ def _size(text: str) -> int:
 
 def _lines(part: Table | Text, width: int | None, paint: _Paint) -> Iterator[str]:
     if isinstance(part, Text):
-        yield from (paint(line, part.style) for line in (_wrapped(part.text, width) if width else [part.text]))
+        text = visible(part.text)
+        yield from (paint(line, part.style) for line in (_wrapped(text, width) if width else [text]))
         return
     yield ""
-    yield paint(part.title, "bold")
-    columns, rows = _shown(part)
-    if not rows:
+    yield paint(visible(part.title), "bold")
+    rows = [[_styled(cell) for cell in row] for row in part.rows]
+    # By column, because empty columns are not shown and others may be left out.
+    table = {name: [row[i] for row in rows] for i, name in enumerate(part.columns) if any(row[i][0] for row in rows)}
+    if not table:
         return
-    kept = list(range(len(columns)))
-    widths = _widths(columns, rows, width)
+    kept = dict(table)
+    widths = _widths(kept, width)
     for name in part.spare:
-        if widths is None and name in columns:
-            kept.remove(columns.index(name))
-            widths = _widths([columns[i] for i in kept], [[row[i] for i in kept] for row in rows], width)
+        if widths is None and name in kept:
+            del kept[name]
+            widths = _widths(kept, width)
     if widths is None:
-        yield from _records(columns, rows, paint)
+        yield from _records(table, paint)
         return
-    head: list[Cell] = [(name, "dim") for name in columns]
-    for row in [head, *rows]:
-        yield from _row([row[i] for i in kept], widths, paint)
-    if len(kept) < len(columns):
-        left_out = ", ".join(name for i, name in enumerate(columns) if i not in kept)
-        yield paint(f"  left out to fit {width} columns: {left_out}", "dim")
+    yield from _row([(name, "dim") for name in kept], widths, paint)
+    for row in zip(*kept.values(), strict=True):
+        yield from _row(row, widths, paint)
+    if left_out := [name for name in table if name not in kept]:
+        yield paint(f"  left out to fit {width} columns: {', '.join(left_out)}", "dim")
 
 
-def _widths(columns: Sequence[str], rows: Sequence[Sequence[Cell]], width: int | None) -> list[int] | None:
+def _widths(table: Mapping[str, Sequence[_Styled]], width: int | None) -> list[int] | None:
     """How wide each column is, or None if the table does not fit. Names stay whole; text wraps at its spaces."""
-    texts = [[_text(cell).replace("\n", " ") for cell in row] for row in rows]
-    natural = [max(_size(name), *(_size(row[i]) for row in texts)) for i, name in enumerate(columns)]
+    natural = [max(_size(name), *(_size(text) for text, _ in cells)) for name, cells in table.items()]
     if width is None:
         return natural
     least = []
-    for i, name in enumerate(columns):
-        words = [_size(word) for row in texts for word in row[i].split(" ")]
-        least.append(max(_size(name), *words, min(natural[i], 20)))
-    room = width - 2 * len(columns) - sum(least)
+    for whole, (name, cells) in zip(natural, table.items(), strict=True):
+        words = [_size(word) for text, _ in cells for word in text.split(" ")]
+        least.append(max(_size(name), *words, min(whole, 20)))
+    room = width - 2 * len(table) - sum(least)
     if room < 0:
-        return None if len(columns) > 1 else [width - 2]
-    for i in sorted(range(len(columns)), key=lambda i: natural[i] - least[i]):
+        return None if len(table) > 1 else [width - 2]
+    for i in sorted(range(len(least)), key=lambda i: natural[i] - least[i]):
         more = min(natural[i] - least[i], room)
         least[i] += more
         room -= more
     return least
 
 
-def _row(row: Sequence[Cell], widths: Sequence[int], paint: _Paint) -> Iterator[str]:
-    cells = [
-        ("" if isinstance(cell, str) else cell[1], _wrapped(_text(cell).replace("\n", " "), w))
-        for cell, w in zip(row, widths, strict=True)
-    ]
-    for number in range(max(len(lines) for _, lines in cells)):
+def _row(row: Sequence[_Styled], widths: Sequence[int], paint: _Paint) -> Iterator[str]:
+    cells = [(_wrapped(text, wide), style, wide) for (text, style), wide in zip(row, widths, strict=True)]
+    for number in range(max(len(lines) for lines, _, _ in cells)):
         pieces = []
-        for (style, lines), wide in zip(cells, widths, strict=True):
+        for lines, style, wide in cells:
             text = lines[number] if number < len(lines) else ""
             pieces.append(paint(text, style) + " " * (wide - _size(text)))
         yield ("  " + "  ".join(pieces)).rstrip()
 
 
-def _records(columns: Sequence[str], rows: Sequence[Sequence[Cell]], paint: _Paint) -> Iterator[str]:
-    """A block for each row, for windows that are too narrow for the names side by side."""
-    wide = max(map(_size, columns))
-    for number, row in enumerate(rows):
+def _records(table: Mapping[str, Sequence[_Styled]], paint: _Paint) -> Iterator[str]:
+    """A block for each row, for windows that are too narrow for the columns side by side."""
+    wide = max(map(_size, table))
+    for number, row in enumerate(zip(*table.values(), strict=True)):
         if number:
             yield ""
-        for name, cell in zip(columns, row, strict=True):
-            if _text(cell):
-                style = "" if isinstance(cell, str) else cell[1]
-                yield f"  {paint(name, 'dim')}{' ' * (wide - _size(name))}  {paint(_text(cell), style)}"
+        for name, (text, style) in zip(table, row, strict=True):
+            if text:
+                yield f"  {paint(name, 'dim')}{' ' * (wide - _size(name))}  {paint(text, style)}"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -10,7 +10,6 @@ import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 from leapp.bundle import Bundle, open_bundle
 from leapp.bundle.files import hash_file
 from leapp.bundle.reading import fingerprint
-from leapp.bundle.system import system_information
+from leapp.bundle.system import package_version, system_information
 from leapp.errors import BundleError, InputError, LeappError
 from leapp.fleet.outcome import Outcome, Result
 from leapp.fleet.statistics import Statistics
@@ -66,7 +65,7 @@ class Job:
 
     def conditions(self) -> bytes:
         """All that a result depends on apart from the recording."""
-        engines = {name: _version(name) for name in ("numpy", "onnxruntime", "torch")}
+        engines = {name: package_version(name) for name in ("numpy", "onnxruntime", "torch")}
         versions = {"leapp": system_information()["leapp version"], **engines}
         facts = [self.prints, self.rtol, self.atol, self.options, versions]
         return msgspec.json.encode(facts, order="sorted")
@@ -114,13 +113,6 @@ def _require_form(where: str, mine: Port, theirs: Port, bundle: Bundle, baseline
     if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
         forms = f"{form(mine.dtype, mine.shape)} in {bundle.path} and {form(theirs.dtype, theirs.shape)} in {baseline.path}"
         raise BundleError(f"{where!r} is {forms}, so the two bundles cannot be compared.")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 class Worker:

@@ -151,7 +151,7 @@ def read_recording(
     """Read a recording of a bundle with the given ports. Without ``outputs`` the recorded ones are passed over.
 
     Raises:
-        InputError: The file is no recording, or holds ports that the bundle does not have, or in another form.
+        InputError: The file is not a recording, or holds ports that the bundle does not have, or in another form.
         MissingDependencyError: The file is an ``.mcap`` and the package that reads it is not installed.
     """
     sides = {"in": inputs, "out": outputs, "state": state}
@@ -160,7 +160,7 @@ def read_recording(
     for (side, key), column in columns.items():
         for step, value in zip(column.steps, column.values, strict=True):
             if not 0 <= step < len(times):
-                raise InputError(f"{os.fspath(path)} is no recording of this bundle: {key!r} has a value for step {step}.")
+                raise InputError(f"{os.fspath(path)} is not a recording of this bundle: {key!r} has a value for step {step}.")
             found[side][step][key] = value
     return Recording(found["in"], found["out"], found["state"], times[:, 0], times[:, 1], times[:, 2] != 0)
 

@@ -103,7 +103,7 @@ class RecordingApi(Stateful):
             atol: How much a value may differ in any case.
 
         Raises:
-            InputError: The file is no recording of a bundle with these ports.
+            InputError: The file is not a recording of a bundle with these ports.
 
         Example:
             >>> pipeline.replay("run.npz").difference
@@ -127,7 +127,7 @@ class RecordingApi(Stateful):
             outputs: Whether to read the recorded outputs, which must then be outputs of this bundle.
 
         Raises:
-            InputError: The file is no recording of a bundle with these ports.
+            InputError: The file is not a recording of a bundle with these ports.
 
         Example:
             >>> recording = pipeline.read_recording("run.npz")

@@ -73,7 +73,7 @@ def read(path: str | os.PathLike[str], sides: Sides) -> tuple[Columns, Array]:
     """The columns and times of a file.
 
     Raises:
-        InputError: The file is no recording of a bundle with these ports.
+        InputError: The file is not a recording of a bundle with these ports.
         MissingDependencyError: The package for such files is not installed.
     """
     try:
@@ -81,7 +81,8 @@ def read(path: str | os.PathLike[str], sides: Sides) -> tuple[Columns, Array]:
     except MissingDependencyError:
         raise
     except Exception as error:  # Neither package promises what a damaged file makes it raise.
-        raise InputError(f"{os.fspath(path)} is no recording of this bundle: {error}") from error
+        why = f"it lacks {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or error
+        raise InputError(f"{os.fspath(path)} is not a recording of this bundle: {why}") from error
 
 
 def _port(sides: Sides, side: str, key: str) -> Port | None:
