@@ -404,7 +404,7 @@ def test_view_plays_a_recording(policy: Policy, tmp_path: Path, capsys: pytest.C
     np.testing.assert_allclose(made, eager(policy, inputs)[:, 0].numpy(), rtol=2e-3, atol=1e-6)
     assert len(ports["filter/memory_in"]["spark"]["lines"][0]) == 30
     code, data = ask(capsys, "view", policy.path, "--no-open", "--recording", tmp_path / "in.npz", "--output", tmp_path)
-    assert code == 2 and "no recording" in data["error"]
+    assert code == 2 and data["error"].endswith("is not a recording of this bundle: it lacks 'start_ns'")
 
 
 def test_bench_writes_a_page_with_the_time_of_each_node(

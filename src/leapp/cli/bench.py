@@ -28,6 +28,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def command(arguments: Namespace) -> Answer:
     """Time the steps of a bundle."""
+    import numpy.random  # noqa: F401 - bench needs it, and a Ctrl-C while its compiled parts load is lost
+
     bundle, pipeline, opened = open_pipeline(arguments)
     steps = arguments.steps or (max(1, round(5 * arguments.rate)) if arguments.rate else 1000)
     if arguments.rate and steps > arguments.rate:
