@@ -376,9 +376,9 @@ def test_edited_descriptions_and_swapped_models_are_refused(damaged: Path) -> No
 INTRODUCTION = """\
 # Reliability
 
-What happens to a bundle when its export is killed, when several programs export to one name, when files are damaged or forged, and when it runs
-for long. The figures are measured by `python -m tests.test_reliability --write`; the same experiments run as tests, shorter
-unless `LEAPP_SOAK=1`.
+What happens to a bundle when its export is killed, when several programs export to one name, when files are damaged or
+forged, and when it runs for long. The figures are measured by `python -m tests.test_reliability --write`; the same
+experiments run as tests, shorter unless `LEAPP_SOAK=1`.
 
 A bundle is written to a directory beside the final one, synced, and exchanged with the old one in a single step of the
 file system. Its description carries the sha256 of every file and a digest over everything. Opening a bundle checks them
