@@ -87,6 +87,10 @@ class RawTensor:
             return cls(dtype, shape, flat.view(torch.uint8).numpy().tobytes())
         return cls(dtype, shape, value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send the bytes: a bundle goes to engines in another process, and a view of memory cannot."""
+        return RawTensor, (self.dtype, self.shape, bytes(self.data))
+
     def numpy(self) -> np.ndarray[Any, Any]:
         """The value as a NumPy array of its own. A dtype NumPy lacks comes as unsigned integers of the same bits."""
         import numpy as np
