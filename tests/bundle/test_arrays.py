@@ -13,7 +13,8 @@ import torch
 from leapp.bundle import RawTensor, Sample
 from leapp.bundle.safetensors import decode, decode_samples, encode, encode_samples
 from leapp.errors import BundleError
-from leapp.graph.contract import DTYPES, Contract, Node, Port, Wiring
+from leapp.graph.contract import Contract, Node, Port, Wiring
+from leapp.graph.dtypes import DTYPES
 
 
 def random_tensor(dtype: str, shape: tuple[int, ...]) -> torch.Tensor:

@@ -28,8 +28,9 @@ from leapp.bundle.safetensors import encode
 from leapp.bundle.sidecars import describe_model
 from leapp.errors import BundleError, LeappError
 from leapp.graph.contract import Contract, Node, Port, Wiring
+from leapp.graph.dtypes import DTYPES
 from leapp.runtime import Pipeline
-from leapp.runtime.arrays import ONNX_CODES, numpy_dtype
+from leapp.runtime.arrays import numpy_dtype
 from tests.attacks import test_files as files
 from tests.attacks.conftest import bundle
 from tests.attacks.test_models import exchange, one, out_of_bounds
@@ -404,12 +405,12 @@ def test_external_weights_are_run(tmp_path, judge):
     assert not agree(judge, "run", path)
 
 
-@pytest.mark.parametrize("dtype", sorted(ONNX_CODES))
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
 def test_every_dtype(dtype, tmp_path, judge):
     """A model that returns its input and keeps it as state. What ONNX Runtime cannot take is refused by both."""
     import onnx.helper as oh
 
-    code, shape = ONNX_CODES[dtype], (2, 3)
+    code, shape = DTYPES[dtype].onnx, (2, 3)
     values = [oh.make_tensor_value_info(name, code, shape) for name in ("x", "h_in", "y", "h_out")]
     nodes = [oh.make_node("Identity", ["x"], ["h_out"]), oh.make_node("Identity", ["h_in"], ["y"])]
     graph = oh.make_graph(nodes, "g", values[:2], values[2:])

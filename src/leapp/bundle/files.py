@@ -29,6 +29,7 @@ __all__ = [
     "memory_of_machine",
     "read_regular",
     "read_verified",
+    "replace_file",
     "sha256_of",
     "verify",
 ]
@@ -112,7 +113,7 @@ def _open_regular(path: Path, what: str) -> BinaryIO:
     except (OSError, ValueError) as error:
         raise BundleError(f"{what}: {path} cannot be read: {error}.") from error
     try:
-        # Asked again of what was opened: the path may have been exchanged meanwhile.
+        # Asked again of the open file: another file may have taken the path since the check above.
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_dev in _made_up_devices():
             raise BundleError(f"{what}: {path} is not a regular file.")
@@ -199,8 +200,23 @@ def _compare(found: str, sha256: str, path: Path, what: str) -> None:
         )
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, with the mode of the one that was there. Where a link stood there is a file then."""
+    staged = path.with_name(f".{path.name}.leapp-{os.urandom(6).hex()}")
+    try:
+        with staged.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            os.chmod(staged, path.stat().st_mode & 0o777)
+        os.replace(staged, path)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
 def check_collisions(names: Iterable[str]) -> None:
-    """Refuse two different paths that are one file where upper and lower case, or accents, are not told apart."""
+    """Refuse two different paths that are one file on systems that ignore case or the encoding of accents."""
     seen: dict[str, str] = {}
     for name in names:
         folded = unicodedata.normalize("NFC", os.path.normpath(name)).casefold()

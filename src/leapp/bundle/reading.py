@@ -263,7 +263,7 @@ def find_description(path: str | os.PathLike[str]) -> Path:
         same_name = [p for p in candidates if p.stem == found.resolve().name]
         chosen = same_name if len(same_name) == 1 else candidates
         if not candidates and found.resolve().name.endswith(".failed"):
-            raise BundleFileError(f"{found} is what a failed export left to look at, not a bundle. See its log.txt.")
+            raise BundleFileError(f"{found} was left by a failed export and is not a bundle. See its log.txt.")
         if len(chosen) != 1:
             raise BundleFileError(f"{found} holds {len(candidates)} YAML files. Name the one to open.")
         return chosen[0]

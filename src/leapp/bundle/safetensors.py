@@ -17,54 +17,17 @@ from typing import TYPE_CHECKING, Any
 from leapp.bundle import json_text
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Port, key, split_key
+from leapp.graph.dtypes import DTYPES
 from leapp.graph.validate import feedback_ports
 from leapp.semantics import dtype_name, shape_of
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "RawTensor",
-    "Sample",
-    "check_initial_values",
-    "decode",
-    "decode_samples",
-    "encode",
-    "encode_samples",
-]
+__all__ = ["RawTensor", "Sample", "check_initial_values", "decode", "decode_samples", "encode", "encode_samples"]
 
-_CODES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-    "complex64": "C64",
-    "complex128": "C128",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ",
-    "float8_e8m0fnu": "F8_E8M0",
-}
-_DTYPES = {code: dtype for dtype, code in _CODES.items()}
-_NUMPY_LACKS = {"bfloat16": "uint16"}
+_DTYPES = {dtype.safetensors: name for name, dtype in DTYPES.items()}
 _MAX_HEADER = 16 * 1024 * 1024
-
-
-def _item_size(dtype: str) -> int:
-    if dtype.startswith("float8") or dtype == "bool":
-        return 1
-    bits = int("".join(c for c in dtype if c.isdigit()))
-    return bits // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +58,8 @@ class RawTensor:
         """The value as a NumPy array of its own. A dtype NumPy lacks comes as unsigned integers of the same bits."""
         import numpy as np
 
-        lacking = "uint8" if self.dtype.startswith("float8") else self.dtype
-        dtype = np.dtype(_NUMPY_LACKS.get(self.dtype, lacking)).newbyteorder("<")
+        lacking = self.dtype == "bfloat16" or self.dtype.startswith("float8")
+        dtype = np.dtype(f"u{DTYPES[self.dtype].size}" if lacking else self.dtype).newbyteorder("<")
         array: np.ndarray[Any, Any] = np.frombuffer(self.data, dtype).reshape(self.shape).copy()
         return array
 
@@ -105,12 +68,12 @@ def encode(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | None 
     """A safetensors file. The same tensors always give the same bytes."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     # Wide items first keeps every tensor aligned to its own item size, which readers that map the file rely on.
-    names = sorted(tensors, key=lambda name: (-_item_size(tensors[name].dtype), name))
+    names = sorted(tensors, key=lambda name: (-DTYPES[tensors[name].dtype].size, name))
     position = 0
     for name in names:
         tensor = tensors[name]
         end = position + len(tensor.data)
-        header[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [position, end]}
+        header[name] = {"dtype": DTYPES[tensor.dtype].safetensors, "shape": list(tensor.shape), "data_offsets": [position, end]}
         position = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
@@ -142,7 +105,7 @@ def decode(data: bytes, what: str) -> dict[str, RawTensor]:
     spans: list[tuple[int, int]] = []
     for name, entry in header.items():
         dtype, shape, (start, end) = _entry(entry, f"{what}: '{name}'")
-        if end > len(body) or end - start != math.prod(shape) * _item_size(dtype):
+        if end > len(body) or end - start != math.prod(shape) * DTYPES[dtype].size:
             raise BundleError(f"{what}: '{name}' does not have the bytes its shape needs.")
         spans.append((start, end))
         tensors[name] = RawTensor(dtype, shape, body[start:end])

@@ -8,7 +8,8 @@ import msgspec
 
 from leapp.bundle.contract_yaml import MODELS, PIPELINE, SYSTEM
 from leapp.bundle.integrity import INTEGRITY, UNSEALED
-from leapp.graph.contract import CONFIG_VERSION, DTYPES, ModelFile, Port, Wiring
+from leapp.graph.contract import CONFIG_VERSION, ModelFile, Port, Wiring
+from leapp.graph.dtypes import DTYPES
 
 __all__ = ["schema"]
 

@@ -11,7 +11,7 @@ import yaml
 
 from leapp.bundle import yaml_text
 from leapp.bundle.contract_yaml import contract_of
-from leapp.bundle.files import locate, read_regular, sha256_of
+from leapp.bundle.files import locate, read_regular, replace_file, sha256_of
 from leapp.bundle.integrity import INTEGRITY, digest_of, seal
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.reading import description_text, find_description
@@ -50,7 +50,7 @@ def seal_again(path: str | os.PathLike[str]) -> tuple[Path, str]:
         kept = yaml_text.dump(rest, sort_keys=False)  # a layout that cannot be cut
     sealed, digest = seal(kept.rstrip("\n") + "\n\n", files)
     assert digest == digest_of(rest, files)
-    _replace(found, sealed)
+    replace_file(found, sealed.encode())
     return found, digest
 
 
@@ -110,18 +110,3 @@ def _without_seal(text: str) -> str | None:
             end = starts[index + 1] if index + 1 < len(starts) else len(lines)
             return "".join(lines[: starts[index]] + lines[end:])
     return text
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all. Where a link stood there is a file afterwards."""
-    staged = path.with_name(f".{path.name}.leapp-{os.urandom(6).hex()}")
-    try:
-        with staged.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(staged, path.stat().st_mode & 0o777)
-        os.replace(staged, path)
-    except BaseException:
-        staged.unlink(missing_ok=True)
-        raise

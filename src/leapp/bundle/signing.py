@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from leapp.bundle import json_text
-from leapp.bundle.files import as_argument, read_regular, sha256_of
+from leapp.bundle.files import as_argument, read_regular, replace_file, sha256_of
 from leapp.errors import BundleError, BundleFileError, InputError, InputTypeError, MissingDependencyError
 
 __all__ = ["Keys", "Signature", "key_paths", "signature_path", "verified_signature", "write_signature"]
@@ -123,7 +123,6 @@ def write_signature(description: Path, key: str | os.PathLike[str], password: by
     """
     private = _private_key(key, password)
     target = signature_path(description)
-    beside = target.with_name(f".{target.name}.leapp-{os.urandom(6).hex()}")
     names = _names(description.parent, target.name)
     for name in names:
         if not _is_text(name):
@@ -157,12 +156,7 @@ def write_signature(description: Path, key: str | os.PathLike[str], password: by
             "signatures": [{"sig": base64.b64encode(_sign(private, payload)).decode(), "keyid": ""}],
         },
     }
-    try:
-        with beside.open("xb") as file:  # never through a link that came with the bundle
-            file.write(msgspec.json.encode(bundle))
-        os.replace(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
+    replace_file(target, msgspec.json.encode(bundle))
     return target, names
 
 

@@ -2,8 +2,7 @@
 
 Files are written into a staging directory beside the final one. ``commit`` seals them, links what is not leapp's from
 the old directory into the new one, and exchanges the two directories in one step of the file system. The exchanged-out
-directory is then emptied with care: a file is removed only if leapp wrote it or the new directory holds the very same
-file.
+directory is then emptied: a file is removed only if leapp wrote it or the new directory has the same file.
 
 Where directories cannot be exchanged (a mount point, a parent that is not writable, a file system or an operating
 system without the call) the files are moved one by one with the YAML removed first and written last, so that a crash
@@ -55,7 +54,7 @@ class Staging:
 
     Attributes:
         final: The directory of the bundle.
-        path: Where to write the files meanwhile.
+        path: Where to write the files until then.
         digest: The digest of the sealed bundle, after ``commit``.
         kept: Files found in the way that leapp did not write, by old and new name, after ``commit``.
     """
@@ -425,7 +424,7 @@ def _same_content(one: Path, other: Path) -> bool:
 
 
 def _holds_working_directory(directory: Path) -> bool:
-    """Whether this process stands in the directory; exchanged, it would find itself in the old one."""
+    """Whether the directory holds the working directory of this process, which would be the old one after an exchange."""
     with contextlib.suppress(OSError):
         here = Path(os.path.realpath(os.getcwd()))
         return directory == here or directory in here.parents

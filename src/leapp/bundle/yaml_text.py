@@ -74,7 +74,7 @@ _Quick = _writer(getattr(yaml, "CSafeDumper", yaml.SafeDumper))
 
 def dump(value: dict[str, Any], *, sort_keys: bool) -> str:
     """One mapping in block style. Only ``Flow`` lists are written on one line."""
-    # The writer in C breaks and escapes unusual text otherwise, and the same contract shall be the same bytes everywhere.
+    # The writer in C breaks and escapes unusual text differently, and a contract must give the same bytes everywhere.
     writer = _Quick if _is_plain(value) else _Exact
     return str(yaml.dump(value, Dumper=writer, default_flow_style=False, sort_keys=sort_keys, allow_unicode=True))
 

@@ -16,7 +16,8 @@ from leapp.bundle import yaml_text
 from leapp.bundle.contract_yaml import TARGET, dump_contract
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.reading import Bundle, read_initial_values, read_model
-from leapp.graph.contract import DTYPES, Contract, Port, key
+from leapp.graph.contract import Contract, Port, key
+from leapp.graph.dtypes import DTYPES
 from leapp.semantics import TEMPORAL_AXIS
 
 __all__ = ["TARGETS", "Finding", "TargetRules", "check_target", "spelled"]
@@ -159,7 +160,7 @@ def _isaac_ros_feedback(bundle: Bundle) -> Iterator[Finding]:
             yield Finding("warning", where, "versions 4.4 and 4.5 ignore the initial value and start at zero.")
 
 
-_ONNX_TYPES = DTYPES - {"complex64", "complex128"}
+_ONNX_TYPES = frozenset(DTYPES) - {"complex64", "complex128"}
 _FLOAT8 = frozenset(dtype for dtype in DTYPES if dtype.startswith("float8"))
 
 _SHAPE_RANGE = (

@@ -10,15 +10,9 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["CONFIG_VERSION", "DTYPES", "Contract", "ModelFile", "Node", "Port", "Wiring", "key", "split_key"]
+__all__ = ["CONFIG_VERSION", "Contract", "ModelFile", "Node", "Port", "Wiring", "key", "split_key"]
 
 CONFIG_VERSION = "1.3"
-
-DTYPES = frozenset(
-    {"float64", "float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool"}
-    | {"uint16", "uint32", "uint64", "complex64", "complex128"}
-    | {"float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"}
-)
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):

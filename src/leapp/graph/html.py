@@ -39,7 +39,7 @@ def table(caption: str, headers: Sequence[str], rows: Sequence[Sequence[object]]
 
 def picture(name: str, contract: Contract) -> str:
     """The drawn graph, as an image in which nothing can run; nothing where it cannot be drawn."""
-    from leapp.view.picture import draw  # stands above this package, and is loaded in notebooks only
+    from leapp.view.picture import draw  # a higher layer, loaded in notebooks only
 
     try:
         svg = draw(contract, name).svg()

@@ -17,9 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `` Did you mean 'export_with'?``, or the list of what exists."""
-    lowered = {candidate.lower(): candidate for candidate in known}
-    match = difflib.get_close_matches(str(name).lower(), lowered, n=1, cutoff=0.5)
-    return f" Did you mean '{lowered[match[0]]}'?" if match else f" Known: {', '.join(lowered.values()) or 'none'}."
+    known = list(known)
+    return close(name, known, 0.5) or f" Known: {', '.join(known) or 'none'}."
 
 
 def close(name: str, known: Iterable[str], cutoff: float = 0.7) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from leapp.errors import BundleError
-from leapp.graph.contract import DTYPES, Contract, Node, Port, Wiring, key, split_key
+from leapp.graph.contract import Contract, Node, Port, Wiring, key, split_key
+from leapp.graph.dtypes import DTYPES
 
 __all__ = [
     "Problem", "check", "execution_order", "feedback_ports", "graph_ports", "links", "misfit", "port_problem", "ports",

@@ -6,7 +6,6 @@ Knows nothing of wiring. The dtypes that NumPy lacks come from ``ml_dtypes``, im
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,21 +13,15 @@ import numpy as np
 
 from leapp.errors import BundleError, MissingDependencyError
 from leapp.graph.contract import Port
+from leapp.graph.dtypes import DTYPES
 
-__all__ = ["ONNX_CODES", "ONNX_TYPES", "Array", "allocate", "check_sum", "form", "is_float", "numpy_dtype", "random_array"]
+__all__ = ["ONNX_TYPES", "Array", "allocate", "check_sum", "form", "is_float", "numpy_dtype", "random_array"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-ONNX_CODES = {
-    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
-    "float64": 11, "uint32": 12, "uint64": 13, "complex64": 14, "complex128": 15, "bfloat16": 16, "float8_e4m3fn": 17,
-    "float8_e4m3fnuz": 18, "float8_e5m2": 19, "float8_e5m2fnuz": 20, "float8_e8m0fnu": 24,
-}  # fmt: skip
-"""The element type of each dtype, as ``TensorProto.DataType`` numbers it."""
-
 ONNX_TYPES = {
     name: f"tensor({ {'float32': 'float', 'float64': 'double'}.get(name, name).replace('float8_', 'float8') })"
-    for name in ONNX_CODES
+    for name in DTYPES
 }
 """The type string of each dtype, as an engine reports it."""
 
@@ -66,14 +59,9 @@ def check_sum(ports: Iterable[Port]) -> None:
     Raises:
         BundleError: With the size.
     """
-    size = sum(math.prod(port.shape) * _bytes(port.dtype) for port in ports)
+    size = sum(math.prod(port.shape) * DTYPES[port.dtype].size for port in ports)
     if size > LARGEST_SUM:
         raise BundleError(f"One value of each port needs {size} bytes in all; this runtime stops at {LARGEST_SUM}.")
-
-
-def _bytes(dtype: str) -> int:
-    bits = re.search(r"\d+", dtype)
-    return int(bits.group()) // 8 if bits else 1
 
 
 def allocate(port: Port) -> Array:

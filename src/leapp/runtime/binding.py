@@ -56,5 +56,5 @@ def _moved(value: Any, index: Reordering) -> Any:
     shape = np.shape(value) if not hasattr(value, "shape") else value.shape
     if len(shape) <= axis or shape[axis] != len(index[-1]):
         return value
-    # Numbers in lists have no dtype yet and shall not get one here.
+    # Numbers in lists have no dtype yet; the pipeline gives them the port's.
     return value[index] if hasattr(value, "shape") else np.asarray(value)[index].tolist()

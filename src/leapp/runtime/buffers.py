@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leapp.graph.contract import Port
-from leapp.runtime.arrays import ONNX_CODES, Array, allocate
+from leapp.graph.dtypes import DTYPES
+from leapp.runtime.arrays import Array, allocate
 from leapp.runtime.load import OnnxUnit, TorchUnit, Unit
 from leapp.runtime.plan import Plan
 
@@ -262,7 +263,7 @@ def _bare(session: Any, binding: Any) -> tuple[Callable[..., Any], Any]:
 
 
 def _bind(bind: Callable[..., Any], name: str, port: Port, array: Array) -> None:
-    bind(name, "cpu", 0, ONNX_CODES[port.dtype], port.shape, array.ctypes.data)
+    bind(name, "cpu", 0, DTYPES[port.dtype].onnx, port.shape, array.ctypes.data)
 
 
 def run_session(plan: Plan, unit: OnnxUnit, inputs: list[Array]) -> list[Array]:

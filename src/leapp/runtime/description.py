@@ -1,4 +1,4 @@
-"""What can be asked of a pipeline without running it: its ports, what they mean, and what the bundle says of itself."""
+"""What a pipeline tells without being run: its ports, what they mean, and the description in the bundle."""
 
 from __future__ import annotations
 
@@ -52,26 +52,22 @@ class Description(RunnerBase):
     @property
     def leapp_description(self) -> dict[str, Any]:
         """The bundle's YAML as plain values."""
-        description: dict[str, Any] = parse(dump_contract(self._plan.contract), "bundle")
-        return description
+        return dict(parse(dump_contract(self._plan.contract), "bundle"))
 
     @property
     def models(self) -> dict[str, Any]:
         """The ``models`` part of the description."""
-        models: dict[str, Any] = self.leapp_description[MODELS]
-        return models
+        return dict(self.leapp_description[MODELS])
 
     @property
     def pipeline(self) -> dict[str, Any]:
         """The ``pipeline`` part of the description."""
-        pipeline: dict[str, Any] = self.leapp_description[PIPELINE]
-        return pipeline
+        return dict(self.leapp_description[PIPELINE])
 
     @property
     def system_info(self) -> dict[str, Any]:
         """The ``system information`` part of the description."""
-        system: dict[str, Any] = self.leapp_description[SYSTEM]
-        return system
+        return dict(self.leapp_description[SYSTEM])
 
     @property
     def input_ports(self) -> dict[str, PortInfo]:

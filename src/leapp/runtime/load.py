@@ -24,7 +24,6 @@ from leapp.extras import has
 from leapp.graph.contract import Port
 from leapp.graph.formats import is_program
 from leapp.runtime.arrays import ONNX_TYPES, form
-from leapp.runtime.memfd import Unnamed
 from leapp.runtime.merge import Part, merge
 from leapp.runtime.plan import Plan
 
@@ -120,10 +119,10 @@ def open_units(bundle: Bundle, plan: Plan, nodes: Sequence[str], options: Engine
 
     def model(node: str) -> Model:
         found = _model(bundle, node)
-        return unnamed.hold(found) if isinstance(found, bytes) else found
+        return _unnamed_file(found, files) if isinstance(found, bytes) and len(found) > _LARGE_FILE else found
 
     units: list[Unit] = []
-    with Unnamed() as unnamed:
+    with contextlib.ExitStack() as files:
         for backend, run in itertools.groupby(nodes, key=lambda name: plan.contract.nodes[name].model.backend):
             names = list(run)
             if backend == "onnx":
@@ -136,6 +135,24 @@ def open_units(bundle: Bundle, plan: Plan, nodes: Sequence[str], options: Engine
 
             units += torch_engines.load(plan, names, model, options)
     return units
+
+
+_LARGE_FILE = 64 << 20
+"""Bytes of a model from which on it goes into an engine as a file. Engines that read from memory copy what they read."""
+
+
+def _unnamed_file(data: bytes, files: contextlib.ExitStack) -> bytes | Path:
+    """The path of a file that only this process can reach, until ``files`` is closed; the bytes where there are no such files.
+
+    A model is verified in memory and must not be exchanged before the engine reads it.
+    """
+    if not hasattr(os, "memfd_create"):
+        return data
+    file = files.enter_context(os.fdopen(os.memfd_create("leapp"), "wb", buffering=0))
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+    return Path(f"/proc/self/fd/{file.fileno()}")
 
 
 def _model(bundle: Bundle, node: str) -> bytes | External:
@@ -260,7 +277,7 @@ def _open_session(model: Model, options: EngineOptions, ports: Sequence[Port]) -
 
 
 def open_session(model: Model, settings: Any, **options: Any) -> Any:
-    """ONNX Runtime on the very bytes that were verified: no path is given to it that could be exchanged meanwhile.
+    """A session on the bytes that were verified. A path could lead to another file by the time that the engine opens it.
 
     Raises:
         BundleError: The file is in ONNX Runtime's own format, which runs unchecked.

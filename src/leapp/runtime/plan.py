@@ -55,7 +55,7 @@ class Plan:
         """The key of the input that a caller names. ``h`` stands for ``h_in`` when an export renamed the port so.
 
         Raises:
-            InputError: It is no key at all.
+            InputError: It is not of the form ``node/port``.
             UnknownPortError: There is no such input.
         """
         if not isinstance(where, str):

@@ -1,4 +1,4 @@
-"""The catalogue of a pipeline's ports: what each value means, for whoever wires it to a robot."""
+"""The catalogue of a pipeline's ports: what a deployer must know of each value to connect it to a robot."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from leapp.errors import BundleError, InputError
 from leapp.graph.contract import Port, split_key
 
 __all__ = ["PortInfo", "describe", "named_axis", "permutation"]
-
-TEMPORAL_AXIS = "__temporal_axis__"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Record a run and replay it: inputs, outputs, state and time of every step in one ``.npz`` or ``.mcap`` file.
 
 A replay starts from the recorded state and gives the recorded inputs, so the first step that differs is where the bundle,
-the engine or the machine behaves otherwise. What the bytes of a file look like is the concern of ``recording_files``.
+the engine or the machine computes something else. ``recording_files`` defines the bytes of the files.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def read_recording(
     """Read a recording of a bundle with the given ports. Without ``outputs`` the recorded ones are passed over.
 
     Raises:
-        InputError: The file is not a recording, or holds ports that the bundle does not have, or in another form.
+        InputError: The file is not a recording, or it has ports that the bundle lacks or that have another form.
         MissingDependencyError: The file is an ``.mcap`` and the package that reads it is not installed.
     """
     sides = {"in": inputs, "out": outputs, "state": state}

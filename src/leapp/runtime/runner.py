@@ -66,7 +66,7 @@ class Runner(Description, RecordingApi):
             sticky: Reuse the last value of an input that is not given (zeros before the first).
             nonfinite: What to do about NaN and infinity in inputs.
             copy: Return outputs on memory of their own. False returns views that the next step overwrites.
-            allow_code: TorchScript and ``.pt2`` models are programs. True runs them, whoever made them, False refuses them.
+            allow_code: TorchScript and ``.pt2`` models are programs. True runs them all, False refuses them.
                 None runs those that you exported on this machine, that a key in ``trust`` signed, or that you accepted with
                 ``leapp trust``.
             allow_outside: Let files of an unsealed bundle lie outside its directory.

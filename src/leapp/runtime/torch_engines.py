@@ -132,7 +132,7 @@ def _open_script(name: str, model: bytes | Path, device: torch.device) -> tuple[
     if straight or not module.hasattr("training"):
         return method, straight
     with warnings.catch_warnings():
-        # torch's deprecation of TorchScript is for whoever exports; who runs a bundle cannot change it.
+        # The warning that TorchScript is deprecated is of no use to a user who runs a bundle.
         warnings.simplefilter("ignore", DeprecationWarning)
         method = frozen_script(module)._get_method("forward")
     return method, _is_straight(method.graph)
@@ -219,7 +219,7 @@ def _habits(plan: Plan, call: Callable[..., Any], inputs: Sequence[str], device:
             with torch.no_grad(), torch.random.fork_rng(), _unprofiled():
                 made = [_as_tuple(call(*values)) for values in given]
         except RuntimeError:
-            return _Habits()  # Zeros are no input for this model; whatever it does, it shall do on copies.
+            return _Habits()  # The model does not accept zeros, so nothing is known of it and it runs on copies.
     writes = versions != [value._version for values in given for value in values]
     # Memory that both runs returned is a constant's: the first results are still alive.
     taken = {_memory(value) for value in (*given[1], *made[0]) if value.numel()}

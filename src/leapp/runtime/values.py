@@ -38,7 +38,7 @@ def spread(key: str, initial: Array, port: Port) -> Array:
     """The initial value of a state for the number of rows of its port.
 
     Raises:
-        InputError: Its rows differ, so there is no telling what another row begins with.
+        InputError: Its rows differ, so the value of a further row is not known.
     """
     if initial.shape == port.shape or port.batch_axis is None:
         return initial
@@ -69,7 +69,7 @@ def to_array(key: str, port: Port, value: Any, cast: bool) -> Array:
 
     Raises:
         InputError: The shape or the dtype does not fit.
-        InputTypeError: The value is no array, tensor, number or list of numbers.
+        InputTypeError: The value is not an array, tensor, number or list of numbers.
     """
     dtype = numpy_dtype(port.dtype)
     if is_tensor(value):

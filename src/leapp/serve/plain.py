@@ -16,7 +16,7 @@ import numpy as np
 from leapp.bundle.safetensors import RawTensor
 from leapp.client.wire import checked_array, pack, unpack
 from leapp.errors import InputError
-from leapp.graph.contract import DTYPES
+from leapp.graph.dtypes import DTYPES
 from leapp.runtime.arrays import Array, numpy_dtype
 from leapp.runtime.ports import PortInfo
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from leapp.view.page import page, write_page
+from leapp.view.page import page, write_page, write_views
 from leapp.view.picture import Picture, draw
-from leapp.view.views import write_views
 
 __all__ = ["Picture", "draw", "page", "write_page", "write_views"]

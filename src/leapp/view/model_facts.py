@@ -42,7 +42,7 @@ def weight_facts(name: str, shape: Sequence[int], dtype: str, values: npt.NDArra
         name: Its name.
         shape: Its shape.
         dtype: Its dtype.
-        values: All values, or some of them, evenly spaced. None if they cannot be had.
+        values: All values, or some of them, evenly spaced. None if they cannot be read.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""What stands in an ONNX file: its operators with the shapes they make, and its weights. Nothing is run.
+"""Read the operators of an ONNX file with their shapes, and its weights. Nothing is run.
 
 Reads the protobuf wire format itself, so neither the ``onnx`` package nor an engine sees the file. The work is bounded,
 because the file may be damaged or built to keep its reader busy.
@@ -6,6 +6,7 @@ because the file may be damaged or built to keep its reader busy.
 
 from __future__ import annotations
 
+import math
 import mmap
 import stat
 import struct
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from leapp.bundle.protobuf import SIZED, Value, WireError, fields
+from leapp.graph.dtypes import DTYPES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,10 +30,7 @@ __all__ = ["Model", "Operator", "Weight", "read_onnx"]
 
 _MAX_FIELDS, _MAX_SHAPES, _MAX_PORTS, _MAX_TEXT = 200_000, 50_000, 24, 160
 
-_DTYPES = {
-    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
-    11: "float64", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 16: "bfloat16",
-}  # fmt: skip
+_DTYPES = {dtype.onnx: name for name, dtype in DTYPES.items()}
 
 
 class Operator(msgspec.Struct, frozen=True):
@@ -52,18 +51,14 @@ class Weight(msgspec.Struct, frozen=True):
     data: memoryview | None
 
     def array(self) -> Array | None:
-        """The values, without a copy; None if they cannot be had."""
+        """The values, without a copy; None if they cannot be read."""
         import numpy as np
 
-        if self.data is None or self.dtype == "complex128":
+        if self.data is None or self.dtype == "complex128" or self.dtype.startswith("float8"):
             return None
-        stored = np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype)
-        count = 1
-        for size in self.shape:
-            count *= size
-        if count < 0 or count * stored.itemsize != len(self.data):
+        if min(self.shape, default=0) < 0 or math.prod(self.shape) * DTYPES[self.dtype].size != len(self.data):
             return None
-        values = np.frombuffer(self.data, stored).reshape(self.shape)
+        values = np.frombuffer(self.data, "uint16" if self.dtype == "bfloat16" else self.dtype).reshape(self.shape)
         if self.dtype == "bfloat16":
             # A bfloat16 is the upper half of a float32.
             return (values.astype(np.uint32) << 16).view(np.float32)

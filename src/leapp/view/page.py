@@ -27,7 +27,7 @@ from leapp.view.text import visible
 if TYPE_CHECKING:
     from leapp.bundle import Sample
 
-__all__ = ["Recorded", "draw_for_page", "page", "write_page"]
+__all__ = ["Recorded", "page", "write_page", "write_views"]
 
 _ASSETS = Path(__file__).with_name("assets")
 
@@ -83,6 +83,27 @@ def write_page(
     return path
 
 
+def write_views(
+    contract: Contract,
+    name: str,
+    directory: str | Path,
+    *,
+    samples: Mapping[str, Sequence[Sample]] | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Write ``<name>.png``, ``<name>.svg`` and ``<name>.html`` into ``directory`` and return their paths.
+
+    See :func:`page` for the arguments. The model files are those in ``directory``.
+    """
+    png, svg, html = (file_for(directory, name, suffix) for suffix in (".png", ".svg", ".html"))
+    picture = _draw_for_page(contract, name, details or {})
+    png.write_bytes(picture.png())
+    svg.write_text(picture.svg(), encoding="utf-8")
+    text = page(contract, name, samples=samples, details=details, models=Path(directory), picture=picture)
+    html.write_text(text, encoding="utf-8")
+    return [png, svg, html]
+
+
 def page(
     contract: Contract,
     name: str,
@@ -122,7 +143,7 @@ def page(
     """
     details = details or {}
     told = details.get("nodes", {})
-    picture = picture or draw_for_page(contract, name, details)
+    picture = picture or _draw_for_page(contract, name, details)
     subject = picture.subject
     shown = _by_port(samples or {}) if recording is None else recording
     passes = _MAX_PASSES if recording is None else _MAX_STEPS
@@ -163,7 +184,7 @@ def page(
     )
 
 
-def draw_for_page(contract: Contract, name: str, details: Mapping[str, Any]) -> Picture:
+def _draw_for_page(contract: Contract, name: str, details: Mapping[str, Any]) -> Picture:
     """The picture with layouts for windows of several proportions."""
     told = details.get("nodes", {})
     counts = {n: int(told[n]["parameters"]) for n in contract.nodes if told.get(n, {}).get("parameters") is not None}

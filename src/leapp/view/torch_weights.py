@@ -1,4 +1,4 @@
-"""The weights that stand in TorchScript and ``.pt2`` files, read as data: torch is not loaded and nothing of the file is run.
+"""Read the weights of TorchScript and ``.pt2`` files as data: torch is not loaded and nothing of the file is run.
 
 Both are zip files with the bytes of each tensor in an entry of its own. A ``.pt2`` file describes them in JSON, a TorchScript
 file in a pickle, of which only the calls that describe a tensor are understood; any other name in it is refused. The work is
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from leapp.graph.dtypes import DTYPES
 from leapp.view.onnx_model import Weight
 
 __all__ = ["read_torch_weights"]
@@ -33,7 +34,6 @@ _DTYPES = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64", 10: "complex64",
     12: "bool", 13: "bfloat16",
 }  # fmt: skip
-_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int64": 8, "int32": 4, "int16": 2, "complex64": 8}
 
 
 def read_torch_weights(path: Path) -> tuple[Weight, ...]:
@@ -57,14 +57,14 @@ Names = dict[str, zipfile.ZipInfo]
 
 
 class _Entries:
-    """The entries of a zip file, each read once. Together they are no larger than the file, though they may overlap in it."""
+    """The entries of a zip file, each read once. No more bytes are read in all than the file has, even if entries overlap."""
 
     def __init__(self, package: zipfile.ZipFile, size: int) -> None:
         self._package, self._left = package, size
         self._known: dict[str, bytes] = {}
 
     def read(self, entry: zipfile.ZipInfo, most: int = _MAX_TEXT) -> bytes:
-        """An entry that stands in the file as it is: what would have to be inflated could be of any size."""
+        """An entry that is not compressed. A compressed one could have any size."""
         if entry.filename not in self._known:
             if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > min(most, self._left):
                 raise ValueError(f"{entry.filename} is compressed or too large")
@@ -81,7 +81,7 @@ def _weight(
         raise ValueError(f"{name} has an impossible shape")
     dense = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
     whole = all(s == d for s, d, n in zip(strides, dense, shape, strict=True) if n > 1)
-    size = math.prod(shape) * _SIZES.get(dtype, 1)
+    size = math.prod(shape) * DTYPES[dtype].size
     if entry is None or not whole or offset or entry.file_size != size:
         return Weight(name, shape, dtype, None)
     return Weight(name, shape, dtype, memoryview(entries.read(entry, size)))
