@@ -58,11 +58,11 @@ def hash_file(path: Path) -> tuple[str, str]:
     return md5.hexdigest(), sha256.hexdigest()
 
 
-def locate(directory: Path, name: str, what: str, *, anywhere: bool = False) -> Path:
+def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> Path:
     """The file that ``name`` means, seen from the bundle's directory. Links are followed.
 
     Args:
-        directory: The bundle's directory.
+        root: The bundle's directory, as ``os.path.realpath`` gives it.
         name: The path as the bundle spells it.
         what: What the file is, for messages: ``"model of node 'policy'"``.
         anywhere: Whether the file may lie outside the directory. A file whose sha256 is known may: the bundle's author
@@ -79,7 +79,6 @@ def locate(directory: Path, name: str, what: str, *, anywhere: bool = False) -> 
             f"{what}: the path '{name}' leads out of the bundle directory. "
             "Copy the file into the bundle, or pass allow_outside=True if you trust this bundle."
         )
-    root = os.path.realpath(directory)
     spelled = os.path.join(root, name)
     path = spelled if os.path.dirname(spelled) == root and not os.path.islink(spelled) else os.path.realpath(spelled)
     if not anywhere and not path.startswith(os.path.join(root, "")):
@@ -91,7 +90,7 @@ def locate(directory: Path, name: str, what: str, *, anywhere: bool = False) -> 
         raise BundleError(f"{what}: '{name}' is not a regular file.")
     # Unlike Path.exists, this takes a name that is too long for one that does not exist.
     if not os.path.exists(path):
-        raise BundleFileError(f"{what}: the file '{name[:200]}' is missing in {directory}. Copy the whole bundle directory.")
+        raise BundleFileError(f"{what}: the file '{name[:200]}' is missing in {root}. Copy the whole bundle directory.")
     return Path(path)
 
 
@@ -102,8 +101,6 @@ def _open_regular(path: Path, what: str) -> BinaryIO:
         BundleError: If the file cannot be read or is not a regular file.
         BundleFileError: If there is no such file.
     """
-    if _is_made_up(os.fspath(path), os.path.realpath(path)):
-        raise BundleError(f"{what}: {path} is not a regular file.")
     # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
@@ -125,8 +122,18 @@ def _open_regular(path: Path, what: str) -> BinaryIO:
         raise
 
 
+def _refuse_made_up(path: Path, what: str) -> None:
+    if _is_made_up(os.fspath(path), os.path.realpath(path)):
+        raise BundleError(f"{what}: {path} is not a regular file.")
+
+
 def read_regular(path: Path, what: str, *, limit: int | None = None) -> bytes:
     """The bytes of a regular file."""
+    _refuse_made_up(path, what)
+    return _read(path, what, limit)
+
+
+def _read(path: Path, what: str, limit: int | None = None) -> bytes:
     with _open_regular(path, what) as file:
         size, most = os.fstat(file.fileno()).st_size, memory_of_machine() if limit is None else limit
         if size > most:
@@ -136,6 +143,11 @@ def read_regular(path: Path, what: str, *, limit: int | None = None) -> bytes:
 
 def sha256_of(path: Path, what: str) -> str:
     """The sha256 of a regular file of any size."""
+    _refuse_made_up(path, what)
+    return _hash(path, what)
+
+
+def _hash(path: Path, what: str) -> str:
     sha256 = hashlib.sha256()
     with _open_regular(path, what) as file:
         while chunk := file.read(_CHUNK):
@@ -173,23 +185,23 @@ def _made_up_devices() -> frozenset[int]:
 
 
 def read_verified(path: Path, sha256: str, what: str) -> bytes:
-    """The bytes of a file, after they were found to have the given sha256.
+    """The bytes of a file that ``locate`` found, after they were found to have the given sha256.
 
     Raises:
         BundleError: If the bytes differ from those that were exported.
     """
-    data = read_regular(path, what)
+    data = _read(path, what)
     _compare(hashlib.sha256(data).hexdigest(), sha256, path, what)
     return data
 
 
 def verify(path: Path, sha256: str, what: str) -> None:
-    """Check that a file has the given sha256, in little memory.
+    """Check that a file that ``locate`` found has the given sha256, in little memory.
 
     Raises:
         BundleError: If the bytes differ from those that were exported.
     """
-    _compare(sha256_of(path, what), sha256, path, what)
+    _compare(_hash(path, what), sha256, path, what)
 
 
 def _compare(found: str, sha256: str, path: Path, what: str) -> None:

@@ -176,7 +176,7 @@ def _canonical(value: Any) -> str:
     if isinstance(value, str):
         return encode_basestring_ascii(value)
     if isinstance(value, dict):
-        return "{" + ",".join(sorted([f"{_canonical(k)}:{_canonical(v)}" for k, v in value.items()])) + "}"
+        return "{" + ",".join(sorted([f"{_canonical(key)}:{_canonical(item)}" for key, item in value.items()])) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(_canonical, value)) + "]"
     return json.dumps(value)

@@ -6,10 +6,12 @@ and nothing of the model is interpreted.
 
 from __future__ import annotations
 
+import os
+
 from leapp.bundle.protobuf import SIZED, WireError, fields
 from leapp.errors import BundleError
 
-__all__ = ["external_files"]
+__all__ = ["beside", "external_files"]
 
 # Message → field number → message held by that field. Field numbers are those of onnx.proto, which never change.
 _HOLDS: dict[str, dict[int, str]] = {
@@ -55,6 +57,11 @@ def external_files(model: bytes, what: str) -> list[str]:
     except (WireError, UnicodeDecodeError) as error:
         raise BundleError(f"{what}: the file is not a complete ONNX model.") from error
     return list(found)
+
+
+def beside(model: str, location: str) -> str:
+    """The path of external data whose ``location`` is seen from the directory of a model, seen from where ``model`` is."""
+    return os.path.normpath(os.path.join(os.path.dirname(model), location))
 
 
 def _location(entry: memoryview) -> str | None:

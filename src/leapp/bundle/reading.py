@@ -16,7 +16,7 @@ from leapp.bundle import yaml_text
 from leapp.bundle.contract_yaml import contract_of
 from leapp.bundle.files import check_collisions, hash_file, locate, read_regular, read_verified, verify
 from leapp.bundle.integrity import Seal, annotations_of, verified_seal
-from leapp.bundle.onnx_files import external_files
+from leapp.bundle.onnx_files import beside, external_files
 from leapp.bundle.safetensors import RawTensor, Sample, check_initial_values, decode, decode_samples
 from leapp.bundle.signing import Keys, Signature, key_paths, verified_signature
 from leapp.errors import BundleError, BundleFileError, InputError
@@ -55,6 +55,7 @@ class Bundle:
         seal: What the seal covers.
         signature: Who signed the bundle, if a signature was asked for.
         initial_values: The initial values as ``open_bundle`` found them; None if they were not read.
+        root: The directory that holds the bundle, without links.
 
     Example:
         >>> open_bundle("exports/my_policy").graph
@@ -70,6 +71,10 @@ class Bundle:
     seal: Seal = field(default_factory=Seal)
     signature: Signature | None = None
     initial_values: Mapping[str, RawTensor] | None = field(default=None, repr=False, compare=False)
+    root: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", os.path.realpath(self.path.parent))
 
     @property
     def directory(self) -> Path:
@@ -313,17 +318,17 @@ def _locate_model(bundle: Bundle, node: str) -> Path:
     name = bundle.contract.nodes[node].model.model_path
     if name is None:
         raise BundleError(f"Node '{node}' has no model: it was exported without one (dry run or no backend).")
-    return locate(bundle.directory, name, f"model of node '{node}'", anywhere=True)
+    return locate(bundle.root, name, f"model of node '{node}'", anywhere=True)
 
 
 def _spelled_path(bundle: Bundle, node: str) -> Path:
-    return Path(os.path.normpath(Path(os.path.realpath(bundle.directory), str(bundle.contract.nodes[node].model.model_path))))
+    return Path(os.path.normpath(os.path.join(bundle.root, str(bundle.contract.nodes[node].model.model_path))))
 
 
 def _read_sealed(bundle: Bundle, name: str) -> bytes:
     """A file beside the YAML, verified if the bundle is sealed or signed. A seal that does not name the file refuses it."""
     known = _is_covered(bundle) and name in bundle.files
-    path = locate(bundle.directory, name, f"file '{name}'", anywhere=known or bundle.allow_outside)
+    path = locate(bundle.root, name, f"file '{name}'", anywhere=known or bundle.allow_outside)
     if not _is_covered(bundle):
         return read_regular(path, f"file '{name}'")
     if name not in bundle.files:
@@ -338,7 +343,7 @@ def _is_covered(bundle: Bundle) -> bool:
 
 def _verify_sealed(bundle: Bundle, name: str) -> None:
     what = f"file '{name}'"
-    verify(locate(bundle.directory, name, what, anywhere=True), bundle.files[name], what)
+    verify(locate(bundle.root, name, what, anywhere=True), bundle.files[name], what)
 
 
 def _locate_external(bundle: Bundle, node: str, location: str) -> tuple[Path, str | None]:
@@ -349,11 +354,11 @@ def _locate_external(bundle: Bundle, node: str, location: str) -> tuple[Path, st
         raise BundleError(f"{what}: {location!r} is not a usable path.")
     # An engine resolves the location against the model's own directory, wherever that is.
     if not _is_covered(bundle):
-        return locate(_spelled_path(bundle, node).parent, location, what, anywhere=bundle.allow_outside), None
-    name = os.path.normpath(os.path.join(os.path.dirname(str(bundle.contract.nodes[node].model.model_path)), location))
+        return locate(os.path.realpath(_spelled_path(bundle, node).parent), location, what, anywhere=bundle.allow_outside), None
+    name = beside(str(bundle.contract.nodes[node].model.model_path), location)
     if name not in bundle.files:
         raise BundleError(f"{what}: the seal of {bundle.path.name} does not cover '{name}'. Export again.")
-    return locate(bundle.directory, name, what, anywhere=True), bundle.files[name]
+    return locate(bundle.root, name, what, anywhere=True), bundle.files[name]
 
 
 def fingerprint(bundle: Bundle) -> str:
@@ -361,7 +366,7 @@ def fingerprint(bundle: Bundle) -> str:
     files = [bundle.path]
     if bundle.contract.pipeline.initial_values is not None:
         name = bundle.contract.pipeline.initial_values
-        files.append(locate(bundle.directory, name, "initial values", anywhere=bundle.allow_outside or name in bundle.files))
+        files.append(locate(bundle.root, name, "initial values", anywhere=bundle.allow_outside or name in bundle.files))
     for name, node in bundle.contract.nodes.items():
         if node.model.model_path is None:
             continue

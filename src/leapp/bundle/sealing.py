@@ -13,7 +13,7 @@ from leapp.bundle import yaml_text
 from leapp.bundle.contract_yaml import contract_of
 from leapp.bundle.files import locate, read_regular, replace_file, sha256_of
 from leapp.bundle.integrity import INTEGRITY, digest_of, seal
-from leapp.bundle.onnx_files import external_files
+from leapp.bundle.onnx_files import beside, external_files
 from leapp.bundle.reading import description_text, find_description
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Node
@@ -63,7 +63,7 @@ def _files_of(contract: Contract, description: Path, listed: Mapping[Any, Any]) 
             _check(description, name, sha256)
     for own in (contract.pipeline.initial_values, f"{description.stem}_samples.safetensors"):
         if own is not None and own not in files and (description.parent / own).exists():
-            files[own] = sha256_of(locate(description.parent, own, f"file '{own}'"), f"file '{own}'")
+            files[own] = _sha256(description, own, f"file '{own}'", anywhere=False)
     for name, node in contract.nodes.items():
         model = node.model
         if model.model_path is None or model.sha256sum is None:
@@ -80,17 +80,18 @@ def _external(node: Node, name: str, description: Path) -> dict[str, str]:
         return {}
     assert node.model.model_path is not None
     what = f"model of node '{name}'"
-    path = locate(description.parent, node.model.model_path, what, anywhere=True)
-    found = {}
-    for location in external_files(read_regular(path, what), what):
-        beside = os.path.normpath(os.path.join(os.path.dirname(node.model.model_path), location))
-        found[beside] = sha256_of(locate(description.parent, beside, f"external data of node '{name}'", anywhere=True), what)
-    return found
+    path = locate(os.path.realpath(description.parent), node.model.model_path, what, anywhere=True)
+    locations = [beside(node.model.model_path, location) for location in external_files(read_regular(path, what), what)]
+    return {data: _sha256(description, data, f"external data of node '{name}'") for data in locations}
+
+
+def _sha256(description: Path, name: str, what: str, *, anywhere: bool = True) -> str:
+    return sha256_of(locate(os.path.realpath(description.parent), name, what, anywhere=anywhere), what)
 
 
 def _check(description: Path, name: str, sha256: object, what: str | None = None) -> None:
     what = what or f"file '{name}'"
-    found = sha256_of(locate(description.parent, name, what, anywhere=True), what)
+    found = _sha256(description, name, what)
     if found != sha256:
         raise BundleError(
             f"{what}: the file was changed or damaged, its sha256 is {found}. Restore it; or, if you changed it on purpose, "

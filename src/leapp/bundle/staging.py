@@ -27,7 +27,7 @@ from leapp.bundle import yaml_text
 from leapp.bundle.contract_yaml import MODELS, PIPELINE, dump_contract
 from leapp.bundle.files import hash_file, read_regular, sha256_of
 from leapp.bundle.integrity import INTEGRITY, seal
-from leapp.bundle.onnx_files import external_files
+from leapp.bundle.onnx_files import beside, external_files
 from leapp.errors import BundleError, SessionError, StorageError
 from leapp.graph.contract import Contract
 from leapp.graph.formats import EXTERNAL_DATA, FORMATS, RUNNABLE
@@ -163,8 +163,8 @@ class Staging:
             if path is not None and node.model.backend == "onnx" and (path.startswith("..") or os.path.isabs(path)):
                 what = f"model of node '{name}'"
                 for location in external_files(read_regular(self._beside(path), what), what):
-                    beside = os.path.normpath(os.path.join(os.path.dirname(path), location))
-                    found[beside] = sha256_of(self._beside(beside), f"external data of node '{name}'")
+                    data = beside(path, location)
+                    found[data] = sha256_of(self._beside(data), f"external data of node '{name}'")
         return found
 
     def _beside(self, path: str) -> Path:
