@@ -1,4 +1,4 @@
-"""A Ray cluster that only this machine can reach. Private names of Ray, in one place."""
+"""Connecting to Ray: a cluster elsewhere, or one that only this machine can reach. Private names of Ray are here."""
 
 from __future__ import annotations
 
@@ -7,17 +7,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-__all__ = ["keep_replica_here", "only_here"]
+from leapp.errors import InputError
+
+__all__ = ["connect", "keep_replica_here"]
 
 _SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Off, all that Ray starts listens on loopback only, metrics included; Linux is on by default."""
+"""Off, everything that Ray starts listens on loopback only, metrics included. On Linux it is on by default."""
 _PATIENCE = "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"
-"""A proxy that does not answer three times in a row is killed. On a busy machine it needs longer than 5 seconds to start."""
+"""How long Ray waits for its proxy. It kills one that is late three times; on a busy machine 5 seconds are too few."""
+
+
+def connect(address: str | None, **options: Any) -> None:
+    """Connect this process to Ray.
+
+    Args:
+        address: The cluster to join. None starts one that listens on loopback only.
+        **options: Further arguments of ``ray.init``.
+
+    Raises:
+        InputError: No cluster answers at the address.
+    """
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is None:
+        with _only_here():
+            # Without the address "local" Ray would join a cluster that already runs on this machine.
+            ray.init(address="local", include_dashboard=False, log_to_driver=False, **options)
+        return
+    try:
+        ray.init(address=address, log_to_driver=False, **options)
+    except ConnectionError as error:
+        raise InputError(f"No Ray cluster answers at {address!r}: {error}") from error
 
 
 @contextmanager
-def only_here() -> Iterator[None]:
-    """A cluster that is started within the block listens on loopback. Ray takes 127.0.0.1 as an address for another one."""
+def _only_here() -> Iterator[None]:
+    """Let a cluster that is started within the block listen on loopback. Ray has no option for that."""
     from ray._private import ray_constants
 
     cluster = getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
@@ -36,7 +62,7 @@ def only_here() -> Iterator[None]:
 
 
 def keep_replica_here() -> None:
-    """Let the replica of Ray Serve that this process is about to become listen on loopback. It knows no option for that."""
+    """Let the replica of Ray Serve that this process is about to become listen on loopback. Ray has no option for that."""
     with suppress(ImportError, AttributeError):
         from ray.serve._private import replica
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from leapp.errors import InputError, MissingDependencyError
+from leapp.errors import MissingDependencyError
 from leapp.fleet.outcome import Outcome
 from leapp.fleet.worker import Job, Worker, reason
-from leapp.ray_nodes import only_here
+from leapp.ray_nodes import connect
 
 try:
     import ray
@@ -131,18 +131,10 @@ def _cluster(address: str | None, workers: int | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-    try:
-        if address is None:
-            # A cluster that starts here sends no usage statistics and hides Ray's internal log.
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-            with only_here():
-                ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
-        else:
-            ray.init(address=address, **quiet)
-    except ConnectionError as error:
-        raise InputError(f"There is no Ray cluster at {address!r}: {error}") from error
+    if address is None:
+        # The internal log of a cluster that starts here does not help a user.
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    connect(address, num_cpus=workers if address is None else None, logging_level=logging.ERROR)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     try:
         yield

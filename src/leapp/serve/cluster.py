@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from leapp.bundle.files import memory_of_machine
 from leapp.bundle.trust import require_trust
 from leapp.check.engine_process import limit_memory
 from leapp.errors import InputError, MissingDependencyError, ServerError
-from leapp.ray_nodes import keep_replica_here, only_here
+from leapp.ray_nodes import connect, keep_replica_here
 from leapp.serve.metrics import Snapshot
 from leapp.serve.options import Options, open_served
 from leapp.serve.service import Service
@@ -84,10 +84,7 @@ class Cluster:
         ray, serve = _ray()
         self._started = not ray.is_initialized()
         if self._started:
-            # "local" by name: without one Ray would join whatever cluster runs on this machine.
-            where = {"address": "local", "include_dashboard": False} if address is None else {"address": address}
-            with only_here() if address is None else nullcontext():
-                ray.init(namespace=_NAMESPACE, logging_level="WARNING", log_to_driver=False, **where)
+            connect(address, namespace=_NAMESPACE, logging_level="WARNING")
         try:
             if _serve_runs(ray):
                 # Its proxies listen on an address that this call did not choose and that other machines may reach.
@@ -183,7 +180,6 @@ class _Board:
 
 
 def _ray() -> tuple[Any, Any]:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
         from ray import serve
