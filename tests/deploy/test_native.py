@@ -97,7 +97,7 @@ def test_a_silent_sequence_is_forgotten_and_a_lively_one_is_not(tmp_path: Path, 
         made.append(server.infer("arm", values, 1, 0 if step else START))
         now += 1
     assert_same(local(bundle, inputs), made)
-    with pytest.raises(RuntimeError, match="sequence 2 has no state: it ended or was silent too long"):
+    with pytest.raises(RuntimeError, match="sequence 2 has no state: it ended or was idle for too long"):
         server.infer("arm", inputs[1], 2)
 
 

@@ -25,7 +25,7 @@ class TritonPythonModel:
         """Open the bundle that lies in the directory of this version."""
         found = settings(args)
         bundle = Path(args["model_repository"]) / args["model_version"] / found["bundle"]
-        # The server lets only the dtypes of the configuration in; where one is not the port's own, it is converted.
+        # The server accepts only the dtypes of the configuration; one that is not the port's own is converted.
         # Programs were allowed when the bundle was deployed; the digest shows that they are unchanged.
         self._pipeline = Pipeline(
             bundle,

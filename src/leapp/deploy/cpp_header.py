@@ -1,6 +1,6 @@
 """A C++ header for one bundle: a struct for each side, enums of element names, sizes. A misspelt joint does not compile.
 
-The header stands on ``leapp/typed.hpp`` of the C++ runtime in ``cpp/``. It is made from the catalogue of ports alone.
+The header uses ``leapp/typed.hpp`` of the C++ runtime in ``cpp/``. It is made from the description of the ports only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from leapp.bundle import Bundle, open_bundle
 from leapp.errors import BundleError
 from leapp.graph.contract import Port, split_key
-from leapp.runtime.plan import Plan, make_plan
+from leapp.runtime.plan import make_plan
 from leapp.runtime.ports import describe
 
 __all__ = ["CppHeader", "deploy_cpp"]
@@ -83,21 +83,40 @@ def deploy_cpp(bundle: str | os.PathLike[str] | Bundle, directory: str | os.Path
         if node.model.backend != "onnx":
             what = "no model" if node.model.backend is None else f"a {node.model.backend} model"
             raise BundleError(f"Node {name!r} has {what}; the C++ runtime runs ONNX. Export it with export_with='onnx'.")
-    plan = plan if plan.batch is None else plan.at(1)
-    inputs = {key: plan.input_ports[key] for key in plan.inputs}
-    outputs = {key: plan.output_ports[key] for key in plan.outputs}
+    one_row = plan if plan.batch is None else plan.at(1)
+    inputs = {key: one_row.input_ports[key] for key in plan.inputs}
+    outputs = {key: one_row.output_ports[key] for key in plan.outputs}
     enums = _enums({**inputs, **outputs})
     namespace = _identifier(bundle.graph, ())
-    sides = _fields(inputs, enums.values()), _fields(outputs, enums.values())
-    text = _text(bundle, plan, namespace, (inputs, outputs), sides, enums)
+    given, made = _Side("Input", inputs, enums.values()), _Side("Output", outputs, enums.values())
     path = Path(directory) / f"{bundle.graph}.hpp"
     path.parent.mkdir(parents=True, exist_ok=True)
+    text = _text(bundle, namespace, given, made, enums, any_batch=plan.batch is not None)
     path.write_text(text, encoding="utf-8", newline="\n")
-    return CppHeader(path, namespace, *sides, {name: names for names, name in enums.items()}, bundle.digest)
+    named = {name: names for names, name in enums.items()}
+    return CppHeader(path, namespace, given.fields, made.fields, named, bundle.digest)
+
+
+class _Side:
+    """The inputs or the outputs of the pipeline.
+
+    Attributes:
+        title: ``Input`` or ``Output``.
+        ports: The port of each key.
+        fields: The field of each key: its port's name, with the node's where several nodes have that name.
+    """
+
+    def __init__(self, title: str, ports: Mapping[str, Port], taken: Collection[str]) -> None:
+        self.title, self.ports = title, ports
+        self.fields: dict[str, str] = {}
+        names = [port.name for port in ports.values()]
+        for key, port in ports.items():
+            text = port.name if names.count(port.name) == 1 else key
+            self.fields[key] = _identifier(text, {*self.fields.values(), *taken})
 
 
 def _identifier(text: str, taken: Collection[str]) -> str:
-    """A C++ name for some text, other than those that are taken."""
+    """A C++ name for a text that differs from the taken ones."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", text)
     name = re.sub(r"__+", "_", name).strip("_") or "value"
     if name[0].isdigit() or name in _KEYWORDS:
@@ -107,16 +126,6 @@ def _identifier(text: str, taken: Collection[str]) -> str:
         number += 1
         free = f"{name}_{number}"
     return free
-
-
-def _fields(ports: Mapping[str, Port], taken: Collection[str]) -> dict[str, str]:
-    """The field of each key: its port's name, with the node's where several nodes have that name."""
-    names = [port.name for port in ports.values()]
-    found: dict[str, str] = {}
-    for key, port in ports.items():
-        text = port.name if names.count(port.name) == 1 else key
-        found[key] = _identifier(text, {*found.values(), *taken})
-    return found
 
 
 def _elements(key: str, port: Port) -> tuple[str, ...] | None:
@@ -151,7 +160,7 @@ def _quoted(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """Text that ends with its line and continues on no other."""
+    """Text that cannot end or continue a comment line."""
     return re.sub(r"[^\x20-\x7e]", "?", text).replace("\\", "/")
 
 
@@ -159,25 +168,18 @@ def _type(dtype: str) -> str:
     return _TYPES.get(dtype, f"leapp::{dtype}")
 
 
-def _struct(
-    title: str, ports: Mapping[str, Port], fields: Mapping[str, str], enums: Mapping[tuple[str, ...], str]
-) -> list[str]:
-    lines = [f"struct {title} {{"]
-    for key, port in ports.items():
+def _struct(side: _Side, enums: Mapping[tuple[str, ...], str]) -> list[str]:
+    lines = [f"struct {side.title}s {{"]
+    for key, port in side.ports.items():
         names, kind, count = _elements(key, port), _type(port.dtype), math.prod(port.shape)
         kind = f"leapp::Named<{kind}, {enums[names]}, {count}>" if names else f"std::array<{kind}, {count}>"
         about = [key, str(list(port.shape)), *(str(fact) for fact in (port.kind, port.units) if fact)]
-        lines.append(f"  {kind} {fields[key]}{'' if names else '{}'};  ///< {_comment(', '.join(about))}")
+        lines.append(f"  {kind} {side.fields[key]}{'' if names else '{}'};  ///< {_comment(', '.join(about))}")
     return [*lines, "};", ""]
 
 
 def _text(
-    bundle: Bundle,
-    plan: Plan,
-    namespace: str,
-    ports: tuple[Mapping[str, Port], Mapping[str, Port]],
-    fields: tuple[Mapping[str, str], Mapping[str, str]],
-    enums: Mapping[tuple[str, ...], str],
+    bundle: Bundle, namespace: str, inputs: _Side, outputs: _Side, enums: Mapping[tuple[str, ...], str], *, any_batch: bool
 ) -> str:
     digest = bundle.digest or ""
     configs = bundle.contract.pipeline.configs or {}
@@ -205,25 +207,20 @@ def _text(
         lines += [f"  {word} = {place}," for place, word in enumerate(_enumerators(names))]
         listed = ", ".join(map(_quoted, names))
         lines += ["};", f"inline constexpr std::array<const char*, {len(names)}> names_of_{enum} = {{{listed}}};", ""]
-    for title, side, named in zip(("Inputs", "Outputs"), ports, fields, strict=True):
-        lines += _struct(title, side, named, enums)
-    lines += _policy(plan, ports, fields)
+    lines += [*_struct(inputs, enums), *_struct(outputs, enums), *_policy(inputs, outputs, any_batch=any_batch)]
     return "\n".join([*lines, f"}}  // namespace {namespace}", ""])
 
 
-def _policy(
-    plan: Plan, ports: tuple[Mapping[str, Port], Mapping[str, Port]], fields: tuple[Mapping[str, str], Mapping[str, str]]
-) -> list[str]:
+def _policy(inputs: _Side, outputs: _Side, *, any_batch: bool) -> list[str]:
     handles = []
-    for what, side, named in zip(("Input", "Output"), ports, fields, strict=True):
-        for key, port in side.items():
-            handle, open_ = f"{what}<{_type(port.dtype)}>", f"{what.lower()}<{_type(port.dtype)}>({_quoted(key)})"
-            handles.append(f"  leapp::{handle} {what.lower()}_{named[key]}_ = pipeline_.{open_};")
-    taken = [f"    input_{f}_.set(inputs.{f}.data(), inputs.{f}.size());" for f in fields[0].values()]
-    given = [
-        f"    std::copy_n(output_{f}_.data(), output_{f}_.size(), outputs.{f}.data());" for f in fields[1].values()
-    ]
-    one_row = ["    if (pipeline_.batch() != 1) pipeline_.reset_batch(1);"] if plan.batch is not None else []
+    for side in (inputs, outputs):
+        what = side.title.lower()
+        for key, port in side.ports.items():
+            kind = f"<{_type(port.dtype)}>"
+            handles.append(f"  leapp::{side.title}{kind} {what}_{side.fields[key]}_ = pipeline_.{what}{kind}({_quoted(key)});")
+    taken = [f"    input_{f}_.set(inputs.{f}.data(), inputs.{f}.size());" for f in inputs.fields.values()]
+    given = [f"    std::copy_n(output_{f}_.data(), output_{f}_.size(), outputs.{f}.data());" for f in outputs.fields.values()]
+    one_row = ["    if (pipeline_.batch() != 1) pipeline_.reset_batch(1);"] if any_batch else []
     return [
         "/// The bundle, opened. One thread at a time.",
         "class Policy {",

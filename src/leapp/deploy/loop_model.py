@@ -22,24 +22,24 @@ _END = 2
 
 
 class Sequences:
-    """One state for each sequence. A sequence that is silent for too long is forgotten.
+    """One state for each sequence. A sequence that is idle for too long is forgotten.
 
     Args:
         fresh: Makes the state a sequence starts with.
-        idle: How many seconds of silence it takes.
+        idle: After how many seconds without a request it is forgotten.
     """
 
     def __init__(self, fresh: Callable[[], Any], idle: float) -> None:
         self._fresh = fresh
         self._idle = idle
-        # In the order of their last use, so that the silent ones stand in front.
+        # In the order of their last use: idle sequences come first.
         self._kept: dict[int | str, tuple[float, Any]] = {}
 
     def find(self, request: Any) -> Any:
         """The state before a request: a fresh one at the start of a sequence.
 
         Raises:
-            LookupError: The sequence has no state: it never started, was silent for too long, or broke off.
+            LookupError: The sequence has no state: it never started, was idle for too long, or failed.
         """
         now, name = time.monotonic(), request.correlation_id()
         while self._kept and now - next(iter(self._kept.values()))[0] > self._idle:
@@ -47,7 +47,7 @@ class Sequences:
         if request.flags() & _START:
             self.keep(request, self._fresh())
         if name not in self._kept:
-            raise LookupError(f"sequence {name} has no state: it ended or was silent too long. Start it again.")
+            raise LookupError(f"sequence {name} has no state: it ended or was idle for too long. Start it again.")
         return self._kept[name][1]
 
     def keep(self, request: Any, state: Any) -> None:
