@@ -719,6 +719,11 @@ class Recurrent(nn.Module):
         return self.gru(x)[0]
 
 
+@functools.cache
+def scripted_recurrent() -> Any:
+    return torch.jit.script(Recurrent())
+
+
 @torch.jit.script
 def scripted_quat_rotate_inverse(q: T, v: T) -> T:
     q_w = q[:, 0]
@@ -767,7 +772,7 @@ row("script_module", lambda m, x: m(x), N34, setup=lambda: torch.jit.script(nn.S
 row("traced_module", lambda m, x: m(x), N34, setup=lambda: torch.jit.trace(nn.Sequential(nn.Linear(4, 8), nn.ELU()), torch.zeros(3, 4)))
 row("traced_function", lambda f, x, y: f(x, y), N34, N34, setup=lambda: torch.jit.trace(lambda a, b: torch.sin(a) * b + 1, (torch.zeros(3, 4), torch.zeros(3, 4))))
 row("frozen_script_module", lambda m, x: m(x), N34, setup=lambda: torch.jit.freeze(torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval())))
-row("script_gru_module", lambda m, x: m(x), normal(3, 2, 4), setup=lambda: torch.jit.script(Recurrent()))
+row("script_gru_module", lambda m, x: m(x), normal(3, 2, 4), setup=lambda: copy.deepcopy(scripted_recurrent()))
 
 
 def _add_into(y: T, x: T) -> T:
