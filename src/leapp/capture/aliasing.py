@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Geometry", "geometry", "lent_memory", "locate", "overlaps", "region", "same_storage", "storage_id", "storage_of"]
+__all__ = [
+    "Geometry", "geometry", "lent_memory", "locate", "overlaps", "region", "same_storage", "storage_id", "storage_of",
+    "version_of",
+]  # fmt: skip
 
 
 class Geometry(NamedTuple):
@@ -34,15 +37,6 @@ class Geometry(NamedTuple):
         return self.offset * item, (last + 1) * item
 
 
-class Region(NamedTuple):
-    """A view of the flattened elements of a known tensor, which has ``total`` of them."""
-
-    total: int
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-
-
 def geometry(t: torch.Tensor) -> Geometry:
     """The geometry of a strided tensor."""
     return Geometry(t.dtype, tuple(t.shape), t.stride(), int(t.storage_offset()))
@@ -60,6 +54,11 @@ def storage_id(t: torch.Tensor) -> int | None:
     """The address of the storage of a tensor, which stands for its memory."""
     storage = storage_of(t)
     return None if storage is None else int(storage._cdata)
+
+
+def version_of(t: torch.Tensor) -> int | None:
+    """How often a tensor was written to. Those made in inference mode do not count it."""
+    return None if t.is_inference() else t._version
 
 
 def same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -92,8 +91,12 @@ def overlaps(a: Geometry, b: Geometry) -> bool:
     return bool(marks.as_strided(b.size, b.stride, b.offset).any())
 
 
-def locate(inner: Geometry, outer: Geometry) -> Region | None:
-    """``inner`` as a view of the row-major flattening of ``outer``; ``None`` where that is impossible."""
+def locate(inner: Geometry, outer: Geometry) -> tuple[int, tuple[int, ...], tuple[int, ...], int] | None:
+    """``inner`` as a view of the row-major flattening of ``outer``; ``None`` where that is impossible.
+
+    Returns:
+        How many elements ``outer`` has, and size, stride and offset of the view: the arguments of :func:`region`.
+    """
     if inner.dtype != outer.dtype:
         return None
     total = math.prod(outer.size)
@@ -101,7 +104,7 @@ def locate(inner: Geometry, outer: Geometry) -> Region | None:
         offset, stride = inner.offset - outer.offset, inner.stride
         lo, hi = inner.span
         outer_lo, outer_hi = outer.span
-        return Region(total, inner.size, stride, offset) if outer_lo <= lo and hi <= outer_hi else None
+        return (total, inner.size, stride, offset) if outer_lo <= lo and hi <= outer_hi else None
     length = max(inner.span[1], outer.span[1]) // inner.dtype.itemsize
     position = torch.full((length,), -1, dtype=torch.int64)
     window = position.as_strided(outer.size, outer.stride, outer.offset)
@@ -118,7 +121,7 @@ def locate(inner: Geometry, outer: Geometry) -> Region | None:
         shape = [1] * len(inner.size)
         shape[d] = n
         affine = affine + (torch.arange(n) * s).view(shape)
-    return Region(total, inner.size, strides, offset) if torch.equal(affine.expand(inner.size), index) else None
+    return (total, inner.size, strides, offset) if torch.equal(affine.expand(inner.size), index) else None
 
 
 def _dense(size: tuple[int, ...]) -> tuple[int, ...]:

@@ -75,7 +75,7 @@ def hidden_reads(replay: Replay, inputs: Sequence[torch.Tensor]) -> dict[int, tu
             harmless.add(form)
         return result
 
-    with torch.no_grad(), suppress(Exception):  # torch raises what it likes
+    with torch.no_grad(), suppress(Exception):  # any error: a recorded call does not take these inputs
         replay.run(inputs, run, watch.constants)
     return found
 

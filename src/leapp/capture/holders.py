@@ -11,7 +11,7 @@ import dis
 import gc
 import sys
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from types import CellType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
@@ -58,7 +58,7 @@ class _Search:
             for holder in gc.get_referrers(*wanted):
                 if id(holder) in self.mine or isinstance(holder, FrameType):
                     continue
-                for item, roots in [level[i] for i in _referents(holder) if i in level]:
+                for item, roots in [level[id(o)] for o in gc.get_referents(holder) if id(o) in level]:
                     name = self._name(holder, item)
                     if name:
                         for root in roots:
@@ -88,16 +88,11 @@ class _Search:
             return _closure(holder, item)
         if isinstance(holder, GeneratorType):
             return f"the generator {holder.__name__}()"
-        if isinstance(holder, _CONTAINERS):
-            return self._container(holder, item)
+        if isinstance(holder, _CONTAINERS):  # what holds any other container is asked next: it may be an object's attributes
+            return f"a {type(holder).__name__} that is older than the node" if id(holder) in self.older else None
         if isinstance(holder, type):
             return next((f"{holder.__name__}.{k}" for k, v in vars(holder).items() if v is item), None)
         return _attribute(holder, item)
-
-    def _container(self, holder: Any, item: Any) -> str | None:
-        if id(holder) in self.older:
-            return f"a {type(holder).__name__} that is older than the node"
-        return None  # who holds the container is asked next: an object whose attributes these are, if it is one
 
 
 def _are_globals(names: dict[Any, Any]) -> bool:
@@ -105,17 +100,10 @@ def _are_globals(names: dict[Any, Any]) -> bool:
     return module is not None and vars(module) is names
 
 
-def _referents(holder: Any) -> Iterator[int]:
-    return (id(o) for o in gc.get_referents(holder))
-
-
 def _attribute(owner: Any, item: Any) -> str | None:
     names: Iterable[tuple[str, Any]] = list(getattr(owner, "__dict__", {}).items())
     slots = [(s, getattr(owner, s, None)) for c in type(owner).__mro__ for s in _slots(c)]
-    found = next((name for name, value in [*names, *slots] if value is item), None)
-    if found is None:
-        return None
-    return f"{type(owner).__name__}.{found}"
+    return next((f"{type(owner).__name__}.{name}" for name, value in [*names, *slots] if value is item), None)
 
 
 def _slots(kind: type) -> tuple[str, ...]:

@@ -11,12 +11,13 @@ the other way round, the two are brought together after each write to their memo
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from leapp.capture.aliasing import Geometry, geometry, same_storage
+from leapp.capture.aliasing import Geometry, geometry, same_storage, version_of
 from leapp.capture.tape import Call, Memory, Ref, Tape, refer
 from leapp.capture.user_line import where
 
@@ -103,20 +104,21 @@ def _position(x: Tensor, parts: tuple[Any, ...], at: int) -> int:
     return kept_before - removed + sum(1 for p in parts[:at] if p is None)
 
 
+@dataclass(slots=True, eq=False)
 class _Row:
     """A row: what it was taken from, by which index, and the tensors over it that the program has."""
 
-    __slots__ = ("base", "geometry", "given", "held", "index", "reads", "ref", "versions")
-
-    def __init__(self, base: Ref, geometry: Geometry, ref: Ref) -> None:
-        self.base, self.geometry, self.ref = base, geometry, ref
-        self.held = [ref.tensor]
-        self.given: Any = None
-        """The index as the program wrote it."""
-        self.index: Any = None
-        """The same with the values it had: the program may count on in the same tensor."""
-        self.reads: tuple[int, ...] = ()
-        self.versions: list[int] | None = None
+    base: Ref
+    geometry: Geometry
+    ref: Ref
+    given: Any
+    """The index as the program wrote it."""
+    versions: list[int | None]
+    """How often its tensors had been written to."""
+    index: Any
+    """The same with the values it had: the program may count on in the same tensor."""
+    reads: tuple[int, ...]
+    held: list[Callable[[], Tensor | None]]
 
     def tensor(self) -> Tensor | None:
         """A tensor that lies over the row."""
@@ -146,11 +148,12 @@ class IndexedRows:
         parts = index if isinstance(index, tuple) else (index,)
         if not any(_is_number(p) for p in parts) or not same_storage(base, out):
             return
-        row = _Row(refs[id(base)], geometry(base), self._tape.known[id(out)])
-        row.given, row.versions = refer(index, refs), _versions(index)
+        ref = self._tape.known[id(out)]
         kept = {id(p): self._tape.remember(refs[id(p)]) for p in parts if isinstance(p, Tensor)}
-        row.index, row.reads = refer(index, {**refs, **kept}), tuple(ref.slot for ref in kept.values())
-        self.rows[row.ref.slot] = row
+        self.rows[ref.slot] = _Row(
+            refs[id(base)], geometry(base), ref, refer(index, refs), _versions(index), refer(index, {**refs, **kept}),
+            tuple(r.slot for r in kept.values()), [ref.tensor],
+        )  # fmt: skip
 
     def follow(self, refs: dict[int, Ref], results: Sequence[Tensor]) -> None:
         """A call made ``results``; those that lie over a row it was given are views of that."""
@@ -182,7 +185,7 @@ class IndexedRows:
         row = None if ref is None else self.rows.get(ref.slot)
         if row is None or row.ref is not ref or row.base is not refs.get(id(base)):
             return False
-        return bool(refer(index, refs) == row.given) and _versions(index) == row.versions is not None
+        return bool(refer(index, refs) == row.given) and None not in row.versions and _versions(index) == row.versions
 
     def written(self, targets: Sequence[Ref]) -> None:
         """The last call on the tape wrote to ``targets``."""
@@ -214,7 +217,6 @@ def _read_again(base: Tensor, index: Any, row: Tensor) -> None:
     row.copy_(getitem(base, index))
 
 
-def _versions(index: Any) -> list[int] | None:
-    """How often the tensors of an index were written to; unknown in inference mode."""
-    parts = [p for p in (index if isinstance(index, tuple) else (index,)) if isinstance(p, Tensor)]
-    return None if any(p.is_inference() for p in parts) else [p._version for p in parts]
+def _versions(index: Any) -> list[int | None]:
+    """How often the tensors of an index were written to."""
+    return [version_of(p) for p in (index if isinstance(index, tuple) else (index,)) if isinstance(p, Tensor)]

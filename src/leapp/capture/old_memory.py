@@ -29,7 +29,7 @@ _COPIES = frozenset({"copy_", "__setitem__"})
 
 
 class OldMemory:
-    """Memory is known by the address of its storage; an old one stands for itself."""
+    """What the open nodes of a session do to plain memory, which is known by the address of its storage."""
 
     def __init__(self) -> None:
         self._made_of: dict[int, frozenset[int]] = {}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from leapp.capture.aliasing import geometry, same_storage
+from leapp.capture.aliasing import geometry, same_storage, version_of
 from leapp.capture.call_kinds import Kind
 from leapp.capture.trees import tensors
 from leapp.capture.user_line import Where, where
@@ -33,10 +33,7 @@ class Published:
     def __init__(self, t: Tensor, node: str, port: str, passno: int, glue: Glue = (), static: bool = False) -> None:
         self.ref = weakref.ref(t)
         self.node, self.port, self.passno, self.glue, self.static = node, port, passno, glue, static
-        try:
-            self.version: int | None = t._version
-        except RuntimeError:  # inference tensors do not count their writes
-            self.version = None
+        self.version = version_of(t)
 
     def of(self, t: Tensor, *ops: tuple[str, Where]) -> Published:
         """What ``t`` is, if these ops made it from this one."""

@@ -36,7 +36,7 @@ Tensor = torch.Tensor
 
 
 class _On(threading.local):
-    """Which modes a thread has. Another thread cannot be reached when a node opens, so it keeps both."""
+    """Which modes are on in a thread. Only a thread itself can switch them, so those that a node starts keep both on."""
 
     function = dispatch = other = False
 
@@ -54,7 +54,7 @@ class Recorder:
         self.dynamic = False
         """Whether an open node has sizes that depend on values, or on the batch."""
         self.batched = False
-        """Whether some node of the session follows the batch: numbers that do may then be anywhere."""
+        """Whether a node of the session follows the batch. Numbers that do may then be among the arguments of any call."""
         self.rows: int | None = None
         """The batch size of the nodes so far."""
         self.published = Provenance()
@@ -75,7 +75,7 @@ class Recorder:
         self.shared = False
         """Whether more than one thread is listened to."""
         self._first: int | None = None
-        """The first thread that was."""
+        """The thread that was listened to first."""
         self.on_first_open: Callable[[], None] = _nothing
         self.on_last_close: Callable[[], None] = _nothing
         """Called when the first node opens, and when the last one is closed."""
@@ -135,7 +135,13 @@ class Recorder:
     # -- tapes ---------------------------------------------------------------------------------------------------------
 
     def open(self, node: str, batched: bool = False, again: Tape | None = None) -> Tape:
-        """Begin recording a node, or record it ``again`` as that tape was. ``batched`` asks which sizes follow the batch."""
+        """Begin recording a node.
+
+        Args:
+            node: Its name.
+            batched: Whether to find out which sizes follow the batch.
+            again: What the first pass recorded, if this is the second.
+        """
         tape = Tape(node)
         tape.first = first = again is None
         if again is not None:
@@ -152,7 +158,7 @@ class Recorder:
         return tape
 
     def close(self, tape: Tape) -> None:
-        """Stop recording a node; its values are remembered only to refuse their use elsewhere."""
+        """Stop recording a node. Its values are remembered, so that their use in another node can be refused."""
         tape.open = False
         if tape.batch is not None and self.rows is None:
             self.rows = tape.batch.rows

@@ -164,7 +164,7 @@ class Replay(torch.nn.Module):
     def reached(self, inputs: Sequence[Tensor]) -> dict[int, Any]:
         """The values of the slots up to the first call that does not take these inputs: a frozen size may not fit them."""
         env: dict[int, Any] = {}
-        with suppress(Exception):  # torch raises what it likes
+        with suppress(Exception):  # any error: a recorded call does not take these inputs
             self.run(inputs, into=env)
         return env
 

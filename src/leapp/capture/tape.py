@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from leapp.capture.aliasing import Geometry, geometry, locate, overlaps, region, storage_id, storage_of
+from leapp.capture.aliasing import Geometry, geometry, locate, overlaps, region, storage_id, storage_of, version_of
 from leapp.capture.batch.symbolic_size import Followed
 from leapp.capture.trees import leaves, mapped
 from leapp.capture.user_line import Where, where
@@ -120,7 +120,7 @@ class Escape:
     """The call that gave ``value``, to be run again on other samples."""
     reads: tuple[int, ...] = ()
     suspicion: bool = False
-    """Whether nothing shows that the value is used; two recorded passes that agree show that it is not."""
+    """Whether the value may be unused. If two recorded passes agree, it is."""
     cure: str = ""
     """What to do about it, where that is known at once."""
 
@@ -191,12 +191,12 @@ class Tape:
         return self.constants[slot].origin() is not None if weak is None else not storage_expired(weak)
 
     def end(self) -> None:
-        """The session is over, or the tape is dropped. Nothing does this unasked: Python loses a Ctrl-C in finalisers."""
+        """The session is over, or the tape is dropped. This is not a finaliser, because Python loses a Ctrl-C in finalisers."""
         self._living = {slot for slot in self.constants if self.lives(slot)}
         self.release(())
 
     def release(self, slots: Iterable[int]) -> None:
-        """Give back the weak references to storages, all but those of these slots. The memories are not asked again."""
+        """Give back the weak references to storages, except those of these slots."""
         kept = {self.memory_of[s].weak for s in slots}
         while self._weak:
             weak = self._weak.pop()
@@ -294,7 +294,7 @@ class Tape:
         return any(root is None or mine is None or mine == root or overlaps(mine, root) for _, root in memory.roots)
 
     def note_shared_write(self, t: Tensor) -> None:
-        """Before a write to ``t``: inputs that share its memory are one thing to the program and several to a model."""
+        """Before a write to ``t``: note it if several inputs lie there. The program changes all of them, a model only one."""
         memory = self._memory(t)
         if memory is None or len(memory.roots) < 2:
             return
@@ -327,7 +327,7 @@ class Tape:
     def known_constant(self, t: Tensor) -> Ref | None:
         """The slot of a plain tensor that was read before and was not written to since."""
         entry = self.constant_ids.get(id(t))
-        return entry[0] if entry is not None and entry[0].tensor() is t and entry[1] == _version(t) else None
+        return entry[0] if entry is not None and entry[0].tensor() is t and entry[1] == version_of(t) else None
 
     def constant(self, t: Tensor) -> Ref:
         """The slot of a tensor that is plain data to this node."""
@@ -341,7 +341,7 @@ class Tape:
         memory.traced = False
         memory.ids = (*memory.ids, id(t))
         self.memory_of.append(memory)
-        version = _version(t)
+        version = version_of(t)
         self.constant_ids[id(t)] = (ref, version)
         small = t.numel() * t.element_size() <= BY_VALUE or version is None
         self.constants[ref.slot] = Constant(
@@ -457,10 +457,6 @@ def is_known(known: dict[int, Ref], t: Tensor) -> bool:
     return ref is not None and ref.tensor() is t
 
 
-def _version(t: Tensor) -> int | None:
-    return None if t.is_inference() else t._version
-
-
 def _geometry(t: Tensor) -> Geometry | None:
     try:
         return geometry(t)
@@ -469,7 +465,7 @@ def _geometry(t: Tensor) -> Geometry | None:
 
 
 def snapshot(t: Tensor) -> Tensor:
-    """A private copy that no mode, no autograd graph and no inference mode clings to."""
+    """A private copy: outside of autograd graphs, made unseen by modes, and no inference tensor."""
     if torch.is_inference_mode_enabled():
         with torch.inference_mode(False):
             return snapshot(t)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from leapp.capture.aliasing import version_of
 from leapp.capture.batch.symbolic_size import Number, bare, numbers
 from leapp.capture.call_kinds import Kind, classify
 from leapp.capture.plain_calls import draws_random_numbers
@@ -94,7 +95,7 @@ class TracedCalls:
         for i in unknown:
             recorded[i] = ref = tape.find(recorded[i]) or self.recorder.constants.slot(tape, recorded[i])
             found.append(ref)
-        held = _versions(found) if kind.hidden_writes else ()
+        held = _versions([t for ref in found if (t := ref.tensor()) is not None]) if kind.hidden_writes else ()
         out = func(*args, **kwargs)
         targets = [t for t, version in held if t._version != version] if held else ()
         before = known.get(id(out))
@@ -129,7 +130,7 @@ class TracedCalls:
         refs: dict[int, Ref] = {}
         for t in leaves:
             refs[id(t)] = tape.find(t) or self.recorder.constants.slot(tape, t)
-        versions = [(t, t._version) for t in leaves if not t.is_inference()] if kind.hidden_writes else ()
+        versions = _versions(leaves) if kind.hidden_writes else ()
         chance = torch.get_rng_state() if kind.random else None
         if tape.batch is None:
             out = func(*args, **kwargs)
@@ -261,9 +262,9 @@ def _looked_up(known: dict[int, Ref], found: list[Ref], value: Any) -> Ref:
     return ref
 
 
-def _versions(found: list[Ref]) -> list[tuple[Tensor, int]]:
+def _versions(given: list[Tensor]) -> list[tuple[Tensor, int]]:
     """The version counters of tensors, to see whether a call writes to them. In inference mode there are none."""
-    return [(t, t._version) for ref in found if (t := ref.tensor()) is not None and not t.is_inference()]
+    return [(t, version) for t in given if (version := version_of(t)) is not None]
 
 
 def _masked(kind: Kind, args: tuple[Any, ...]) -> bool:

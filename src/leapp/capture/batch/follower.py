@@ -109,7 +109,7 @@ class Follower:
         return self._sizes[ref.slot, dim]
 
     def derived(self, function: Callable[..., Any], args: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
-        """See :class:`leapp.capture.batch.symbolic_size.Owner`."""
+        """Record ``function(*args)``, whose values in all worlds are given, and return it as a number."""
         if all(v == values[0] for v in values):
             return values[0]
         return self._recorded(function, tuple(a.ref if isinstance(a, Followed) else a for a in args), values)
@@ -120,5 +120,5 @@ class Follower:
         return number(values, self, Ref(slot))
 
     def bake(self, what: str) -> None:
-        """See :class:`leapp.capture.batch.symbolic_size.Owner`."""
+        """A number became a plain one at the user's present line."""
         self.baked.append(Baked(where(), what))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import logging
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,7 +149,7 @@ class Forms:
 
     def advance(self) -> bool:
         """Run the calls that were not run yet. False if one of them fails."""
-        with _Unseen():
+        with _unseen():
             while self.failed is None and self.done < len(self.calls):
                 failure = self._step()
                 if failure is not None and not (self._reconsider(self.done) or self._resize(self.done)):
@@ -158,7 +158,7 @@ class Forms:
 
     def shapes(self, slot: int) -> list[tuple[int, ...]]:
         """The shape of a slot in every world, the traced one first."""
-        with _Unseen():
+        with _unseen():
             for world in self.worlds:
                 self._supply(world, (slot,))
             return [tuple(int(n) for n in w.env[slot].shape) for w in self.worlds]
@@ -302,7 +302,7 @@ class Forms:
         found = []
         other = next(w for w in _later(self.rows))
         world = _World(other)
-        with _Unseen():
+        with _unseen():
             for call in self.calls:
                 self._supply(world, call.reads)
                 frozen = any(_is_number(self.constants.get(s), self.rows) for s in call.reads)
@@ -345,29 +345,23 @@ class Forms:
         return Baked(call.where, f"{what}\n    {(fixed or [advice])[0]}")
 
 
-class _Unseen:
-    """Runs leapp's own tensors without data: no mode of the session may see them, and the dispatcher must be as usual."""
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """Run leapp's own tensors without data: no mode of the session may see them, and the dispatcher must be as usual."""
+    from leapp.capture.recorder import Recorder
 
-    def __enter__(self) -> None:
-        from leapp.capture.recorder import Recorder
-
-        self._recorder = Recorder.current
-        if self._recorder is not None:
-            self._tapes, self._recorder.tapes = self._recorder.tapes, []
-        self._functions = DisableTorchFunction()
-        self._keys = normal_dispatch()
-        # It would print a traceback for every form that does not fit.
-        self._level = _TALK.level
-        _TALK.setLevel(logging.CRITICAL)
-        self._functions.__enter__()
-        self._keys.__enter__()
-
-    def __exit__(self, *_: Any) -> None:
-        self._keys.__exit__(None, None, None)
-        self._functions.__exit__(None, None, None)
-        _TALK.setLevel(self._level)
-        if self._recorder is not None:
-            self._recorder.tapes = self._tapes
+    recorder, level = Recorder.current, _TALK.level
+    tapes = [] if recorder is None else recorder.tapes
+    try:
+        if recorder is not None:
+            recorder.tapes = []
+        _TALK.setLevel(logging.CRITICAL)  # it would print a traceback for every form that does not fit
+        with DisableTorchFunction(), normal_dispatch():
+            yield
+    finally:
+        _TALK.setLevel(level)
+        if recorder is not None:
+            recorder.tapes = tapes
 
 
 def _shares(a: Any, b: Any) -> bool:

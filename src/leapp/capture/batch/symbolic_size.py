@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from leapp.capture.trees import ATOMS_BUT_SIZES, leaves, mapped
 
-__all__ = ["Extent", "Followed", "Measure", "Number", "Owner", "bare", "number", "numbers"]
+if TYPE_CHECKING:
+    from leapp.capture.batch.follower import Follower
+
+__all__ = ["Extent", "Followed", "Measure", "Number", "bare", "number", "numbers"]
 
 
 class Measure:
@@ -32,18 +35,6 @@ class Measure:
     def __call__(self, *args: Any) -> Any:
         """The number."""
         return self.function(*args)
-
-
-class Owner(Protocol):
-    """What numbers report to."""
-
-    def derived(self, function: Callable[..., Any], args: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
-        """Record ``function(*args)``, whose values in all worlds are given, and return it as a number."""
-
-    tape: Any
-
-    def bake(self, what: str) -> None:
-        """A number became a plain one at the user's present line."""
 
 
 class _Node:
@@ -122,14 +113,15 @@ def _comparison(name: str) -> Callable[[Any, Any], Any]:
 
 
 class Followed:
-    """A number and what it is in every world; the first value is the one that the user's program sees."""
+    """A number and what it is in every world; the first value is the one that the user's program sees.
 
-    values: tuple[Any, ...]
-    owner: Owner
-    ref: Any
-    """The slot of the tape."""
+    Args:
+        values: The number in every world.
+        owner: Records what is derived from the number, and is told where it becomes a plain one.
+        ref: The slot of the tape.
+    """
 
-    def _set(self, values: tuple[Any, ...], owner: Owner, ref: Any) -> None:
+    def __init__(self, values: tuple[Any, ...], owner: Follower, ref: Any) -> None:
         self.values, self.owner, self.ref = values, owner, ref
         self.node = _Node(self)
 
@@ -186,9 +178,6 @@ class Followed:
 class Extent(Followed, torch.SymInt):
     """An integer that follows the batch. torch takes it where it takes a ``SymInt``, Python where it takes an ``int``."""
 
-    def __init__(self, values: tuple[int, ...], owner: Owner, ref: Any) -> None:
-        self._set(values, owner, ref)
-
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         return int
@@ -196,9 +185,6 @@ class Extent(Followed, torch.SymInt):
 
 class Share(Followed, torch.SymFloat):
     """A float that follows the batch, such as one divided by it."""
-
-    def __init__(self, values: tuple[float, ...], owner: Owner, ref: Any) -> None:
-        self._set(values, owner, ref)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -208,7 +194,7 @@ class Share(Followed, torch.SymFloat):
 Number = Extent | Share
 
 
-def number(values: tuple[Any, ...], owner: Owner, ref: Any) -> Number:
+def number(values: tuple[Any, ...], owner: Follower, ref: Any) -> Number:
     """A number with these values in all worlds."""
     return (Extent if isinstance(values[0], int) else Share)(values, owner, ref)
 
