@@ -36,31 +36,16 @@ _KEEP = "_leapp_keep"
 # -- handlers ----------------------------------------------------------------------------------------------------------
 
 
-def _call(recorder: Recorder, tape: Tape, func: Any, *args: Any, **kwargs: Any) -> Any:
-    return recorder.calls.run(tape, func, args, kwargs)
-
-
 def _iterate(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if args[0].dim() == 0:
         return func(*args, **kwargs)
-    return iter(_call(recorder, tape, torch.unbind, args[0], 0))
-
-
-def _same_value(result: Any, recorder: Recorder, tape: Tape, source: Tensor) -> Any:
-    """``result`` is a copy of ``source`` made by code the modes do not see."""
-    ref = tape.find(source)
-    if ref is not None:
-        tape.made(result, _copy, ref, result.dtype)
-    return result
-
-
-def _copy(t: Tensor, dtype: torch.dtype) -> Tensor:
-    return t.to(dtype, copy=True)
+    return iter(recorder.calls.run(tape, torch.unbind, (args[0], 0)))
 
 
 def _deepcopy(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     result = func(*args, **kwargs)
-    return result if tape.find(result) is not None else _same_value(result, recorder, tape, args[0])
+    tape.same(args[0], result)  # no mode sees how it is copied
+    return result
 
 
 def _construct(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -68,7 +53,8 @@ def _construct(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...],
     data = args[0] if args else kwargs["data"]
     result = func(*args, **kwargs)
     if isinstance(data, Tensor):
-        return result if result is data else _same_value(result, recorder, tape, data)
+        tape.same(data, result)
+        return result
     # A list becomes one tensor element by element: the values are read out by item(), which no mode sees.
     refs = {id(t): tape.find(t) or recorder.constants.slot(tape, t) for t in tensors(data)}
     tape.made(result, assemble, refer(data, refs), result.dtype, result.device)
@@ -87,7 +73,7 @@ def assemble(data: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
 def _data(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.data`` reads an alias; ``x.data = y`` makes ``x`` an alias of ``y``."""
     if len(args) == 1:
-        return _call(recorder, tape, torch.detach, args[0])
+        return recorder.calls.run(tape, torch.detach, args[:1])
     target, value = args[0], args[1]
     ref = tape.find(value) or recorder.constants.slot(tape, value)
     func(*args, **kwargs)

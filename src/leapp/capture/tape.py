@@ -403,7 +403,7 @@ class Tape:
         """From here on ``target`` is a copy of the traced ``source``."""
         ref = self.find(source)
         if ref is not None and self.find(target) is None:
-            self.made(target, torch.clone, ref)
+            self.made(target, _copied, ref, target.dtype)
 
     def move(self, source: Tensor, target: Tensor, first: int) -> bool:
         """Let the traced ``source`` live in the memory of ``target`` from here on.
@@ -449,6 +449,10 @@ class Tape:
 def refer(value: Any, refs: dict[int, Ref]) -> Any:
     """A copy of an argument with every tensor replaced by its slot."""
     return mapped(value, lambda v: refs[id(v)] if isinstance(v, (Tensor, Followed)) else v)
+
+
+def _copied(t: Tensor, dtype: torch.dtype) -> Tensor:
+    return t.to(dtype, copy=True)
 
 
 def is_known(known: dict[int, Ref], t: Tensor) -> bool:

@@ -108,9 +108,9 @@ class TracedCalls:
         tape.calls.append(_new(Call, call))
         return out
 
-    def run(self, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, tape: Tape, func: Any, args: tuple[Any, ...]) -> Any:
         """Run a call on traced values and put it on the tape."""
-        return self.record(tape, func, classify(func), args, kwargs, list(tensors((args, kwargs))))
+        return self.record(tape, func, classify(func), args, {}, list(tensors(args)))
 
     def record(
         self, tape: Tape, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
