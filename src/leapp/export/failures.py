@@ -19,8 +19,7 @@ from leapp.capture.replay import Replay
 from leapp.capture.tape import Call
 from leapp.errors import ExportError
 from leapp.export.backends import is_onnx
-from leapp.export.job import ExportJob, ExportResult
-from leapp.export.listing import RUNNING
+from leapp.export.job import RUNNING, ExportJob, ExportResult
 
 __all__ = ["MissingOperatorsError", "explained", "spelled_call"]
 

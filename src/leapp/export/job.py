@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ExportJob", "ExportResult", "tell_loading"]
+__all__ = ["RUNNING", "ExportJob", "ExportResult", "tell_loading"]
+
+RUNNING: ContextVar[Any] = ContextVar("RUNNING", default=None)
+"""The recorded call that is being traced, when a failed export is run again in search of it."""
 
 _SHOWN = logging.WARNING + 1
 """The level of news that are no warnings and that the console shows."""

@@ -12,7 +12,6 @@ import operator
 import weakref
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +19,14 @@ import torch
 
 from leapp.compat.core import DispatchMode, OpOverload, is_composite, with_state
 from leapp.compat.graphs import enable_python_dispatcher, fake_rules, graph_module, kept_whole, set_kernels
+from leapp.export.job import RUNNING
 from leapp.export.rewrites import Spelled
 from leapp.export.series import shared
 from leapp.export.veils import HiddenValueError
 
 __all__ = [
-    "RUNNING", "AtenGraph", "NotPlainError", "Taker", "UnknownOperatorError", "follow", "list_aten", "state_of", "whole",
+    "AtenGraph", "NotPlainError", "Taker", "UnknownOperatorError", "follow", "list_aten", "state_of", "whole",
 ]  # fmt: skip
-
-RUNNING: ContextVar[Any] = ContextVar("RUNNING", default=None)
-"""The recorded call that is being traced, if somebody wants to know which operators it makes."""
-
 
 @dataclass(slots=True)
 class AtenGraph:
@@ -149,8 +145,11 @@ class _Following(DispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **named)  # asks for a device or a layout
         decompose = self._decompositions.get(func)
         if decompose is not None:
-            with self:
-                out = decompose(*args, **named)
+            try:
+                with self:
+                    out = decompose(*args, **named)
+            except UnknownOperatorError:  # the one that the user's code runs says more than what it consists of
+                raise UnknownOperatorError(str(func)) from None
             if out is not NotImplemented:
                 return out
         if not isinstance(func, OpOverload) or func._schema.is_mutable:

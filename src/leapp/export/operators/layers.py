@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leapp.compat.graphs import core_decompositions
 from leapp.export.operators.table import aten, replaces
 
 # Batch norm that computes its statistics from the batch: the library translates it as if it used the running ones.
@@ -92,49 +93,9 @@ def _rrelu(
 
 
 @replaces(aten.lstm.input)
-def _lstm(
-    x: Tensor,
-    hx: Sequence[Tensor],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
-    if hx[0].shape[-1] == hx[1].shape[-1] or (train and dropout):
-        return NotImplemented
-    steps = x.transpose(0, 1) if batch_first else x
-    count, directions = 5 if has_biases else 3, 2 if bidirectional else 1
-    hidden, cells = [], []
-    for layer in range(num_layers):
-        made = []
-        for direction in range(directions):
-            position = layer * directions + direction
-            weights = params[position * count : (position + 1) * count]
-            out, h, c = _lstm_layer(steps, hx[0][position], hx[1][position], weights, has_biases, direction == 1)
-            made.append(out)
-            hidden.append(h)
-            cells.append(c)
-        steps = torch.cat(made, -1)
-    return steps.transpose(0, 1) if batch_first else steps, torch.stack(hidden), torch.stack(cells)
-
-
-def _lstm_layer(
-    steps: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor], has_biases: bool, backwards: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    entering, within, *biases, project = weights
-    outputs = []
-    for step in reversed(range(steps.shape[0])) if backwards else range(steps.shape[0]):
-        gates = steps[step] @ entering.mT + h @ within.mT
-        if has_biases:
-            gates = gates + biases[0] + biases[1]
-        i, f, g, o = gates.chunk(4, -1)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        h = (o.sigmoid() * c.tanh()) @ project.mT
-        outputs.append(h)
-    return torch.stack(outputs[::-1] if backwards else outputs), h, c
+def _lstm(x: Tensor, hx: Sequence[Tensor], *rest: Any) -> Any:
+    projected = hx[0].shape[-1] != hx[1].shape[-1]
+    return core_decompositions()[aten.lstm.input](x, hx, *rest) if projected else NotImplemented
 
 
 @replaces(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)

@@ -21,32 +21,7 @@ _wide = functools.partial(replaces_where, lambda tensor: tensor.dtype == torch.f
 """Registers what an overload is written as where it computes in float64."""
 
 
-# Sums with factors
-
-
-@_wide(aten.add.Tensor, aten.add.Scalar)
-def _add(x: Any, y: Any, alpha: Any = 1) -> Any:
-    return NotImplemented if alpha == 1 else x + y * alpha
-
-
-@_wide(aten.sub.Tensor, aten.sub.Scalar)
-def _sub(x: Any, y: Any, alpha: Any = 1) -> Any:
-    return NotImplemented if alpha == 1 else x - y * alpha
-
-
-@_wide(aten.rsub.Tensor, aten.rsub.Scalar)
-def _rsub(x: Any, y: Any, alpha: Any = 1) -> Any:
-    return (-x if alpha == 1 else x * -alpha) + y
-
-
-@_wide(aten.addcmul.default)
-def _addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
-    return x + a * b * value
-
-
-@_wide(aten.addcdiv.default)
-def _addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
-    return x + a / b * value
+# Products with factors
 
 
 @_wide(aten.addmm.default, aten.baddbmm.default)
@@ -106,11 +81,6 @@ def _softplus(x: Tensor, beta: Any = 1, threshold: Any = 20) -> Any:
 @_wide(aten.mish.default)
 def _mish(x: Tensor) -> Any:
     return x * _softplus(x).tanh()
-
-
-@_wide(aten.hardtanh.default)
-def _hardtanh(x: Tensor, low: Any = -1.0, high: Any = 1.0) -> Any:
-    return x.clamp(low, high)
 
 
 @_wide(aten.hardsigmoid.default)
@@ -272,7 +242,6 @@ def _atan(x: Tensor) -> Any:
     value = 8 * small * total
     value = torch.where(flipped, math.pi / 2 - value, value)
     return torch.where(x < 0, -value, torch.where(x == 0, x, value))
-
 
 
 @_wide(aten.asin.default)
