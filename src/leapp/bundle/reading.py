@@ -21,7 +21,6 @@ from leapp.bundle.safetensors import RawTensor, Sample, check_initial_values, de
 from leapp.bundle.signing import Keys, Signature, key_paths, verified_signature
 from leapp.errors import BundleError, BundleFileError, InputError
 from leapp.graph.contract import Contract
-from leapp.graph.html import describe_contract
 
 __all__ = [
     "Bundle",
@@ -87,6 +86,8 @@ class Bundle:
         return self.path.stem
 
     def _repr_html_(self) -> str:
+        from leapp.graph.html import describe_contract  # for notebooks only
+
         return describe_contract(f"Bundle {self.graph}", self.graph, self.contract, self.digest)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable
@@ -23,6 +22,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def close(name: str, known: Iterable[str], cutoff: float = 0.7) -> str:
     """A hint such as `` Did you mean 'onnx'?`` if a known name is almost the given one, else nothing."""
+    import difflib  # needed for errors only
+
     lowered = {candidate.lower(): candidate for candidate in known}
     match = difflib.get_close_matches(str(name).lower(), lowered, n=1, cutoff=cutoff)
     return f" Did you mean '{lowered[match[0]]}'?" if match else ""

@@ -8,7 +8,6 @@ from typing import Any
 from leapp.bundle.contract_yaml import MODELS, PIPELINE, SYSTEM, dump_contract
 from leapp.bundle.yaml_text import parse
 from leapp.errors import InputError, UnknownPortError
-from leapp.graph.html import describe_contract
 from leapp.runtime.base import RunnerBase
 from leapp.runtime.binding import Bound, Reordering, reorder
 from leapp.runtime.ports import PortInfo, describe
@@ -94,6 +93,8 @@ class Description(RunnerBase):
         return f"<{type(self).__name__} {self._bundle.graph!r}: {what}>"
 
     def _repr_html_(self) -> str:
+        from leapp.graph.html import describe_contract  # for notebooks only
+
         graph = self._bundle.graph
         return describe_contract(f"{type(self).__name__} {graph}", graph, self._plan.contract, self.digest)
 

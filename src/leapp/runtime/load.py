@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -298,6 +297,8 @@ def open_session(model: Model, settings: Any, **options: Any) -> Any:
         settings.add_external_initializers_from_files_in_memory(list(model.data), list(model.data.values()), sizes)
         with contextlib.suppress(Exception):  # it takes weights, not constants inside nodes
             return ort.InferenceSession(model.model, settings, **options)
+    import tempfile  # slow to load, and rarely needed
+
     # Other users cannot write here. The engine keeps open what it needs.
     with tempfile.TemporaryDirectory(prefix="leapp-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.onnx"
