@@ -1,4 +1,4 @@
-"""Writes cpp/include/leapp/fold.hpp: which characters file systems that ignore case or accents take for which others.
+"""Writes cpp/include/leapp/fold.hpp: which characters file systems that ignore case or accents treat as equal.
 
 A character becomes its canonical decomposition after case folding. Run it when Unicode grows; the table in the repository is
 that of the Unicode version it names.

@@ -3,7 +3,7 @@
     python scripts/matrix.py                        every cell whose Python is on this machine
     python scripts/matrix.py 3.11-2.7 3.13-newest   some
 
-A cell is a file ``tests/matrix/<cell>.txt``: its first line names the Python, the others are the versions that pip installs.
+A cell is a file ``tests/matrix/<cell>.txt``: its first line names the Python, the other lines are versions for pip to install.
 Its venv is ``.venv-matrix-<cell>``, made once and brought up to date when the file or ``pyproject.toml`` changes. torch comes
 from ``slimtorch.py``, without CUDA.
 """
