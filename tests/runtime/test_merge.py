@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from leapp.bundle import open_bundle
 from leapp.bundle.files import hash_file
+from leapp.bundle.protobuf import SIZED, Chunks, message
 from leapp.runtime import merge as merging
 from leapp.runtime.inference_manager import InferenceManager
 from leapp.runtime.load import EngineOptions, OnnxUnit, TorchUnit, open_units
@@ -166,6 +167,14 @@ def with_function() -> bytes:
     return model([helper.make_node("F", ["x"], ["y"], domain="own")], functions=[body])
 
 
+def nested(levels: int) -> bytes:
+    """A graph in an attribute of a node of a graph, and so on."""
+    graph: Chunks = []
+    for _ in range(levels):
+        graph = message(1 << 3 | SIZED, message(5 << 3 | SIZED, message(6 << 3 | SIZED, graph)))
+    return b"".join(message(7 << 3 | SIZED, graph))
+
+
 def with_external_data() -> bytes:
     tensor = numpy_helper.from_array(np.ones(2, np.float32), "k")
     tensor.ClearField("raw_data")
@@ -183,9 +192,9 @@ def output_is_input() -> bytes:
 
 @pytest.mark.parametrize(
     "other",
-    [model([DOUBLE], opset=18), with_function(), with_external_data(), output_is_input(), b"\x00garbage", b"\x3a\xff", b"",
-     model([DOUBLE])[:-3]],
-    ids=["opset", "function", "external data", "output is input", "garbage", "cut length", "empty", "cut short"],
+    [model([DOUBLE], opset=18), with_function(), with_external_data(), nested(3000), output_is_input(), b"\x00garbage",
+     b"\x3a\xff", b"", model([DOUBLE])[:-3]],
+    ids=["opset", "function", "external data", "deep", "output is input", "garbage", "cut length", "empty", "cut short"],
 )  # fmt: skip
 def test_what_cannot_be_merged_is_left_alone(other):
     good = Part(model([DOUBLE]), "0/", {})

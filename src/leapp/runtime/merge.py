@@ -9,7 +9,7 @@ feature (functions, external data, sparse initializers, different operator sets)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from leapp.bundle.protobuf import NUMBER, SIZED, Chunks, Value, WireError, copied, fields, message
@@ -19,14 +19,20 @@ __all__ = ["Part", "merge"]
 LARGEST = 16 * 1024 * 1024
 """Beyond this size in bytes the arithmetic outweighs the trips, and a second copy of the weights would hurt."""
 
-# Tags of onnx.proto.
-MODEL_IR = 1 << 3 | NUMBER
-MODEL_GRAPH, MODEL_OPSET, MODEL_TRAINING, MODEL_FUNCTIONS = (n << 3 | SIZED for n in (7, 8, 20, 25))
-GRAPH_NODE, GRAPH_NAME, GRAPH_INIT, GRAPH_SPARSE = (n << 3 | SIZED for n in (1, 2, 5, 15))
-GRAPH_IN, GRAPH_OUT, GRAPH_VALUE, GRAPH_QUANT = (n << 3 | SIZED for n in (11, 12, 13, 14))
-NODE_IN, NODE_OUT, NODE_NAME, NODE_ATTRIBUTE = (n << 3 | SIZED for n in (1, 2, 3, 5))
-ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_TENSORS, ATTRIBUTE_GRAPHS = (n << 3 | SIZED for n in (5, 6, 10, 11))
-TENSOR_NAME, TENSOR_EXTERNAL, VALUE_NAME = (n << 3 | SIZED for n in (8, 13, 1))
+# Field numbers of onnx.proto, which never change.
+_MODEL_IR, _MODEL_GRAPH, _MODEL_OPSET = 1, 7, 8
+_GRAPH_NODE, _GRAPH_NAME, _GRAPH_WEIGHT, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 2, 5, 11, 12
+_NODE_OUTPUT, _VALUE_NAME = 2, 1
+_NAMES = {"node": (1, 2, 3), "tensor": (8,), "value": (1,)}
+"""The fields of a message that hold names of values, or of the node."""
+_HOLDS = {
+    "graph": {1: "node", 5: "tensor", 11: "value", 12: "value", 13: "value"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
+}
+"""The fields of a message that hold messages with such names."""
+_REFUSED = {"model": (20, 25), "graph": (14, 15), "tensor": (13,)}
+"""Training, functions; quantization, sparse initializers; values in a file beside the one that the model came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +52,9 @@ class Part:
 
 @dataclass(slots=True)
 class _Merged:
-    nodes: Chunks = field(default_factory=list)
-    initializers: Chunks = field(default_factory=list)
-    inputs: Chunks = field(default_factory=list)
-    outputs: Chunks = field(default_factory=list)
+    graph: dict[int, Chunks] = field(
+        default_factory=lambda: {number: [] for number in (_GRAPH_NODE, _GRAPH_WEIGHT, _GRAPH_INPUT, _GRAPH_OUTPUT)}
+    )
     opsets: set[frozenset[bytes]] = field(default_factory=set)
     ir_version: int = 0
 
@@ -67,119 +72,74 @@ def merge(parts: Iterable[Part]) -> bytes | None:
     try:
         for part in parts:
             _add(merged, part)
-    except (_UnmergeableError, WireError, UnicodeDecodeError):
+    except (_UnmergeableError, WireError, UnicodeDecodeError, RecursionError):
         # A malformed model is reported by the engine, which knows more about it.
         return None
     if len(merged.opsets) != 1:
         return None
     (opsets,) = merged.opsets
-    graph = merged.nodes + message(GRAPH_NAME, [b"merged"]) + merged.initializers + merged.inputs + merged.outputs
-    model = copied(MODEL_IR, merged.ir_version) + message(MODEL_GRAPH, graph)
+    graph = message(_GRAPH_NAME << 3 | SIZED, [b"merged"]) + [chunk for chunks in merged.graph.values() for chunk in chunks]
+    model = copied(_MODEL_IR << 3 | NUMBER, merged.ir_version) + message(_MODEL_GRAPH << 3 | SIZED, graph)
     for opset in sorted(opsets):
-        model += message(MODEL_OPSET, [opset])
+        model += message(_MODEL_OPSET << 3 | SIZED, [opset])
     return b"".join(model)
 
 
 def _add(merged: _Merged, part: Part) -> None:
     opsets: set[bytes] = set()
-    for tag, value in fields(memoryview(part.model)):
-        if tag in (MODEL_TRAINING, MODEL_FUNCTIONS):
-            raise _UnmergeableError
-        if tag == MODEL_IR and isinstance(value, int):
+    for number, value in _fields("model", memoryview(part.model)):
+        if number == _MODEL_IR and isinstance(value, int):
             merged.ir_version = max(merged.ir_version, value)
-        elif tag == MODEL_OPSET:
+        elif number == _MODEL_OPSET:
             opsets.add(bytes(_payload(value)))
-        elif tag == MODEL_GRAPH:
+        elif number == _MODEL_GRAPH:
             _add_graph(merged, part, _payload(value))
     merged.opsets.add(frozenset(opsets))
 
 
 def _add_graph(merged: _Merged, part: Part, graph: memoryview) -> None:
-    names = _Names(part)
     made: set[str] = set()
     results: list[str] = []
-    for tag, value in fields(graph):
-        if tag in (GRAPH_QUANT, GRAPH_SPARSE):
-            raise _UnmergeableError
-        if tag == GRAPH_NODE:
-            merged.nodes += message(tag, _node(_payload(value), names))
-            made.update(_text(v) for t, v in fields(_payload(value)) if t == NODE_OUT)
-        elif tag == GRAPH_INIT:
-            merged.initializers += message(tag, _renamed(_payload(value), TENSOR_NAME, names))
-        elif tag == GRAPH_IN and _name(value) not in part.fed:
-            merged.inputs += message(tag, _renamed(_payload(value), VALUE_NAME, names))
-        elif tag == GRAPH_OUT:
+    for number, value in _fields("graph", graph):
+        if number not in merged.graph or (number == _GRAPH_INPUT and _name(value) in part.fed):
+            continue
+        if number == _GRAPH_NODE:
+            made.update(_text(v) for n, v in _fields("node", _payload(value)) if n == _NODE_OUTPUT)
+        elif number == _GRAPH_OUTPUT:
             results.append(_name(value))
-            merged.outputs += message(tag, _renamed(_payload(value), VALUE_NAME, names))
+        merged.graph[number] += message(number << 3 | SIZED, _renamed(_HOLDS["graph"][number], _payload(value), part))
     if not made.issuperset(results):
         # An output that is an input or a constant has no value of its own to hand on.
         raise _UnmergeableError
 
 
-class _Names:
-    """The merged name of each value of one part."""
-
-    def __init__(self, part: Part) -> None:
-        self._part = part
-
-    def __call__(self, value: Value) -> bytes:
-        name = _text(value)
-        if not name:
-            return b""  # An optional input that is not given.
-        return self._part.fed.get(name, self._part.prefix + name).encode()
-
-
-def _node(node: memoryview, names: _Names) -> Chunks:
-    out: Chunks = []
-    for tag, value in fields(node):
-        if tag in (NODE_IN, NODE_OUT, NODE_NAME):
-            out += message(tag, [names(value)])
-        elif tag == NODE_ATTRIBUTE:
-            out += message(tag, _attribute(_payload(value), names))
-        else:
-            out += copied(tag, value)
-    return out
-
-
-def _attribute(attribute: memoryview, names: _Names) -> Chunks:
-    out: Chunks = []
-    for tag, value in fields(attribute):
-        if tag in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
-            out += message(tag, _subgraph(_payload(value), names))
-        elif tag in (ATTRIBUTE_TENSOR, ATTRIBUTE_TENSORS):
-            out += message(tag, _renamed(_payload(value), TENSOR_NAME, names))
-        else:
-            out += copied(tag, value)
-    return out
-
-
-def _subgraph(graph: memoryview, names: _Names) -> Chunks:
-    out: Chunks = []
-    for tag, value in fields(graph):
-        if tag in (GRAPH_QUANT, GRAPH_SPARSE):
+def _renamed(kind: str, body: memoryview, part: Part) -> Chunks:
+    """A message with the merged names of the values in it."""
+    names, holds, out = _NAMES.get(kind, ()), _HOLDS.get(kind, {}), []
+    refused = _REFUSED.get(kind, ())
+    for tag, value in fields(body):
+        number = tag >> 3 if tag & 7 == SIZED else 0
+        if number in refused:
             raise _UnmergeableError
-        if tag == GRAPH_NODE:
-            out += message(tag, _node(_payload(value), names))
-        elif tag == GRAPH_INIT:
-            out += message(tag, _renamed(_payload(value), TENSOR_NAME, names))
-        elif tag in (GRAPH_IN, GRAPH_OUT, GRAPH_VALUE):
-            out += message(tag, _renamed(_payload(value), VALUE_NAME, names))
+        if number in names:
+            name = _text(value)  # empty for an optional input that is not given
+            out += message(tag, [part.fed.get(name, part.prefix + name).encode() if name else b""])
+        elif number in holds:
+            out += message(tag, _renamed(holds[number], _payload(value), part))
         else:
             out += copied(tag, value)
     return out
 
 
-def _renamed(entry: memoryview, name_field: int, names: _Names) -> Chunks:
-    out: Chunks = []
-    for tag, value in fields(entry):
-        if tag == TENSOR_EXTERNAL and name_field == TENSOR_NAME:
-            raise _UnmergeableError  # its values are in a file beside the one that the model came from
-        out += message(tag, [names(value)]) if tag == name_field else copied(tag, value)
-    return out
+def _fields(kind: str, body: memoryview) -> Iterator[tuple[int, Value]]:
+    for tag, value in fields(body):
+        if tag >> 3 in _REFUSED.get(kind, ()):
+            raise _UnmergeableError
+        yield tag >> 3, value
 
 
 def _name(value_info: Value) -> str:
-    return next((_text(v) for t, v in fields(_payload(value_info)) if t == VALUE_NAME), "")
+    return next((_text(value) for number, value in _fields("value", _payload(value_info)) if number == _VALUE_NAME), "")
 
 
 def _text(value: Value) -> str:
