@@ -80,9 +80,14 @@ def test_composites_are_told_apart() -> None:
 
 def test_guards_of_tensors_answer() -> None:
     """Steps are slow without them; a version that lacks them must be noticed."""
-    from leapp.runtime.guards import _engine
+    from leapp.runtime.guards import Guard
 
-    assert _engine() is not None
+    guard = Guard([(2, 3)], [True])
+    assert not guard.check(torch.ones(2, 3)), "nothing was seen yet"
+    guard.saw([torch.zeros(2, 3)])
+    assert guard.check(torch.ones(2, 3))
+    others = [torch.ones(3, 2), torch.ones(3, 2).t(), torch.ones(2, 3).double(), torch.ones(2, 3, device="meta")]
+    assert not any(guard.check(other) for other in others)
 
 
 def declared() -> dict[str, str]:

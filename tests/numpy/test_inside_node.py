@@ -47,6 +47,5 @@ def test_numpy(tmp_path: Path) -> None:
 
 
 @pytest.mark.pinned("the tests of these versions")
-@pytest.mark.parametrize("package", OTHERS)
-def test_other_packages(package: str, tmp_path: Path) -> None:
-    run([package], tmp_path)
+def test_other_packages(tmp_path: Path) -> None:
+    run(OTHERS, tmp_path)
