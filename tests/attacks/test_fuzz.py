@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
+
+from tests.venvs import programs_of
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -22,24 +22,12 @@ RUNS = 3000
 LIMIT = f"-max_total_time={3600 // len(TARGETS)}" if os.environ.get("LEAPP_SOAK") else f"-runs={RUNS}"
 
 
-def fuzzer() -> str:
-    """A Python with atheris, which needs a place of its own."""
-    home = ROOT / ".venv-atheris"
-    with FileLock(f"{home}.lock"):
-        if not (home / "done").exists():
-            shutil.rmtree(home, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", home], check=True)
-            command = [home / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "atheris==3.0.0"]
-            subprocess.run(command, check=True, timeout=600)
-            (home / "done").touch()
-    return str(home / "bin" / "python")
-
-
 def fuzz(target: str, limit: str) -> int:
     """How many inputs a parser was given within a limit of libFuzzer. Raises with the report if one of them broke it."""
     found = ROOT / "build" / "corpus" / target
     found.mkdir(parents=True, exist_ok=True)
-    command = [fuzzer(), HERE / "fuzz.py", target, found, HERE / "corpus" / target, limit,
+    python = programs_of("atheris", "atheris==3.0.0") / "python"
+    command = [python, HERE / "fuzz.py", target, found, HERE / "corpus" / target, limit,
                "-timeout=20", "-rss_limit_mb=2048", f"-artifact_prefix={found.parent}/{target}-"]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=3600)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,6 @@ import pytest
 import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from filelock import FileLock
 
 from leapp import InferenceManager
 from leapp.bundle import open_bundle
@@ -32,6 +29,7 @@ from leapp.serve.metrics import Metrics
 from leapp.serve.options import Options
 from tests.attacks.test_programs import exchange, export, hostile_script
 from tests.runtime.bundles import Scale, Stage, write_bundle
+from tests.venvs import programs_of
 
 # model-signing 1.1.1 imports pyopenssl without asking for it.
 PACKAGES = ("model-signing==1.1.1", "pyopenssl")
@@ -285,21 +283,13 @@ def test_a_new_export_takes_the_old_signature_away(signed: tuple[Path, Path], tm
 
 
 @pytest.fixture(scope="session")
-def model_signing(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """OpenSSF's own tool, in an environment of its own."""
-    home = Path(__file__).resolve().parents[2] / ".venv-model-signing"
-    with FileLock(f"{home}.lock"):
-        if not (home / "done").exists():
-            shutil.rmtree(home, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", home], check=True)
-            command = [home / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES]
-            subprocess.run(command, check=True, timeout=600)
-            (home / "done").touch()
-    return [str(home / "bin" / "model_signing")]
+def model_signing() -> Path:
+    """OpenSSF's own tool."""
+    return programs_of("model-signing", *PACKAGES) / "model_signing"
 
 
 @pytest.mark.parametrize("curve", CURVES)
-def test_others_tools_verify_ours_and_ours_verify_theirs(curve: str, tmp_path: Path, model_signing: list[str]) -> None:
+def test_others_tools_verify_ours_and_ours_verify_theirs(curve: str, tmp_path: Path, model_signing: Path) -> None:
     private, public = new_key(tmp_path, curve=curve)
     bundle = export(tmp_path, "onnx")
     (bundle / "deep").mkdir()
@@ -307,7 +297,7 @@ def test_others_tools_verify_ours_and_ours_verify_theirs(curve: str, tmp_path: P
     assert main(["sign", str(bundle), "--key", str(private)]) == 0
 
     def ask(verb: str, *rest: object) -> subprocess.CompletedProcess[str]:
-        command = [*model_signing, verb, "key", bundle, "--signature", bundle / "g.sig", *rest]
+        command = [model_signing, verb, "key", bundle, "--signature", bundle / "g.sig", *rest]
         return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
     done = ask("verify", "--public_key", public)

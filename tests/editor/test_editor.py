@@ -9,36 +9,26 @@ import json
 import re
 import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 import leapp
+from tests.venvs import programs_of
 
 HERE, REPOSITORY = Path(__file__).parent, Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 RECIPES = sorted((REPOSITORY / "examples" / "recipes").glob("*.py"))
-PYRIGHT = REPOSITORY / ".venv-pyright"
-REQUIREMENT = "basedpyright==1.40.2"
 
 Found = list[tuple[Path, int, str]]
 
 
 @pytest.fixture(scope="module")
 def pyright() -> Path:
-    """The directory with pyright's programs; made on first use and kept for later runs."""
-    ready = PYRIGHT / ".ready"
-    with FileLock(f"{PYRIGHT}.lock"):
-        if not ready.exists() or ready.read_text() != REQUIREMENT:
-            venv.create(PYRIGHT, with_pip=True, clear=True)
-            pip = [PYRIGHT / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*pip, REQUIREMENT], check=True, timeout=900)
-            ready.write_text(REQUIREMENT)
-    return PYRIGHT / "bin"
+    """The directory with pyright's programs."""
+    return programs_of("pyright", "basedpyright==1.40.2")
 
 
 @pytest.fixture(scope="module")
