@@ -270,6 +270,8 @@ def main(version, python, target=None):
     meta = next(site.glob(f"torch-{version}*.dist-info")) / "METADATA"
     kept = (x for x in meta.read_text().split("\n") if not re.match(r"Requires-Dist: (nvidia|triton|cuda)", x))
     meta.write_text("\n".join(kept))
+    if not target:  # as pip does: where Python may not write bytecode, each process would compile torch anew
+        run(python, "-m", "compileall", "-q", str(site / "torch"))
     print(f"torch {version} for {tag}: {got / 1e6:.0f} of {size / 1e6:.0f} MB downloaded, {time.time() - begun:.0f} s")
 
 
