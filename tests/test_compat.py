@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import pkgutil
 import re
 import subprocess
@@ -130,3 +131,23 @@ def test_documents_name_the_versions_that_were_run(page: str) -> None:
     if page.startswith("docs"):
         rows = re.findall(r"^\| (\d+\.\d+) \| (\d+\.\d+)", text, re.M)
         assert sorted(rows) == sorted(pairs)
+
+
+@pytest.mark.parametrize("name", ["dist-packages", "built"])
+def test_lines_are_the_users_wherever_torch_is(name: str, tmp_path: Path) -> None:
+    """Debian's Python, which NVIDIA's containers have, says dist-packages; a torch built from source is anywhere."""
+    (tmp_path / name).symlink_to(Path(torch.__file__).parents[1])
+    (tmp_path / "policy.py").write_text(
+        "import torch, leapp\n"
+        "from leapp import annotate\n"
+        "leapp.start('p')\n"
+        "x = annotate.input_tensors('n', {'x': torch.randn(5, 3).log_softmax(-1)})\n"
+        "y = torch.nn.functional.ctc_loss(x, torch.tensor([1, 2]), (5,), (2,))\n"
+        "annotate.output_tensors('n', {'y': y}, export_with='onnx')\n"
+        "leapp.stop()\n"
+        "leapp.compile_graph()\n"
+    )
+    path = f"{REPOSITORY / 'src'}:{tmp_path / name}"
+    command = [sys.executable, "policy.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert f"first at ctc_loss at {tmp_path / 'policy.py'}:5" in done.stderr

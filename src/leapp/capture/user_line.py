@@ -17,6 +17,9 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+import numpy as np
+import torch
+
 from leapp.compat.python import getframe
 
 __all__ = [
@@ -27,8 +30,11 @@ __all__ = [
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _CAPTURE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STDLIB = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
-_SITE = f"{os.sep}site-packages{os.sep}"
+# The second is Debian's name, which Python in NVIDIA's containers has too.
+_SITE = re.compile(re.escape(os.sep) + "(site|dist)-packages" + re.escape(os.sep))
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "numpy", "functorch"))
+# torch and NumPy may be elsewhere than other packages: built from source, or on PYTHONPATH.
+_OWN = (_HERE, *(os.path.dirname(str(package.__file__)) + os.sep for package in (torch, np)))
 
 _new = tuple.__new__  # skips NamedTuple's argument checks
 
@@ -76,15 +82,15 @@ def cell(file: str) -> int | None:
 @functools.cache
 def is_library(file: str) -> bool:
     """Whether a file belongs to leapp, torch, NumPy or the standard library."""
-    if file.startswith(_HERE):
+    if file.startswith(_OWN):
         return True
-    return any(p in file for p in _PACKAGES) if _SITE in file else file.startswith(_STDLIB)
+    return any(p in file for p in _PACKAGES) if _SITE.search(file) else file.startswith(_STDLIB)
 
 
 @functools.cache
 def is_installed(file: str) -> bool:
     """Whether a file belongs to a library or another installed package, not to the user's program."""
-    return is_library(file) or _SITE in file
+    return is_library(file) or _SITE.search(file) is not None
 
 
 def frames() -> Iterator[FrameType]:
