@@ -43,7 +43,9 @@ class TestRotation:
             same(rotation.as_euler(T(turned.as_quat()), seq, degrees), turned.as_euler(seq, degrees))
         for seq in ("x", "Y", "xy", "ZX"):
             angles = RNG.normal(size=(*shape, len(seq)))
-            same(rotation.from_euler(seq, T(angles), degrees), Rotation.from_euler(seq, angles, degrees).as_quat())
+            expected = Rotation.from_euler(seq, angles, degrees).as_quat()
+            # scipy before 1.17 makes a stack of a list with one angle; there leapp does not follow the class.
+            same(rotation.from_euler(seq, T(angles), degrees), expected.reshape(*shape, 4))
 
     @pytest.mark.filterwarnings("ignore:Gimbal lock")
     def test_gimbal_lock(self, shape, degrees):
@@ -81,7 +83,7 @@ class TestRotation:
         same(rotation.compose(tp, tq), (p * q).as_quat())
         same(rotation.inverse(tp), p.inv().as_quat())
         same(rotation.magnitude(tp), p.magnitude())
-        for n in (2.5, -1, 1, 0, -0.3):
+        for n in (2.5, -1, 1, 0, -0.375):  # numbers that scipy before 1.17, which takes a C float, rounds to themselves
             same(rotation.power(tp, n), (p**n).as_quat())
 
     def test_matrices(self, shape, degrees):

@@ -623,7 +623,11 @@ _MATH = [
     row("argmax_ties", lambda x: (x.argmax(), x.argmin(), x.reshape(3, 4).argmax(1)), (i(12, lo=0, hi=4),)),
     row("max_ties", lambda x: x.float().reshape(3, 4).max(1), (i(12, lo=0, hi=4),)),
     row("int_overflow", lambda x: x * 2000000000, (i(9, dtype=torch.int32),)),
-    row("uint8_wrap", lambda x: (x + x, x * 3, 255 - x), (i(9, lo=0, hi=256, dtype=torch.uint8),)),
+    row(
+        "uint8_wrap",
+        lambda x: (x + x, x * 3, 255 - x, x < 300, x == -1, x != 256, x.clamp_min(-1) + x, torch.minimum(x, 200 - x)),
+        (i(9, lo=0, hi=256, dtype=torch.uint8),),
+    ),
     row("int8_wrap", lambda x: (x + x, x * 3), (i(9, lo=-128, hi=128, dtype=torch.int8),)),
     row("int64_large", lambda x: x * 1000000007 + 12345678901, (i(9),)),
     row("int_mean_round", lambda x: (x.float() / 2).round().int(), (i(20),)),

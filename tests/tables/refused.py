@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import onnxruntime
+import onnxscript
+import scipy
 import torch
 
 from tests.tables.case import Case
@@ -75,6 +78,20 @@ if torch.__version__.startswith("2.7."):
             "numpy_ops": "angle_of_complex real_imag number_complex",
         },
     }
+if scipy.__version__ < "1.17":
+    _COMPILED = """
+        gravity gravity_stack scalar_first as_scalar_first euler_degrees euler_intrinsic euler_symmetric six_numbers error
+        from_euler from_numbers from_one_angle from_rotvec from_rotvec_degrees magnitude times_constants concatenate items
+        from_noisy_matrix power mrp slerp heading_frame of_tensors
+    """
+    for _reasons in REFUSED.values():
+        _reasons["scipy before 1.17 has a compiled Rotation, whose methods cannot be followed"] = {
+            "packages": " ".join(f"rotation_{name}" for name in _COMPILED.split()),
+        }
+if onnxruntime.__version__.startswith("1.20."):
+    REFUSED["onnx"] |= {"ONNX Runtime 1.20 takes the root of infinity for NaN": {"edges": "unary_sqrt edge_pow_half edge_root"}}
+if onnxscript.__version__ == "0.7.1":
+    REFUSED["onnx"] |= {"onnxscript 0.7.1 does not translate bincount": {"edges": "int64_bincount i32_bincount"}}
 
 
 def refusal(case: Case, backend: str) -> str | None:

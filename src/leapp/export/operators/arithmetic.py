@@ -228,3 +228,14 @@ def _where_narrow(condition: Tensor, x: Tensor, y: Tensor) -> Any:
     if dtype not in (torch.int8, torch.int16):
         return NotImplemented
     return torch.where(condition, x.to(torch.int32), y.to(torch.int32)).to(dtype)
+
+
+# Comparison within a tolerance: the library of onnxscript 0.7.1 takes an infinity for close to any number.
+
+
+@replaces(aten.isclose.default)
+def _isclose(x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+    near = y if y.is_floating_point() else y.to(torch.get_default_dtype())
+    error = (x - near).abs()
+    close = (x == y) | ((error < math.inf) & (error <= atol + (rtol * near).abs()))
+    return close | (x.isnan() & y.isnan()) if equal_nan and is_float(x) else close

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -167,6 +168,19 @@ for _target in (
     aten.repeat_interleave.self_int,
 ):  # fmt: skip
     _by_parts(_target)
+
+
+@_complex(aten._fft_c2r.default)
+def _fft_c2r(x: Tensor, dim: list[int], normalization: int, size: int) -> Any:
+    """The real part of the inverse of the whole spectrum; ONNX Runtime 1.23 refuses the inverse of one half."""
+    *others, last = dim
+    x = aten._fft_c2c.default(x, others, 0, False) if others else x
+    real, imaginary = (part.narrow(last, 0, size // 2 + 1) for part in (x.real, x.imag))
+    mirrored = (part.narrow(last, 1, (size - 1) // 2).flip(last) for part in (real, -imaginary))
+    whole = _joined(*(torch.cat(parts, last) for parts in zip((real, imaginary), mirrored, strict=True)))
+    out = aten._fft_c2c.default(whole, [last], 0, False).real
+    count = math.prod(out.shape[d] for d in dim)
+    return out / {0: 1, 1: math.sqrt(count), 2: count}[normalization]
 
 
 @_complex(aten.constant_pad_nd.default, aten.pad.default)

@@ -233,3 +233,10 @@ def _unfold_backward(written: Tensor, sizes: Sequence[int], dim: int, size: int,
 def _put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Any:
     flat = aten.index_put.default(x.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate)
     return flat.reshape(x.shape)
+
+
+@replaces(aten.repeat_interleave.self_int)
+def _repeat_interleave(x: Tensor, repeats: int, dim: int | None = None, output_size: int | None = None) -> Any:
+    """Written out: onnxscript 0.7.1 loses an axis."""
+    x, dim = (x.flatten(), 0) if dim is None else (x, dim % x.dim())
+    return x.unsqueeze(dim + 1).expand(*x.shape[: dim + 1], repeats, *x.shape[dim + 1 :]).flatten(dim, dim + 1)

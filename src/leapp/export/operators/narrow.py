@@ -16,23 +16,27 @@ from leapp.export.operators.table import aten, is_float, replaces_where
 
 _NARROW = (torch.uint8, torch.int8, torch.int16)
 _WHERE = (aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
+_COMPARED = tuple(
+    overload for kind in (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge) for overload in (kind.Tensor, kind.Scalar)
+)
+_CLAMPED = (aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default)
+# ONNX Runtime 1.20 computes with narrow whole numbers, and compares them, hardly at all; 1.23 lacks their extrema.
 _HERE = {
     (torch.bool,): (aten.add.Tensor, aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor),
-    (torch.uint8,): (aten.neg.default,),
     _NARROW: (
         aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.tril.default, aten.triu.default, aten.mm.default,
-        aten.bmm.default, aten.matmul.default,
+        aten.bmm.default, aten.matmul.default, aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar,
+        aten.rsub.Tensor, aten.rsub.Scalar, aten.mul.Tensor, aten.mul.Scalar, aten.maximum.default, aten.minimum.default,
+        aten.clamp.Tensor, *_CLAMPED, *_COMPARED,
     ),
     (torch.uint8, torch.int16): (
-        aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar, aten.bitwise_right_shift.Tensor,
-        aten.bitwise_right_shift.Tensor_Scalar,
+        aten.neg.default, aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar,
+        aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar,
     ),
-    (torch.int16,): (
-        aten.maximum.default, aten.minimum.default, aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default,
-        aten.clamp_max.default, aten.constant_pad_nd.default, aten.pad.default, aten.argmax.default, aten.argmin.default,
-        *_WHERE,
-    ),
+    (torch.int16,): (aten.constant_pad_nd.default, aten.pad.default, aten.argmax.default, aten.argmin.default, *_WHERE),
 }  # fmt: skip
+
+_OF_ANOTHER_TYPE = frozenset({aten.argmax.default, aten.argmin.default, *_COMPARED})
 
 
 def _widened(target: Any, dtypes: tuple[torch.dtype, ...]) -> Callable[..., Any]:
@@ -45,10 +49,19 @@ def _widened(target: Any, dtypes: tuple[torch.dtype, ...]) -> Callable[..., Any]
         if any(isinstance(o, Tensor) and o.dtype not in (*_NARROW, torch.bool) for o in operands):
             return NotImplemented
         wide = [a.to(torch.int32) if any(a is o for o in operands) and isinstance(a, Tensor) else a for a in args]
+        if target in _CLAMPED or target in _COMPARED:
+            dtype = _result(operands)
+            wide, named = [_kept(a, dtype) for a in wide], {name: _kept(a, dtype) for name, a in named.items()}
         out = target(*wide, **named)
-        return out if target in (aten.argmax.default, aten.argmin.default) else out.to(_result(operands))
+        return out if target in _OF_ANOTHER_TYPE else out.to(_result(operands))
 
     return rewrite
+
+
+def _kept(value: Any, dtype: torch.dtype) -> Any:
+    """What a narrow type keeps of a number: eager compares with that."""
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    return (value - least) % (most - least + 1) + least if type(value) is int else value
 
 
 def _result(operands: list[Any]) -> torch.dtype:

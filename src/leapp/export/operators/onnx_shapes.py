@@ -173,12 +173,19 @@ def _embedding(op: Writer, weight: Value, indices: Value, *_: Any, **__: Any) ->
 
 @translates(aten.tril.default)
 def _tril(op: Writer, x: Value, diagonal: int = 0) -> Any:
-    return op("Trilu", x, op.number(diagonal, torch.int64), upper=0)
+    return _triangle(op, x, diagonal, upper=0)
 
 
 @translates(aten.triu.default)
 def _triu(op: Writer, x: Value, diagonal: int = 0) -> Any:
-    return op("Trilu", x, op.number(diagonal, torch.int64), upper=1)
+    return _triangle(op, x, diagonal, upper=1)
+
+
+def _triangle(op: Writer, x: Value, diagonal: int, upper: int) -> Any:
+    # ONNX Runtime 1.23 has it for one type of whole numbers.
+    wide = op.cast(x, torch.int64) if x.dtype == torch.int32 else x
+    out = op("Trilu", wide, op.number(diagonal, torch.int64), upper=upper)
+    return op.cast(out, x.dtype) if x.dtype == torch.int32 else out
 
 
 @translates(aten.constant_pad_nd.default)

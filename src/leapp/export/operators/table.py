@@ -29,7 +29,7 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {}
 _WHOLE = (
     "avg_pool1d.default", "bilinear.default", "embedding_bag.default", "embedding_bag.padding_idx",
     "fake_quantize_per_channel_affine.default", "fake_quantize_per_tensor_affine.default",
-    "fake_quantize_per_tensor_affine.tensor_qparams", "grid_sampler.default", "isclose.default", "logdet.default",
+    "fake_quantize_per_tensor_affine.tensor_qparams", "grid_sampler.default", "logdet.default",
     "max_pool1d.default", "max_pool1d_with_indices.default", "max_pool2d.default", "max_pool3d.default", "nll_loss.default",
     "stft.default", "upsample_bicubic2d.vec", "upsample_bilinear2d.vec", "upsample_nearest1d.default",
     "upsample_nearest1d.vec", "upsample_nearest2d.default", "upsample_nearest2d.vec", "upsample_nearest3d.default",

@@ -194,7 +194,7 @@ def _sinc(x: Tensor) -> Any:
     return torch.where(x == 0, torch.ones_like(x), angle.sin() / angle)
 
 
-# Functions that ONNX Runtime has for float32 only
+# Functions that ONNX Runtime, or an older one, has for float32 only
 
 
 @_wide(aten.isinf.default)
@@ -252,6 +252,12 @@ def _asin(x: Tensor) -> Any:
 @_wide(aten.acos.default)
 def _acos(x: Tensor) -> Any:
     return 2 * ((1 - x) / (1 + x)).sqrt().atan()
+
+
+@_wide(aten.cos.default)
+def _cos(x: Tensor) -> Any:
+    half = (x * 0.5).sin()
+    return 1 - 2 * half * half
 
 
 @_wide(aten.tan.default)
