@@ -12,10 +12,15 @@ import scipy.signal
 import torch
 from scipy.spatial.transform import Rotation
 
+import leapp
+from leapp import annotate
 from leapp.capture.functions import math as numbers
 from leapp.capture.functions import scipy_linalg as linalg
 from leapp.capture.functions import scipy_rotation as rotation
 from leapp.capture.functions import scipy_signal as signal
+from leapp.capture.functions import standin
+from leapp.errors import TraceError
+from leapp.tracing import patches
 
 RNG = np.random.default_rng(0)
 T = torch.from_numpy
@@ -162,3 +167,16 @@ def test_math(name):
         same(numbers.FUNCTIONS[name](*given), expected)
         right += 1
     assert right
+
+
+def test_a_rotation_that_cannot_be_followed_is_named(monkeypatch, tmp_path):
+    """As with scipy before 1.17, whose class is compiled."""
+    monkeypatch.setattr(standin, "_TYPE_CAN_CHANGE", 0)
+    monkeypatch.setattr(patches, "_plans", {})
+    leapp.start("turned", save_path=tmp_path)
+    try:
+        q = annotate.input_tensors("n", {"q": RNG.normal(size=4)})
+        with pytest.raises(TraceError, match=r"Rotation from scipy 1\.17 on; this is scipy "):
+            annotate.output_tensors("n", {"v": Rotation.from_quat(q).as_rotvec()}, export_with="onnx")
+    finally:
+        leapp.stop()

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from leapp.capture.audit import hidden_reads
+from leapp.capture.functions.standin import unfollowed
 from leapp.capture.replay import Replay, cut, fill
 from leapp.capture.unsteady import modules_by_file, unsteady_names
 from leapp.capture.user_line import is_library
@@ -71,7 +72,7 @@ def enforce(report: Report, policy: str, strict: bool) -> None:
         shown = "\n".join(f"  {e}" for e in varying)
         raise TraceError(
             f"{len(varying)} frozen value(s) differ between the recorded passes, so the models would be wrong:\n{shown}\n"
-            "Keep these values as tensors, and declare what the node keeps for its next call."
+            f"Keep these values as tensors, and declare what the node keeps for its next call.{unfollowed()}"
         )
 
 

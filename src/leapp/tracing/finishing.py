@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from leapp.capture.functions.standin import unfollowed
 from leapp.capture.numpy.plain import owner_of
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import cut
@@ -122,7 +123,7 @@ class Finisher:
             f"node '{node.name}', output '{name}' (at {at}) is a {type(t).__name__} that is not computed from the node's "
             f"inputs.{whose}{made} Pass a constant as static_outputs=. Declare a value that an earlier call left with "
             "state_tensors() and update_state(). If it should depend on the inputs, their values left the graph on the "
-            f"way:{escapes or ' declare them with input_tensors() before the computation.'}"
+            f"way:{escapes or ' declare them with input_tensors() before the computation.'}{unfollowed()}"
         )
 
     def _static(self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where) -> None:

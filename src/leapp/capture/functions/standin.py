@@ -17,7 +17,7 @@ from leapp.capture.numpy.plain import arrays_in, unwrapped
 from leapp.capture.numpy.traced import listening
 from leapp.capture.trees import mapped
 
-__all__ = ["TracedRotation", "rotation_rows"]
+__all__ = ["TracedRotation", "rotation_rows", "unfollowed"]
 
 _MAKERS: dict[str, Callable[..., Any]] = {
     "from_quat": rotation.from_quat, "from_matrix": rotation.from_matrix, "from_rotvec": rotation.from_rotvec,
@@ -33,14 +33,22 @@ _TYPE_CAN_CHANGE = 1 << 9
 
 def rotation_rows() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
     """Owner, name, and what makes the replacement, of the functions that a node replaces in scipy's class."""
-    module = sys.modules.get("scipy.spatial.transform")
-    kind = getattr(module, "Rotation", None)
+    kind = getattr(sys.modules.get("scipy.spatial.transform"), "Rotation", None)
     if kind is None or not kind.__flags__ & _TYPE_CAN_CHANGE:
         return
     for name in _MAKERS:
         yield kind, name, functools.partial(_maker, kind)
     yield kind, "apply", _apply
     yield kind, "__mul__", _times
+
+
+def unfollowed() -> str:
+    """A sentence for values that got lost where the class is loaded and cannot be followed; else nothing."""
+    kind = getattr(sys.modules.get("scipy.spatial.transform"), "Rotation", None)
+    if kind is None or kind.__flags__ & _TYPE_CAN_CHANGE:
+        return ""
+    have = sys.modules["scipy"].__version__
+    return f" Values are followed through scipy's Rotation from scipy 1.17 on; this is scipy {have}."
 
 
 def _maker(kind: Any, original: Any) -> Any:
