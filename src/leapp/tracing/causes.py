@@ -54,6 +54,8 @@ def unseen_change(node: NodeTrace, figures: Iterable[Figures]) -> str | None:
     if node.replay is None:
         return None
     furthest = max((f.largest for f in figures), default=0.0)
+    if not furthest:
+        return None
     outputs = [t for s in node.samples for t in s.outputs.values() if t.is_floating_point() or t.is_complex()]
     if all(furthest <= _rounding(node, t) for t in outputs):
         return None

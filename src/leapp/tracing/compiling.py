@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from leapp.bundle import Bundle, RawTensor
+from leapp.bundle import Bundle, Sample
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.sbom import write_bom
 from leapp.bundle.sidecars import describe_model, write_initial_values, write_samples
@@ -127,8 +127,9 @@ def compile_session(
         if target is not None:
             contract = spelled(contract, target)
         _log_wiring(contract)
+        samples = {} if dry_run else raw_samples(nodes, names)
         if not dry_run:
-            contract = _sidecars(staging.path, settings.graph, nodes, names, contract)
+            contract = _sidecars(staging.path, settings.graph, nodes, samples, contract)
         report._wired = settings.graph, contract
         bundle = Bundle(staging.path / f"{settings.graph}.yaml", contract, None, {}, allow_outside=True)
         if not dry_run:
@@ -144,7 +145,7 @@ def compile_session(
             thorough = validate == "thorough"
             proof = Proof(rtol, atol, thorough, settings.log.path, engine_process, allow_nonfinite, allow_random, strict)
             with kept_open():
-                prove(proof, bundle, nodes, names, report, fused, progress)
+                prove(proof, bundle, nodes, names, samples, report, fused, progress)
             results = {name: proof.results[name] for name in session.nodes}
             report.validation = dict(results)
             figures |= proof.figures
@@ -376,20 +377,18 @@ def _is_command(output: OutputPort) -> bool:
 
 
 def _sidecars(
-    directory: Path, graph: str, nodes: list[NodeTrace], names: dict[str, FileNames], contract: Contract
+    directory: Path, graph: str, nodes: list[NodeTrace], samples: dict[str, list[Sample]], contract: Contract
 ) -> Contract:
     """Write initial values and samples beside the models."""
     from msgspec.structs import replace
 
     told = [n for n in nodes if contract.nodes[n.name].model.model_path is None or n.backend is not None or not placeholders(n)]
-    write_samples(directory, graph, raw_samples(told, names))
+    write_samples(directory, graph, {n.name: samples[n.name] for n in told})
     targets = {t for ts in contract.pipeline.feedback_flow.values() for t in ts}
     if not targets:
         return contract
-    start = {n.name: (in_step(nodes)[n.name] or n.samples)[0] for n in nodes}
-    first = {
-        key(n.name, names[n.name].inputs[p]): RawTensor.of(v) for n in nodes for p, v in start[n.name].inputs.items()
-    }
+    start = {name: samples[name][numbers[0] if numbers else 0] for name, numbers in in_step(nodes).items()}
+    first = {key(name, port): value for name, sample in start.items() for port, value in sample.inputs.items()}
     name = write_initial_values(directory, graph, {t: first[t] for t in targets}, contract)
     return replace(contract, pipeline=replace(contract.pipeline, initial_values=name))
 

@@ -59,25 +59,21 @@ def export_job(node: NodeTrace, names: FileNames, target: TargetRules | None = N
     )
 
 
-def in_step(nodes: list[NodeTrace]) -> dict[str, list[Sample]]:
-    """The samples of consecutive passes in which every node ran, from the first such pass on."""
+def in_step(nodes: list[NodeTrace]) -> dict[str, list[int]]:
+    """For each node which of its samples are of consecutive passes in which every node ran, from the first such pass on."""
     if not nodes or not all(n.samples for n in nodes):
         return {n.name: [] for n in nodes}
     first = max(n.samples[0].passno for n in nodes)
-    by_pass = [{s.passno: s for s in n.samples} for n in nodes]
+    by_pass = [{s.passno: number for number, s in enumerate(n.samples)} for n in nodes]
     passes = 0
-    while all(first + passes in samples for samples in by_pass):
+    while all(first + passes in numbers for numbers in by_pass):
         passes += 1
-    return {n.name: [s[first + i] for i in range(passes)] for n, s in zip(nodes, by_pass, strict=True)}
+    return {n.name: [numbers[first + i] for i in range(passes)] for n, numbers in zip(nodes, by_pass, strict=True)}
 
 
-def raw_samples(
-    nodes: list[NodeTrace], names: dict[str, FileNames], chosen: dict[str, list[Sample]] | None = None
-) -> dict[str, list[RawSample]]:
-    """The samples of every node, or those ``chosen``, with the names of files."""
-    return {
-        n.name: [raw_sample(names[n.name], s) for s in (n.samples if chosen is None else chosen[n.name])] for n in nodes
-    }
+def raw_samples(nodes: list[NodeTrace], names: dict[str, FileNames]) -> dict[str, list[RawSample]]:
+    """The samples of every node, with the names of files."""
+    return {n.name: [raw_sample(names[n.name], s) for s in n.samples] for n in nodes}
 
 
 def raw_sample(names: FileNames, sample: Sample) -> RawSample:

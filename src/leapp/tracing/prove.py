@@ -6,7 +6,7 @@ Says what differs, where, and what in the user's code is behind it. Writes nothi
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -31,7 +31,7 @@ from leapp.tracing.brought import placeholders
 from leapp.tracing.causes import SHOWN, cause, nonfinite_cause, other_model, unseen_change
 from leapp.tracing.log import RAISED, logger
 from leapp.tracing.node import NodeTrace, Sample
-from leapp.tracing.node_files import FileNames, in_step, raw_sample, raw_samples
+from leapp.tracing.node_files import FileNames, in_step, raw_sample
 from leapp.tracing.progress import Progress
 from leapp.tracing.prove_batch import batch_loops, moved_sample, repeated_sample
 from leapp.tracing.report import Report
@@ -127,6 +127,7 @@ def prove(
     bundle: Bundle,
     nodes: list[NodeTrace],
     names: dict[str, FileNames],
+    samples: Mapping[str, list[RawSample]],
     report: Report,
     fused: Path | None,
     progress: Progress,
@@ -138,11 +139,11 @@ def prove(
         bundle: The bundle in its staging directory.
         nodes: What was traced.
         names: The names of ports in files.
+        samples: The recorded passes of each node, with these names.
         report: What the session found, in search of causes.
         fused: The model of the whole pipeline, if there is one.
         progress: Shown to the user.
     """
-    samples = raw_samples(nodes, names)
     compared = True
     for node in nodes:
         model = bundle.contract.nodes[node.name].model
@@ -163,11 +164,11 @@ def prove(
         compared = compared and model.model_path is not None and model.backend in RUNNABLE and not stand_in
         progress.finish(node.name, ok=proof.results[node.name] is True)
     if all(v is True for v in proof.results.values()) and compared and not _is_lone(bundle, nodes, fused):
-        recorded = in_step(nodes)
-        _prove_loop(proof, bundle, nodes, raw_samples(nodes, names, recorded), fused)
+        recorded = {name: [samples[name][number] for number in numbers] for name, numbers in in_step(nodes).items()}
+        _prove_loop(proof, bundle, nodes, recorded, fused)
         passes = min((len(s) for s in recorded.values()), default=0)
-        for samples in batch_loops(bundle, nodes, names, passes) if not any(map(_is_random, nodes)) else ():
-            _prove_loop(proof, bundle, nodes, samples, fused)
+        for drawn in batch_loops(bundle, nodes, names, passes) if not any(map(_is_random, nodes)) else ():
+            _prove_loop(proof, bundle, nodes, drawn, fused)
     failed, counts = proof.summary()
     logger.log(logging.WARNING if failed else logging.INFO, "Validation: %s%s.", counts,
                f": {', '.join(failed)}" if failed else "", extra=RAISED if proof.strict else None)  # fmt: skip
