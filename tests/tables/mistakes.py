@@ -189,7 +189,7 @@ mistake("a hidden tensor kept in an attribute, in one pass", looped('''
 x = annotate.input_tensors("policy", {"x": torch.rand(3)})
 memory.h = memory.h * 0.9 + x  # HERE
 annotate.output_tensors("policy", {"y": memory.h + 1.0}, export_with="onnx")
-''', passes=1, before="class Memory:\n    h = torch.zeros(3)\nmemory = Memory()"), "WARNING", "outlives its pass", "state_tensors()", issue=True)
+''', passes=1, before="class Memory:\n    h = torch.zeros(3)\nmemory = Memory()"), "WARNING", "undeclared state", "state_tensors", issue=True)
 mistake("a hidden tensor kept in an attribute", looped('''
 x = annotate.input_tensors("policy", {"x": torch.rand(3)})
 memory.h = memory.h * 0.9 + x  # HERE

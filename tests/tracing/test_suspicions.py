@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 import re
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -570,6 +573,22 @@ class Policy:
         self.table["last"][:] = x
         return x + self.table["last"]  # READ
 
+    def under_a_mask(self, x: Any) -> Any:
+        y = x + self.table["last"]
+        self.table["last"][x > 50] = 1.0  # WRITE
+        return y
+
+    def where(self, x: Any) -> Any:
+        y = x + self.obs[:3]
+        self.obs[:3] = np.where(x > 50, 1.0, self.obs[:3])  # WRITE
+        return y
+
+    def reset(self) -> None:
+        self.obs[:] = 0.0
+
+    def only_read(self, x: Any) -> Any:
+        return x + self.obs[:3]
+
     def in_a_global(self, x: Any) -> Any:
         KEPT_ARRAY[:] = x
         return x + KEPT_ARRAY  # READ
@@ -618,7 +637,126 @@ def _counting() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
 
 
 in_a_closure, in_a_list = _counting()
-COUNTERS = [Policy.counter, Policy.text, Policy.in_a_closure, Policy.in_a_list_of_a_closure, Policy.global_number]
+
+
+class Timer:
+    """Counts without computing anything."""
+
+    total = 0
+
+    def __init__(self) -> None:
+        self.left, self.fast = 100, np.int64(0)
+
+    def tick(self) -> bool:
+        self.left -= 1
+        return self.left <= 0  # READ
+
+    def tick_numpy(self) -> bool:
+        self.fast += 1
+        return bool(self.fast > 100)  # READ
+
+    @classmethod
+    def tick_class(cls) -> bool:
+        cls.total += 1
+        return cls.total > 100  # READ
+
+
+class Slotted:
+    __slots__ = ("n",)
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def tick(self) -> bool:
+        self.n += 1
+        return self.n > 100  # READ
+
+
+@dataclass(frozen=True)
+class Phase:
+    n: int = 0
+
+
+class Replaced:
+    """Every tick puts another object in its place."""
+
+    def __init__(self) -> None:
+        self.phase = Phase()
+
+    def tick(self) -> bool:
+        self.phase = Phase(self.phase.n + 1)  # READ
+        return self.phase.n > 100  # READ
+
+
+def _of_a_function() -> bool:
+    _of_a_function.n += 1  # type: ignore[attr-defined]
+    return bool(_of_a_function.n > 100)  # type: ignore[attr-defined]  # READ
+
+
+_of_a_function.n = 0  # type: ignore[attr-defined]
+
+
+def _in_a_closure_alone() -> Callable[[], bool]:
+    n = 0
+
+    def tick() -> bool:
+        nonlocal n
+        n += 1
+        return n > 100  # READ
+
+    return tick
+
+
+def _generator() -> Iterator[bool]:
+    n = 0
+    while True:
+        n += 1
+        yield n > 100  # READ
+
+
+TICKS, STATE = 0, {"n": 0}
+
+
+def _global_ticks() -> bool:
+    global TICKS
+    TICKS += 1
+    return TICKS > 100  # READ
+
+
+def _in_a_global_dict() -> bool:
+    STATE["n"] += 1
+    return STATE["n"] > 100  # READ
+
+
+def _ticking(make: Callable[[], Callable[[], bool]]) -> Callable[[], Callable[[Policy, Any], Any]]:
+    """A policy that asks something else whether its time has come, and computes nothing until then."""
+
+    def compute() -> Callable[[Policy, Any], Any]:
+        tick = make()
+        return lambda policy, x: x * 3.0 if tick() else x
+
+    return compute
+
+
+COUNTERS: dict[str, Callable[[], Callable[[Policy, Any], Any]]] = {
+    **{f.__name__: (lambda f=f: f) for f in (  # type: ignore[misc]
+        Policy.counter, Policy.text, Policy.in_a_closure, Policy.in_a_list_of_a_closure, Policy.global_number,
+    )},  # fmt: skip
+    "a method": _ticking(lambda: Timer().tick),
+    "a number of NumPy": _ticking(lambda: Timer().tick_numpy),
+    "in an object": _ticking(lambda: (lambda t: lambda: t.tick())(Timer())),
+    "deep in other objects": _ticking(lambda: (lambda o: lambda: o.d["a"][0].tick())(SimpleNamespace(d={"a": [Timer()]}))),
+    "of a class": _ticking(lambda: Timer.tick_class),
+    "in a slot": _ticking(lambda: Slotted().tick),
+    "in an object that is replaced": _ticking(lambda: Replaced().tick),
+    "of a function": _ticking(lambda: _of_a_function),
+    "of a closure that computes nothing": _ticking(_in_a_closure_alone),
+    "of a generator": _ticking(lambda: functools.partial(next, _generator())),
+    "itertools.count": _ticking(lambda: (lambda c: lambda: next(c) > 100)(itertools.count())),  # READ
+    "an iterator": _ticking(lambda: (lambda i: lambda: next(i) > 100)(iter(range(1000)))),  # READ
+    "a global number that another function counts": _ticking(lambda: _global_ticks),
+    "in a global dict": _ticking(lambda: _in_a_global_dict),
+}
 WRITTEN = [Policy.attribute, Policy.tensor_over_it, Policy.in_a_dict, Policy.in_a_global]
 
 
@@ -635,6 +773,18 @@ def test_a_write_into_an_older_array(compute: Callable[[Policy, Any], Any], tmp_
         leapp.compile_graph(visualize=False)
 
 
+@pytest.mark.parametrize("compute", [Policy.under_a_mask, Policy.where])
+def test_a_write_that_no_pass_shows(compute: Callable[[Policy, Any], Any], tmp_path: Path) -> None:
+    """The array is as it was after both passes. That the node writes to what it reads is reported with the line."""
+    policy = Policy()
+    trace(tmp_path, lambda number: policy.step(number, compute), 2)
+    leapp.compile_graph(visualize=False)
+    (found,) = leapp.report().escapes
+    assert "is written to" in found.kind and "# WRITE" in found.source and "register_buffer('n'" in found.cure, found
+    trace(tmp_path, lambda number: policy.step(number, Policy.only_read), 2)
+    assert leapp.report().escapes == []
+
+
 @pytest.mark.parametrize("compute", [Policy.attribute, Policy.tensor_over_it])
 def test_a_write_into_an_older_array_that_is_registered(compute: Callable[[Policy, Any], Any], tmp_path: Path) -> None:
     policy = Policy()
@@ -646,10 +796,10 @@ def test_a_write_into_an_older_array_that_is_registered(compute: Callable[[Polic
     torch.testing.assert_close(got, torch.as_tensor(compute(Policy(), x.numpy())))
 
 
-@pytest.mark.parametrize("compute", COUNTERS)
-def test_a_counter_that_acts_later(compute: Callable[[Policy, Any], Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", COUNTERS)
+def test_a_counter_that_acts_later(name: str, tmp_path: Path) -> None:
     """Passes that agree do not clear a number that changes in each of them, if some code reads it."""
-    policy = Policy()
+    policy, compute = Policy(), COUNTERS[name]()
     trace(tmp_path, lambda number: policy.step(number, compute), 2)
     leapp.compile_graph(visualize=False)
     found = leapp.report().escapes

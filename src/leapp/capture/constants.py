@@ -50,8 +50,13 @@ class Constants:
             constant.drawn = recorder.plain_calls.random_tensors.get(t)
         if owner is not None:
             constant.earlier_pass = former.where if former is not None else constant.where
+            constant.earlier_slot = former.slot if former is not None else None
         elif source is not None:
             constant.undeclared = f"{source.node}/{source.port}"
+        elif not tape.first:
+            left = recorder.former_memory.get(tape.node, {})
+            found = next((left[memory] for memory in constant.origins if memory in left), None)
+            constant.earlier_pass, constant.earlier_slot = found or (None, None)
         given = recorder.declared_tensors.get(t)
         if given is not None and given != tape.node:
             constant.undeclared = f"an input of node '{given}'"

@@ -34,8 +34,6 @@ class Kind(enum.Enum):
     CALL = "call"
     VALUE = "value"
     """A call reads something else."""
-    CARRIED = "carried"
-    """No difference yet: where the first pass reads a constant, the second reads an equal value that the first one made."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,10 +164,8 @@ class _Walk:
         if ours is not None and theirs is not None:
             # A constant that was written to between two reads has a slot for each.
             self.slots.setdefault(a, b)
-            same = _same_constant(ours, theirs)
-            if not same or theirs.earlier_pass is not None:
-                kind = Kind.CARRIED if same else Kind.CONSTANT
-                self._note(kind, one or ours.where, two or theirs.where, ours.value, theirs.value, (a, b))
+            if not _same_constant(ours, theirs):
+                self._note(Kind.CONSTANT, one or ours.where, two or theirs.where, ours.value, theirs.value, (a, b))
             return True
         place = one or (ours.where if ours is not None else theirs.where if theirs is not None else None)
         if place is None:

@@ -15,7 +15,6 @@ import torch
 from leapp.capture.call_kinds import Kind
 from leapp.capture.identity import ByIdentity
 from leapp.capture.numpy.plain import address
-from leapp.capture.provenance import FormerValue
 from leapp.capture.substitutes import CONSTRUCTORS
 from leapp.capture.tape import TEXTS, Draw, Escape, Ref, Tape, snapshot
 from leapp.capture.trees import tensors
@@ -80,7 +79,7 @@ class PlainCalls:
             # What an open node computes from a value that its pass before left is such a value too.
             for o in results:
                 if o not in recorder.former_values:
-                    recorder.former_values[o] = FormerValue(former.node, former.where)
+                    recorder.former_values[o] = former._replace(itself=False)
         drawn = before is not None and draws_random_numbers(before, kwargs, out)
         if recorder.tapes and (drawn or (self.drawn and any(id(t) in self.drawn for t in leaves))):
             self._remember_draw(before if drawn else None, kind, args, kwargs, leaves, out)

@@ -59,8 +59,10 @@ class FormerValue(NamedTuple):
     node: str
     where: Where
     """The line that made it."""
-    slot: int | None = None
-    """The slot it had on the tape of the first pass, if that made it."""
+    slot: int | None
+    """The slot on the tape of the first pass that it had, or that it was computed from later, if that pass made it."""
+    itself: bool = True
+    """Whether it is that value itself."""
 
 
 class Provenance:

@@ -27,7 +27,7 @@ from leapp.capture.tape import Escape, Ref, Tape, is_known
 from leapp.capture.torch_modes import DispatchMode, FunctionMode
 from leapp.capture.traced_calls import PLAIN, TracedCalls
 from leapp.capture.trees import mapped
-from leapp.capture.user_line import where
+from leapp.capture.user_line import Where, where
 from leapp.errors import TraceError
 
 __all__ = ["Recorder"]
@@ -62,6 +62,8 @@ class Recorder:
         """The user's own tensors that were declared as inputs, and of which node."""
         self.former_values: ByIdentity[FormerValue] = ByIdentity()
         """Values of finished nodes that are still alive."""
+        self.former_memory: dict[str, dict[int, tuple[Where, int]]] = {}
+        """For each node the memories of plain tensors that its first pass wrote to, see :meth:`Tape.rewritten`."""
         self.old_memory = OldMemory()
         self.pickled: dict[int, tuple[Tape, Ref] | Published | None] = {}
         self.arrays = Arrays(self)
@@ -171,6 +173,8 @@ class Recorder:
         for t, slot in alive:
             if slot in made:
                 self.former_values[t] = FormerValue(tape.node, made[slot], slot if tape.first else None)
+        if tape.first:
+            self.former_memory[tape.node] = tape.rewritten()
         if not self.tapes:
             self.plain_calls.made_inside.clear()
             self.plain_calls.drawn.clear()

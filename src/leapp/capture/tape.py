@@ -92,7 +92,9 @@ class Constant:
     start: int = 0
     """Where its memory began when it was read: other rows of one array begin elsewhere."""
     earlier_pass: Where | None = None
-    """The line by which an earlier pass of the node itself made it, if one did."""
+    """The line by which an earlier pass of the node itself made it, or wrote to its memory, if one did."""
+    earlier_slot: int | None = None
+    """The slot of that value on the tape of the first pass, if it is known."""
     parameter: bool = field(init=False)
     """Whether it is a parameter of a module."""
 
@@ -437,6 +439,12 @@ class Tape:
         """For each of these slots that is an input or the result of a call, the line that made it."""
         made = {s: call.where for call in self.calls if not slots.isdisjoint(call.outs) for s in call.outs}
         return made | {s: at for s, at in self._declared.items() if s in slots}
+
+    def rewritten(self) -> dict[int, tuple[Where, int]]:
+        """The memories of plain tensors that calls wrote to, by the address of the storage: the line and a slot over each."""
+        written = {memory: call.where for call in self.calls for memory in call.writes}
+        over = ((self.memory_of[slot], slot) for slot in self.constants)
+        return {m.weak: (written[m], slot) for m, slot in over if m in written and m.weak is not None}
 
     def changed_behind(self) -> Constant | None:
         """A constant held by reference that was written to after it was read, if there is one."""

@@ -1,42 +1,47 @@
 """What the user's objects and variables hold before and after a pass: a counter, a history, an array that was written to.
 
 What an object keeps from one call to the next is state. Torch sees how tensors change, not that ``self.h`` names another one,
-that ``self.count`` is a larger number now, or that NumPy wrote into an array that is older than the node. So the objects that
-run inside an open node, and those that the code which opens it can name, are looked at before and after.
+that ``self.count`` is a larger number now, or that NumPy wrote into an array that is older than the node. So everything that
+the code which opens a node can reach from its variables is looked at before and after, and so are the modules that it calls.
 """
 
 from __future__ import annotations
 
 import dis
+import functools
 import itertools
+import re
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from inspect import CO_OPTIMIZED
-from types import CellType, CodeType, FrameType, FunctionType
+from types import CellType, CodeType, FrameType, FunctionType, GeneratorType, MethodType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from leapp.capture.user_line import Where, is_installed, is_library, users_frames, where
+from leapp.capture.tape import Tape
+from leapp.capture.user_line import Where, is_installed, users_frames, where
 
-__all__ = ["Attributes", "Changed", "is_memory", "line_that_reads", "line_that_writes"]
+__all__ = ["Attributes", "Changed", "is_memory", "line_that_reads", "line_that_writes", "line_that_writes_into"]
 
 Tensor = torch.Tensor
-_NUMBERS = (int, float, str)
-_HELD = (Tensor, np.ndarray, *_NUMBERS)
+_NUMBERS = (int, float, str, np.generic)
+_LEAVES = frozenset({int, float, bool, str, bytes, type(None), Tensor, torch.nn.Parameter})
+"""The most frequent types that hold nothing else."""
+_CONTAINERS = (list, tuple, deque, dict)
 _CONTAINED = 64
 """So many items of a container are looked at."""
-_OWN = frozenset({"training", "dump_patches", "call_super_init"})
+_MOST = 4096
+"""So many values are looked at from one object, or from the variables of one function."""
 _LARGEST = 1 << 16
 """Arrays with more bytes are not copied to see whether they change."""
+_OWN = frozenset({"training", "dump_patches", "call_super_init"})
 _HEAP = 1 << 9
 """The flag of classes that Python code makes. Most values in variables are of types in C."""
 _ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "update", "add", "clear"})
 """Methods that change a container and give nothing back: a log that grows is not read by them."""
-_MOST = 64
-"""So many objects of one frame are looked at."""
 
 
 class Changed(NamedTuple):
@@ -47,96 +52,100 @@ class Changed(NamedTuple):
     before: Any
     after: Any
     where: Where
+    above: Any
+    """What holds the owner."""
 
     def __str__(self) -> str:
-        return self.name if isinstance(self.owner, _Variables) else f"{type(self.owner).__name__}.{self.name}"
+        if isinstance(self.owner, _Variables):
+            return self.name
+        if isinstance(self.owner, (FunctionType, GeneratorType)):
+            return f"{self.name} of {self.owner.__name__}()"
+        kind = self.owner if isinstance(self.owner, type) else type(self.owner)
+        return f"{kind.__name__}.{self.name}"
 
     @property
     def spelled(self) -> str:
         """As the code of the owner would name it."""
-        return self.name if isinstance(self.owner, _Variables) else f"self.{self.name}"
+        return self.name if isinstance(self.owner, (_Variables, FunctionType, GeneratorType)) else f"self.{self.name}"
 
 
 class _Variables:
-    """The arrays that the variables of a running function, or of its module, name."""
-
-    def __init__(self, arrays: dict[str, Any]) -> None:
-        self.__dict__.update(arrays)
-
-
-class _Closure(_Variables):
-    """The variables that a function shares with the one around it: they live as long as the function."""
-
-    __slots__ = ("function",)
-
-    def __init__(self, function: FunctionType) -> None:
-        self.function = function
-
-    @property
-    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
-        pairs = zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True)
-        return {name: cell.cell_contents for name, cell in pairs if not _is_empty(cell)}
-
-
-class _Globals(_Variables):
-    """The global variables of a module, of which the numbers are looked at."""
-
-    __slots__ = ("names",)
+    """Variables of a running function or of a module, with what they held when a node was opened."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
 
-    def numbers(self) -> dict[str, Any]:
-        return {n: v for n, v in list(self.names.items()) if issubclass(type(v), _NUMBERS) and n[:2] != "__"}
+
+class _Globals(_Variables):
+    """The numbers among the global variables of a module, as they are now."""
 
 
 class _Seen(NamedTuple):
+    """An object or a container, and what it held."""
+
     owner: Any
-    parts: dict[str, Any]
-    contents: dict[str, bytes]
+    """The object itself, or the one that holds the container."""
+    name: str
+    """How the owner names the container; empty for an object."""
+    above: Any
+    """What holds the owner."""
+    held: dict[Any, Any]
+    arrays: list[tuple[Any, np.ndarray[Any, Any], bytes]]
+    """The arrays among it, by their keys, with their contents."""
     where: Where
+
+    def named(self, key: Any) -> str:
+        """How the owner names something that is held here."""
+        return self.name if key is None else f"{self.name}[{key!r}]" if self.name else str(key)
 
 
 class Attributes:
-    """What the objects seen since a node was opened held at first."""
+    """What the variables and objects seen since a node was opened held at first."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, tuple[Any, _Seen]] = {}
+        self._openers: list[CodeType] = []
+        self._named: list[FunctionType] = []
 
-    def look(self, owner: Any) -> None:
-        """Remember what an object holds, unless it was seen before."""
-        if id(owner) not in self._seen and not _keeps_nothing(owner):
-            self._remember(id(owner), owner)
-
-    def _remember(self, key: int, owner: Any) -> None:
-        parts = _parts(owner)
-        contents = {n: v.tobytes() for n, v in parts.items() if type(v) is np.ndarray and _is_compared(v)}
-        self._seen[key] = _Seen(owner, parts, contents, where())
+    def look(self, root: Any) -> None:
+        """Remember what an object and the objects that it holds are made of, unless it was seen before."""
+        if id(root) in self._seen or (issubclass(type(root), torch.nn.Module) and _keeps_nothing(root)):
+            return
+        at = where()
+        todo: deque[tuple[Any, Any, str, Any]] = deque([(root, root, "", None)])
+        left = _MOST
+        while todo and left > 0:
+            thing, owner, name, above = todo.popleft()
+            if id(thing) in self._seen:
+                continue
+            held = _held(thing)
+            left -= 1 + len(held)
+            seen = _Seen(owner, name, above, held, [], at)
+            self._seen[id(thing)] = thing, seen
+            for key, value in held.items():
+                kind = type(value)
+                if kind in _LEAVES:
+                    continue
+                if kind is np.ndarray:
+                    if value.nbytes <= _LARGEST and not value.dtype.hasobject:
+                        seen.arrays.append((key, value, value.tobytes()))
+                elif issubclass(kind, _CONTAINERS) or _is_iterator(kind):
+                    todo.append((value, owner, seen.named(key), above))
+                elif _is_looked_into(value):
+                    todo.append((value, value, "", owner))
 
     def look_around(self) -> None:
         """Look at what the code that opens a node can name: its ``self``, and what its variables hold."""
-        for frame in users_frames():
-            self._look_at(_variables(frame))
+        for number, frame in enumerate(users_frames()):
+            names = _variables(frame)
+            if not number:
+                self._openers.append(frame.f_code)
+                self._named += _functions({**_named_in(frame.f_code, frame.f_globals), **names})
+            self.look(_Variables(_lasting(names)))
             if id(frame.f_globals) not in self._seen:
-                self._remember(id(frame.f_globals), _Globals(frame.f_globals))
-                self._look_at(dict(frame.f_globals))
-
-    def _look_at(self, names: dict[str, Any]) -> None:
-        owners: list[Any] = []
-        arrays: dict[str, Any] = {}
-        for name, value in names.items():
-            kind = type(value)
-            if kind is np.ndarray:
-                arrays[name] = value
-            elif kind is FunctionType:
-                if value.__closure__ and id(value) not in self._seen and not _is_installed(value.__code__):
-                    self._remember(id(value), _Closure(value))
-            elif kind.__flags__ & _HEAP and _is_the_users(value):
-                owners.append(value)
-        for owner in owners[:_MOST]:
-            self.look(owner)
-        if arrays:
-            self.look(_Variables(arrays))
+                self.look(_Globals(frame.f_globals))
+                self.look(_Variables(_lasting(frame.f_globals)))
+                self._seen[id(frame.f_globals)] = self._seen[next(reversed(self._seen))]
 
     def changes(
         self, tracked: set[tuple[int, str]], traced: Callable[[Tensor], bool]
@@ -149,29 +158,84 @@ class Attributes:
             tracked: Owners and names of tensors that need no watching.
             traced: Whether a tensor holds a value of the node.
         """
-        tensors: list[Tensor] = []
-        changed: list[Changed] = []
-        for owner, before, contents, at in self._seen.values():
-            now = _parts(owner)
-            for name, value in before.items():
-                found = now.get(name)
-                if found is value:
-                    if isinstance(value, np.ndarray) and name in contents and contents[name] != value.tobytes():
-                        changed.append(Changed(owner, name, value, value, at))
-                elif isinstance(value, Tensor):
-                    if (id(owner), name) not in tracked:
-                        tensors.append(value)
-                elif _is_number(value) and _is_number(found) and found != value:
-                    changed.append(Changed(owner, name, value, found, at))
-            for name, found in now.items():
-                new = name not in before and (id(owner), name) not in tracked
-                if new and isinstance(found, Tensor) and traced(found):
-                    changed.append(Changed(owner, name, None, "a tensor", at))
-        return tensors, changed
+        found = _Comparison(self._seen, tracked, traced)
+        for thing, seen in list(self._seen.values()):
+            found.compare(thing, seen)
+        return found.tensors, found.changed
+
+    def arrays(self) -> Iterator[Changed]:
+        """All arrays that were seen, as if they had been changed."""
+        for _, seen in list(self._seen.values()):
+            for key, array, _ in seen.arrays:
+                yield Changed(seen.owner, seen.named(key), array, array, seen.where, seen.above)
+
+    def codes(self, tape: Tape) -> list[CodeType]:
+        """The user's code that ran in a node as far as it is known: what made calls, and what the code that opened it names.
+
+        A function that only counts makes no call.
+        """
+        found = {id(call.where.code): call.where.code for call in tape.calls}
+        found.update((id(code), code) for code in self._openers)
+        todo = deque(self._named)
+        met: set[int] = set()
+        while todo:
+            function = todo.popleft()
+            if id(function) not in met and not _is_installed(function.__code__):
+                met.add(id(function))
+                found[id(function.__code__)] = function.__code__
+                todo += _functions({**_named_in(function.__code__, function.__globals__), **_shared(function)})
+        return list(found.values())
 
     def forget(self) -> None:
         """No node is open any more."""
-        self._seen.clear()
+        self._seen, self._openers, self._named = {}, [], []
+
+
+class _Comparison:
+    """What differs between what was seen and what is there now."""
+
+    def __init__(
+        self, seen: dict[int, tuple[Any, _Seen]], tracked: set[tuple[int, str]], traced: Callable[[Tensor], bool]
+    ) -> None:
+        self._seen, self._tracked, self._traced = seen, tracked, traced
+        self._compared: set[int] = set()
+        self.tensors: list[Tensor] = []
+        self.changed: list[Changed] = []
+
+    def compare(self, thing: Any, seen: _Seen) -> None:
+        """Compare an object with what was seen of it, or of the one that it replaced."""
+        if id(seen) in self._compared:
+            return
+        self._compared.add(id(seen))
+        now = _held(thing)
+        for key, array, content in seen.arrays:
+            if now.get(key) is array and array.tobytes() != content:
+                self._note(seen, key, array, array)
+        if list(map(id, now.values())) == list(map(id, seen.held.values())):
+            return
+        for key, after in now.items():
+            before = seen.held.get(key)
+            if after is before:
+                continue
+            if before is None and issubclass(type(after), Tensor):
+                # A dict that a running function fills with its results is not memory.
+                kept = type(seen.owner) is not _Variables and not self._is_tracked(seen, key)
+                if kept and self._traced(after):
+                    self._note(seen, key, None, "a tensor")
+            elif _is_number(before) and _is_number(after):
+                if before != after and (before == before or after == after):
+                    self._note(seen, key, before, after)
+            elif id(before) in self._seen and type(after) is type(before):
+                self.compare(after, self._seen[id(before)][1])
+        for key, before in seen.held.items():
+            if issubclass(type(before), Tensor) and now.get(key) is not before and not self._is_tracked(seen, key):
+                self.tensors.append(before)
+
+    def _is_tracked(self, seen: _Seen, key: Any) -> bool:
+        return (id(seen.owner), seen.named(key)) in self._tracked
+
+    def _note(self, seen: _Seen, key: Any, before: Any, after: Any) -> None:
+        self.changed.append(Changed(seen.owner, seen.named(key), before, after, seen.where, seen.above))
 
 
 def is_memory(changed: Changed, codes: Iterable[CodeType]) -> bool:
@@ -184,59 +248,166 @@ def is_memory(changed: Changed, codes: Iterable[CodeType]) -> bool:
 
 
 def line_that_reads(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
-    """Where the code of the node, or of the owner's class, reads a place on a line that does not also write to it."""
+    """Where the code of the node, or of the owner, reads a place for more than to write to it on the same line."""
     for code in _concerned(changed, codes):
-        loads, stores = _uses(code, changed.name.partition("[")[0])
-        lines = {w.line for w in stores}
+        loads, stores, into = _uses(code, changed)
+        written = Counter(at.line for at in (*stores, *into))
+        read = Counter(at.line for at in loads)
         for at in loads:
-            if at.line not in lines:
+            if read[at.line] > written[at.line]:
                 return at
     return None
 
 
 def line_that_writes(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
-    """Where it writes to the place."""
-    uses = (_uses(code, changed.name.partition("[")[0])[1] for code in _concerned(changed, codes))
-    return next((stores[0] for stores in uses if stores), None)
+    """Where it sets the place, or an element of what is there."""
+    for code in _concerned(changed, codes):
+        _, stores, into = _uses(code, changed)
+        if stores or into:
+            return (stores or into)[0]
+    return None
+
+
+def line_that_writes_into(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
+    """Where the code of the node itself sets an element of what is there."""
+    return next((into[0] for code in codes if (into := _uses(code, changed)[2])), None)
 
 
 def _concerned(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType]:
+    """The code of the owner and of what holds it, then that of the node."""
+    for owner in (changed.owner, changed.above):
+        if isinstance(owner, FunctionType):
+            yield owner.__code__
+        elif isinstance(owner, GeneratorType):
+            yield owner.gi_code
+        else:
+            kind = owner if isinstance(owner, type) else type(owner)
+            yield from (f.__code__ for base in kind.__mro__ for member in vars(base).values() for f in _methods(member))
     yield from codes
-    functions = [f for kind in type(changed.owner).__mro__ for f in vars(kind).values() if isinstance(f, FunctionType)]
-    yield from (f.__code__ for f in functions if f.__name__ != "__init__" and not is_library(f.__code__.co_filename))
 
 
-def _uses(code: CodeType, name: str) -> tuple[list[Where], list[Where]]:
-    """Where code reads a variable or an attribute of this name, and where it sets it or an element of it."""
+def _methods(member: Any) -> Iterator[FunctionType]:
+    """The function of the user's program behind a member of a class, if there is one."""
+    function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+    if isinstance(function, FunctionType) and function.__name__ != "__init__":
+        made = function.__code__.co_filename == "<string>"  # by dataclass
+        if not made and not _is_installed(function.__code__):
+            yield function
+
+
+def _uses(code: CodeType, changed: Changed) -> tuple[list[Where], list[Where], list[Where]]:
+    """Where code reads the variable or attribute that was changed, where it sets it, and where it sets an element of it."""
     loads: list[Where] = []
     stores: list[Where] = []
-    written: set[int] = set()
+    elements: Counter[int] = Counter()
+    name, bracket, _ = changed.name.partition("[")
     steps = list(dis.get_instructions(code))
     for step, following in zip(steps, [*steps[1:], steps[-1]], strict=True):
         at = Where(code, step.offset)
         if step.opname in ("STORE_SUBSCR", "STORE_SLICE"):
-            written.add(at.line)
-        elif step.argval == name:
-            adds = following.argval in _ADDS
-            (stores if adds or step.opname.startswith("STORE_") else loads).append(at)
-    stores += [at for at in loads if at.line in written]
-    return loads, stores
+            elements[at.line] += 1
+        # One instruction of newer Pythons may load or store two variables.
+        named = step.argval if isinstance(step.argval, tuple) else (step.argval,) if step.opname != "LOAD_CONST" else ()
+        for word, verb in zip(named, re.findall("LOAD|STORE", step.opname), strict=False):
+            if word == name:
+                (stores if verb == "STORE" or following.argval in _ADDS else loads).append(at)
+    into: list[Where] = []
+    if bracket or isinstance(changed.after, np.ndarray):
+        for line, count in elements.items():
+            into += [at for at in loads if at.line == line][:count]
+    return loads, stores, into
 
 
-def _is_the_users(value: Any) -> bool:
-    """Whether an object of a class in Python is of one that the user's program defines."""
+# -- what an object holds ----------------------------------------------------------------------------------------------
+
+
+def _held(thing: Any) -> dict[Any, Any]:
+    """What an object or a container holds itself. The items of a sequence are counted from the end: a history grows there."""
+    kind = type(thing)  # not isinstance(), which asks some objects for their class
+    if issubclass(kind, dict):
+        return dict(thing) if len(thing) <= _CONTAINED else dict(itertools.islice(thing.items(), _CONTAINED))
+    if issubclass(kind, (list, tuple, deque)):
+        return dict(zip(range(-1, -_CONTAINED - 1, -1), reversed(thing), strict=False))
+    if kind is _Globals:
+        return {n: v for n, v in list(thing.names.items()) if _is_number(v) and n[:2] != "__"}
+    if kind is _Variables:
+        return thing.names  # type: ignore[no-any-return]
+    if issubclass(kind, torch.nn.Module):
+        own = {n: v for n, v in list(vars(thing).items()) if n[:1] != "_" and n not in _OWN}
+        return {**own, **dict(thing._buffers.items())}
+    if kind is FunctionType:
+        return {**vars(thing), **_shared(thing)}
+    if kind is GeneratorType:
+        return {} if thing.gi_frame is None else _variables(thing.gi_frame)
+    if kind is MethodType:
+        return {"__self__": thing.__self__, "__func__": thing.__func__}
+    if kind is functools.partial:
+        return {"func": thing.func, "args": thing.args, "keywords": thing.keywords}
+    if issubclass(kind, type):
+        return _of_class(thing)
+    if _is_iterator(kind):
+        return {None: repr(thing) if kind is itertools.count else thing.__length_hint__()}
+    slots = (n for base in kind.__mro__[:-1] for n in vars(base).get("__slots__", ()))
+    return {**_of_class(kind), **getattr(thing, "__dict__", {}), **{n: getattr(thing, n) for n in slots if hasattr(thing, n)}}
+
+
+def _of_class(kind: type) -> dict[str, Any]:
+    """The numbers, tensors and containers that a class of the user's program holds."""
+    members = ((n, v) for base in reversed(kind.__mro__) if _is_the_users(base.__module__) for n, v in list(vars(base).items()))
+    return {n: v for n, v in members if n[:2] != "__" and issubclass(type(v), (Tensor, np.ndarray, *_NUMBERS, *_CONTAINERS))}
+
+
+def _is_iterator(kind: type) -> bool:
+    """Whether the position of an iterator of this type can be told."""
+    return kind is itertools.count or (kind.__module__ == "builtins" and hasattr(kind, "__length_hint__"))
+
+
+def _lasting(names: dict[str, Any]) -> dict[str, Any]:
+    """The variables whose values may be changed and not only exchanged."""
+    kinds = (np.ndarray, *_CONTAINERS)
+    return {n: v for n, v in names.items() if n[:2] != "__" and (issubclass(type(v), kinds) or _is_looked_into(v))}
+
+
+def _is_looked_into(value: Any) -> bool:
+    """Whether a value can hold something of the user's program from one call to the next."""
     kind = type(value)
-    if not kind.__dictoffset__ or issubclass(kind, type):
-        return False
-    if kind.__module__.partition(".")[0] in ("leapp", "torch"):
-        return False
-    step = next((f for f in vars(kind).values() if isinstance(f, FunctionType)), None)
-    return step is not None and not _is_installed(step.__code__)
+    if kind is FunctionType:
+        return bool(value.__closure__ or value.__dict__) and not _is_installed(value.__code__)
+    if kind is GeneratorType:
+        return not _is_installed(value.gi_code)
+    if kind in (MethodType, functools.partial, SimpleNamespace):
+        return True
+    if issubclass(kind, torch.nn.Module):
+        return not _keeps_nothing(value)
+    owner = value if issubclass(kind, type) else kind
+    return bool(owner.__flags__ & _HEAP) and _is_the_users(owner.__module__)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_the_users(module: str) -> bool:
+    """Whether a module is a part of the user's program."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return module.partition(".")[0] not in ("leapp", "torch", "builtins") and not is_installed(file)
 
 
 def _is_installed(code: CodeType) -> bool:
     """Whether code is of a library or another installed package, not of the user's program."""
     return is_installed(code.co_filename)
+
+
+def _named_in(code: CodeType, names: dict[str, Any]) -> dict[str, Any]:
+    """The global variables that code names."""
+    return {name: names[name] for name in code.co_names if name in names}
+
+
+def _functions(names: dict[str, Any]) -> list[FunctionType]:
+    return [value for value in names.values() if type(value) is FunctionType]
+
+
+def _shared(function: FunctionType) -> dict[str, Any]:
+    """The variables that a function shares with the one around it: they live as long as the function."""
+    pairs = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: cell.cell_contents for name, cell in pairs if not _is_empty(cell)}
 
 
 def _is_empty(cell: CellType) -> bool:
@@ -262,39 +433,10 @@ def _variables(frame: FrameType) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is a number or text of Python's, by its own type: a traced number passes for one."""
+    """Whether a value is a number or text, by its own type: a traced number passes for one."""
     return issubclass(type(value), _NUMBERS)
 
 
-def _is_compared(array: Any) -> bool:
-    return array.nbytes <= _LARGEST and not array.dtype.hasobject
-
-
-def _keeps_nothing(owner: Any) -> bool:
-    """Whether an object is one of torch's own layers, without buffers."""
-    return type(owner).__module__.startswith("torch.nn.") and not owner._buffers
-
-
-def _parts(owner: Any) -> dict[str, Any]:
-    """The tensors, arrays and numbers an object holds, by name; those in containers by name and place."""
-    if type(owner) is _Globals:
-        return owner.numbers()
-    held = getattr(owner, "__dict__", None)
-    if not held:
-        return {}
-    parts: dict[str, Any] = {}
-    is_module = isinstance(owner, torch.nn.Module)
-    for source in (held, held.get("_buffers")):
-        for name, value in list(source.items()) if source else ():
-            if (is_module and name[:1] == "_") or name in _OWN:
-                continue
-            if isinstance(value, _HELD):
-                parts[name] = value
-            elif isinstance(value, (list, tuple, deque)):
-                # Counted from the end: a history grows there, and what is read is the newest.
-                last = enumerate(itertools.islice(reversed(value), _CONTAINED))
-                parts.update((f"{name}[-{i + 1}]", v) for i, v in last if isinstance(v, _HELD))
-            elif isinstance(value, dict):
-                items = list(itertools.islice(value.items(), _CONTAINED))
-                parts.update((f"{name}[{k!r}]", v) for k, v in items if isinstance(v, _HELD))
-    return parts
+def _keeps_nothing(module: torch.nn.Module) -> bool:
+    """Whether a module is one of torch's own layers, without buffers."""
+    return type(module).__module__.startswith("torch.nn.") and not module._buffers

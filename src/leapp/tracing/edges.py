@@ -1,7 +1,4 @@
-"""Where a declared value comes from: an output of another node, the pass before, or outside the graph.
-
-Passes are counted by one clock for all nodes. It moves on when a node that already ran in the present pass is entered again.
-"""
+"""Where a declared value comes from: an output of another node, the pass before, or outside the graph."""
 
 from __future__ import annotations
 

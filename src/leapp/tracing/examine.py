@@ -25,7 +25,8 @@ from leapp.tracing.report import ConstantInfo, EscapeInfo, GlueInfo, Report
 from leapp.tracing.undeclared import departs, kept, undeclared_state
 
 if TYPE_CHECKING:
-    from leapp.tracing.node import NodeTrace, Parting
+    from leapp.tracing.attributes import Changed
+    from leapp.tracing.node import NodeTrace, PassDifference
     from leapp.tracing.session import Session
 
 __all__ = ["enforce", "examine"]
@@ -113,9 +114,6 @@ def _escapes(node: NodeTrace, modules: Callable[[], dict[Any, ModuleType]]) -> l
         w = constant.where
         found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, _short(constant.value), proven))
     found += _unseen(node, any(e.kind.startswith("undeclared state") for e in found))
-    if node.carried is not None and not any(e.kind.startswith("undeclared state") for e in found):
-        c = node.carried
-        found.append(EscapeInfo(node.name, c.what, c.where.file, c.where.line, c.where.text, _short(c.first), cure=c.cure))
     if not any(e.kind.startswith("undeclared state") for e in found) and not wrong:
         found += _outliving(node)
     if node.difference is not None:
@@ -129,19 +127,21 @@ def _escapes(node: NodeTrace, modules: Callable[[], dict[Any, ModuleType]]) -> l
     return sorted(unique.values(), key=lambda e: (not e.varies, first is None or (e.file, e.line) != (first.file, first.line)))
 
 
-def _with_difference(node: str, found: list[EscapeInfo], parting: Parting) -> list[EscapeInfo]:
+def _with_difference(node: str, found: list[EscapeInfo], difference: PassDifference) -> list[EscapeInfo]:
     """The findings and the first difference between the passes; a finding at the same line gets what differs."""
-    w, first, second = parting.where, _short(parting.first), _short(parting.second)
+    w, first, second = difference.where, _short(difference.first), _short(difference.second)
     at_line = [e for e in found if e.varies and (e.file, e.line) == (w.file, w.line)]
     if not at_line:
-        return [*found, EscapeInfo(node, parting.what, w.file, w.line, w.text, first, True, second, parting.cure)]
+        return [*found, EscapeInfo(node, difference.what, w.file, w.line, w.text, first, True, second, difference.cure)]
     known = at_line[0]
     if known.kind == _UNDECLARED or known.value == first:
         known = replace(known, value=first, again=second)
-    kind = parting.what if known.kind == _UNDECLARED and not parting.what.startswith("a tensor") else known.kind
-    cure = known.cure or parting.cure
+    kind = known.kind
+    if kind.startswith("undeclared state") and difference.what.startswith(("undeclared state", "a number", "the weight")):
+        kind, known = difference.what, replace(known, value=first, again=second)
+    cure = known.cure or difference.cure
     if known.cure in _CURES.values():  # what is said of every such read, and what is known of this one
-        cure = f"{known.cure}; {parting.cure}"
+        cure = f"{known.cure}; {difference.cure}"
     return [replace(known, kind=kind, cure=cure) if e is at_line[0] else e for e in found]
 
 
@@ -181,8 +181,7 @@ def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:
             continue
         if isinstance(n.after, np.ndarray):
             what = f"the array {n}, older than the node, was written to in the pass: what is read of it is frozen"
-            port, spelled = re.sub(r"\W+", "_", n.spelled.removeprefix("self.")).strip("_"), n.spelled
-            cure = f"let the node follow it: {spelled} = annotate.register_buffer('{node.name}', {{'{port}': {spelled}}})"
+            cure = _followed(node, n)
         elif n.before is None:
             what = (
                 f"undeclared state: {n} is empty before the first pass and a tensor after it (declare it as "
@@ -194,13 +193,25 @@ def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:
         found.append(EscapeInfo(node.name, what, w.file, w.line, w.text, shown, proven, cure=cure))
     for n in node.changed_again if node.compared and not proven else ():
         what = f"{n} changes from call to call ({n.before!r}, then {n.after!r}); the passes so far agree"
-        w = n.where
-        found.append(EscapeInfo(node.name, what, w.file, w.line, w.text, _short(n.before), cure=_COUNTER))
+        w, shown, cure = n.where, _short(n.before), _COUNTER
+        if isinstance(n.after, np.ndarray):
+            if node.difference is not None:
+                continue
+            what = f"the array {n}, older than the node, is written to: what is read of it is frozen; the passes so far agree"
+            shown, cure = f"array {list(n.after.shape)}", _followed(node, n)
+        found.append(EscapeInfo(node.name, what, w.file, w.line, w.text, shown, cure=cure))
     for name, (op, at) in node.changed_later.items():
         if name in node.outputs and (not several or _interrupted(node, name)):
             what = f"state '{name}' changed after output_tensors() by {op} (in no model; do it inside the node)"
             found.append(EscapeInfo(node.name, what, at.file, at.line, at.text, "nothing", several))
     return found
+
+
+def _followed(node: NodeTrace, changed: Changed) -> str:
+    """What to do about an older array that a node writes to."""
+    spelled = changed.spelled
+    port = re.sub(r"\W+", "_", spelled.removeprefix("self.")).strip("_")
+    return f"let the node follow it: {spelled} = annotate.register_buffer('{node.name}', {{'{port}': {spelled}}})"
 
 
 def _outliving(node: NodeTrace) -> list[EscapeInfo]:

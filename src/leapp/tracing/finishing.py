@@ -143,7 +143,7 @@ class Finisher:
         ages = self._recorder.old_memory
         carried = {s: True for s, c in tape.constants.items() if ages.carried(c.origins)}
         received = {s: False for s, c in tape.constants.items() if ages.received(c.origins)}
-        replaced = self._replaced(node)
+        replaced, codes = self._replaced(node)
         self._recorder.close(tape)
         if node.backend is None and any(p.slot is None for p in node.outputs.values()):
             node.tape = None
@@ -155,19 +155,22 @@ class Finisher:
                 "changed in place afterwards, unseen. Clone it before it is read, or declare it as an input."
             )
         self.cut(node)
-        codes = list({id(c.where.code): c.where.code for c in tape.calls}.values()) if node.changed else []
         node.changed = [found for c in node.changed if (found := _located(node, c, codes)) is not None]
         node.suspects = received | carried | dict.fromkeys(rewritten_constants(node) | replaced, True)
 
-    def _replaced(self, node: NodeTrace) -> set[int]:
-        """Constants whose memory, older than the node, the program let go of or no longer names as it did."""
+    def _replaced(self, node: NodeTrace) -> tuple[set[int], list[CodeType]]:
+        """Constants whose memory, older than the node, the program let go of or no longer names as it did.
+
+        With them comes the code that ran, if something else in the user's objects changed.
+        """
         tape, ages = node.require_traced(), self._recorder.old_memory
         tracked = {(id(b.module), b.name) for b in node.buffers}
         replaced, node.changed = self._attributes.changes(tracked, tape.owns)
+        codes = self._attributes.codes(tape) if node.changed else []
         gone = frozenset[int]().union(*map(ages.origins, replaced))
         if len(self._recorder.tapes) == 1:
             self._attributes.forget()
-        return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or ages.gone(c.origins)}
+        return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or ages.gone(c.origins)}, codes
 
     def cut(self, node: NodeTrace) -> None:
         """Make the program of what was recorded on the first tape."""
@@ -208,7 +211,8 @@ def _located(node: NodeTrace, changed: Changed, codes: list[CodeType]) -> Change
     if not is_memory(changed, codes):
         return None
     if not isinstance(changed.after, np.ndarray):
-        return changed._replace(where=line_that_writes(changed, codes) or changed.where)
+        at = line_that_writes(changed, codes) or line_that_reads(changed, codes)
+        return changed if at is None else changed._replace(where=at)
     assert node.program is not None
     array = owner_of(changed.after)
     lent = (c.where for c in node.program.constants.values() if c.lender is not None and c.lender() is array)

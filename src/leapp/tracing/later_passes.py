@@ -1,11 +1,10 @@
-"""Passes of a node that is finished: checked against the first one and kept as samples.
+"""The passes of a node after its first: checked against the first one and kept as samples.
 
-The second one is recorded too, and compared with the first. From the third on the user's program runs at full speed, and what
-went in and came out of some passes is compared with the recorded calls when the session is compiled.
+The second one is recorded too, and compared with the first. From the third on the user's program runs at full speed, and the
+inputs and outputs of some passes are compared with the recorded calls when the session is compiled.
 
-They are as many as the user's program makes, so what a pass costs here is paid over and over: tensors are looked at in one
-go, copied in one go, and nothing is computed that only a message would need. All of it runs unseen by the modes. What a first
-pass records is not known here.
+A program may make thousands of passes, so this code is kept cheap: it goes through the tensors once, and computes nothing that
+only a message would need. The modes do not see what it does.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Passes:
         node.current.inputs.update(_copies(kept) if self.is_looked_at(node) else kept)
         if node.second is not None:
             return [self._second.declare(node, n, t) for n, t in given.items()]
-        # As in the first pass, the value inside the node is not the one between the nodes.
+        # As in the first pass, the tensor inside the node is another one than that between the nodes.
         return [t[...] if type(t) is Tensor and n in kept else t for n, t in given.items()]
 
     def update(self, node: NodeTrace, given: Mapping[str, Tensor]) -> None:
@@ -138,8 +137,8 @@ class Passes:
     def is_looked_at(self, node: NodeTrace) -> bool:
         """Whether the values of the present pass are kept: as a sample, or to be compared when the session is compiled.
 
-        Beyond the samples these are the second pass, and every pass whose number is a power of two: a value that changes
-        seldom is found however long the program runs, and keeping values costs next to nothing.
+        Beyond the samples these are the second pass, and every pass whose number is a power of two. So a value that changes
+        seldom is found however long the program runs, at almost no cost.
         """
         if len(node.samples) < self._samples_kept or node.second is not None:
             return True

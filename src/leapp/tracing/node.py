@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leapp.tracing.attributes import Changed
 
 __all__ = [
-    "InputPort", "Kept", "NodeTrace", "OutputPort", "Parting", "Role", "Sample", "Source", "Stage", "TrackedBuffer",
+    "InputPort", "KeptValue", "NodeTrace", "OutputPort", "PassDifference", "Role", "Sample", "Source", "Stage", "TrackedBuffer",
     "dtype_name", "spelled",
 ]  # fmt: skip
 
@@ -97,7 +97,7 @@ class Sample:
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-class Parting(NamedTuple):
+class PassDifference(NamedTuple):
     """Where the second pass first differs from the first: what it was in each, and what to do about it."""
 
     what: str
@@ -107,7 +107,7 @@ class Parting(NamedTuple):
     cure: str
 
 
-class Kept(NamedTuple):
+class KeptValue(NamedTuple):
     """A value that outlives its pass: the line that made it, what holds it, and its form."""
 
     where: Where
@@ -166,10 +166,8 @@ class NodeTrace:
         """What the second pass records, while it is under way."""
         self.second_slots: dict[str, int] = {}
         """The slots of the ports on that tape."""
-        self.difference: Parting | None = None
+        self.difference: PassDifference | None = None
         """The first difference between the first two passes that matters."""
-        self.carried: Parting | None = None
-        """What the second pass reads of the first, if that was equal to what the first pass began with."""
         self.compared = False
         """Whether the first two passes were both recorded."""
         self.entered = entered

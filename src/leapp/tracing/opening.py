@@ -96,7 +96,7 @@ class Opening:
         self.listen()
 
     def listen(self) -> None:
-        """Listen in this thread. Inside a node that ran twice nothing is new, so it runs at full speed."""
+        """Record in this thread, unless every open node has run twice: then the program runs at full speed."""
         recording = bool(self._recorder.tapes)
         known = False
         if not recording:
@@ -134,7 +134,7 @@ class Opening:
         self.listen()
 
     def look_after(self, node: NodeTrace) -> None:
-        """Note what was done to the state of a node since its last pass: no model does that."""
+        """Note what was done to the state of a node since its last pass: it is in no model."""
         source, held = self._recorder.published.source, node.buffers
         for name, t in node.left.items():
             found = source(t)

@@ -1,4 +1,4 @@
-"""What an open node replaces in other modules: one table of attributes, set when it opens and put back when it is done."""
+"""What an open node replaces in other modules: one table of attributes, set when a node opens and put back when it is done."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class _Missing:
 
 
 class _Builtin:
-    """A replacement of a function in C. Like that, and unlike a function in Python, it becomes no method in a class."""
+    """Replaces a function written in C. As an attribute of a class it does not become a method, as the original does not."""
 
     __qualname__: str
     __wrapped__: Any
@@ -217,6 +217,7 @@ def _table(follow_arrays: bool) -> Iterator[Row]:
 
 
 def _both(ready: Ready, arrays: Arrays, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a function, and its torch form on traced arrays, which is recorded."""
     if not arrays.memory.recorder.tapes:
         return original(*args, **kwargs)
     return arrays.both(f"{ready.module}.{ready.function_name}", original, ready.replacement, args, kwargs)
@@ -257,7 +258,7 @@ class Patches:
             names.put()
 
     def remove(self) -> None:
-        """Put the originals back. What interrupts it, or goes wrong with one of them, comes through when that is done."""
+        """Put the originals back. An interrupt or an error in between is raised when all of them are back."""
         try:
             while self._undo:
                 self._undo[-1]()
@@ -272,7 +273,7 @@ class Patches:
             raise
 
     def _restore_new_modules(self) -> None:
-        """Modules that were imported inside the node have taken what they found."""
+        """Give modules that were imported inside the node the originals: they took the replacements."""
         newest_first = itertools.takewhile(lambda name: name != self._newest, reversed(sys.modules))
         for name in list(newest_first) if self._newest is not None else ():
             names = getattr(sys.modules.get(name), "__dict__", {})
@@ -283,6 +284,7 @@ class Patches:
         self._newest = None
 
     def _switch(self, patch: FunctionPatch, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that calls the user's replacement if an argument is traced."""
         recorder = self._recorder
 
         @functools.wraps(original)
@@ -308,7 +310,7 @@ def _like(original: Any, made: Any) -> Any:
 
 
 def follow_copies() -> None:
-    """Let copies that ``copy`` and ``pickle`` make of tensors be known, from ``start()`` to ``stop()``: nodes pass them on."""
+    """Follow the copies that ``copy`` and ``pickle`` make of tensors, from ``start()`` to ``stop()``: nodes pass them on."""
     copyreg.dispatch_table.setdefault(torch.Tensor, reduce)
 
 

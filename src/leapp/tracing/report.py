@@ -31,7 +31,9 @@ class EscapeInfo:
 
     def __str__(self) -> str:
         text = f"{self.node}: {self.kind} at {line_name(self.file, self.line)}: {self.source}  [frozen: {self.value}]"
-        if self.varies:
+        if self.varies and self.again == self.value:
+            text += " -- the same in both passes, and another one for other inputs"
+        elif self.varies:
             text += f" -- differs between passes{f': {self.again} in the second' if self.again else ''}"
         return f"{text} ({self.cure})" if self.cure else text
 

@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from leapp.capture.numpy.plain import owner_of
 from leapp.capture.pass_diff import Difference, Kind, by_data, differences
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import Program, Replay, cut
-from leapp.capture.tape import Draw, Tape
-from leapp.tracing.attributes import Attributes, Changed, is_memory, line_that_reads
+from leapp.capture.tape import Constant, Draw, Tape
+from leapp.tracing.attributes import Attributes, Changed, is_memory, line_that_reads, line_that_writes_into
 from leapp.tracing.batching import checked_axis
 from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
-from leapp.tracing.node import NodeTrace, Parting, Sample
-from leapp.tracing.undeclared import reproduces
+from leapp.tracing.node import NodeTrace, PassDifference, Sample
+from leapp.tracing.undeclared import independent_of_inputs, reproduces
 
 __all__ = ["SecondPass"]
 
@@ -86,20 +87,17 @@ class SecondPass:
             ref = tape.find(outputs[name])
             slots.append((ref or self._recorder.constants.slot(tape, outputs[name])).slot)
         ports = {p.slot: node.second_slots[n] for n, p in node.inputs.items() if p.slot is not None and n in node.second_slots}
-        node.changed_again = self._counters(tape)
+        node.changed_again = self._counters(node, tape)
         slot_of = {name: slot for name, slot in node.second_slots.items() if name in node.inputs}
         self.drop(node)
         self._freeze_repeated_draws(node, tape)
         assert node.program is not None
         program = cut(tape, slots, [slot_of[n] for n in node.inputs if n in slot_of])
         node.compared = True
-        found = next(_telling(node, node.program, program, ports, sample), None)
+        found = next(_relevant(node, node.program, program, ports, sample), None)
         if found is not None and self._recorder.shared:
-            found = _whatever_the_timing(node, found, program, tape, ports, sample)
-        if found is not None and found.kind is Kind.CARRIED:
-            node.carried = _read_again(found, program)
-        else:
-            node.difference = None if found is None else _explained(node, found, program)
+            found = _without_thread_order(node, found, program, tape, ports, sample)
+        node.difference = _carried_state(node, program) if found is None else _explained(node, found, program)
 
     def _freeze_repeated_draws(self, node: NodeTrace, tape: Tape) -> None:
         """Random numbers that the second pass did not draw again, or drew again from the same seed, are constants.
@@ -124,14 +122,22 @@ class SecondPass:
         if frozen:
             self._cut_again(node)
 
-    def _counters(self, tape: Tape) -> list[Changed]:
-        """The numbers in the user's objects that this pass changed, and that some code reads, with the line that does."""
-        codes = list({id(c.where.code): c.where.code for c in tape.calls}.values())
+    def _counters(self, node: NodeTrace, tape: Tape) -> list[Changed]:
+        """The numbers in the user's objects that this pass changed and some code reads, with the line that does.
+
+        With them come older arrays that the node reads and that its code writes to, with the line that writes.
+        """
         changed = [c for c in self._attributes.changes(set(), lambda _: False)[1] if not isinstance(c.after, np.ndarray)]
+        assert node.tape is not None
+        lenders = (c.lender() for c in node.tape.constants.values() if c.lender is not None)
+        read = {id(array) for array in lenders if array is not None}
+        arrays = [c for c in self._attributes.arrays() if id(owner_of(c.after)) in read] if read else []
+        codes = self._attributes.codes(tape) if changed or arrays else []
         if len(self._recorder.tapes) == 1:
             self._attributes.forget()
         kept = (c for c in changed if is_memory(c, codes))
-        return [c._replace(where=at) for c in kept if (at := line_that_reads(c, codes)) is not None]
+        counters = [c._replace(where=at) for c in kept if (at := line_that_reads(c, codes)) is not None]
+        return counters + [c._replace(where=at) for c in arrays if (at := line_that_writes_into(c, codes)) is not None]
 
 
 def _same_draw(a: Draw, b: Draw) -> bool:
@@ -140,52 +146,60 @@ def _same_draw(a: Draw, b: Draw) -> bool:
     return same_form and torch.equal(a.state, b.state) and all(map(same_bits, a.values, b.values))
 
 
-def _read_again(found: Difference, program: Program) -> Parting:
-    """State that was the same in both passes, such as an integrator at rest."""
-    made = program.constants[found.slots[1]].earlier_pass
-    what = f"undeclared state: the value that the pass before made at {made} is read here; it was the same in both passes"
-    return Parting(what, found.where, found.first, found.second, _STATE)
+def _carried_state(node: NodeTrace, program: Program) -> PassDifference | None:
+    """State that was the same in both passes, such as an integrator at rest, and is not the same for other inputs."""
+    read = [c for c in program.constants.values() if c.earlier_slot is not None]
+    same = independent_of_inputs(node, {c.earlier_slot for c in read if c.earlier_slot is not None}) if read else set()
+    found = next((c for c in read if c.earlier_slot not in same), None)
+    if found is None:
+        return None
+    return PassDifference(_read_again(found), found.where, found.value, found.value, _STATE)
 
 
-def _explained(node: NodeTrace, found: Difference, program: Program) -> Parting:
+def _explained(node: NodeTrace, found: Difference, program: Program) -> PassDifference:
     """A difference in the words of a report, with what to do about it."""
     assert node.program is not None
-    found = _element(found)
+    found = _first_element(found)
     elsewhere = f" (in the second pass at {found.again})" if str(found.again) != str(found.where) else ""
+
+    def difference(what: str, cure: str) -> PassDifference:
+        return PassDifference(what, found.where, found.first, found.second, cure)
+
     left = next((c for c in program.constants.values() if c.earlier_pass is not None), None)
     if found.kind is Kind.NUMBER and not (elsewhere and left is not None):
-        return Parting(f"a number that differs between the passes{elsewhere}", found.where, found.first, found.second, _NUMBER)
+        return difference(f"a number that differs between the passes{elsewhere}", _NUMBER)
     if found.kind is not Kind.CONSTANT and left is not None:
-        what = f"undeclared state: the value that the pass before made at {left.earlier_pass} is read here"
-        return Parting(what, left.where, Shown("the first pass, which did not read it"), left.value, _STATE)
+        return PassDifference(_read_again(left), left.where, Shown("the first pass, which did not read it"), left.value, _STATE)
     if found.kind is Kind.CALL:
-        what = "the passes part here: another call follows" + elsewhere
-        return Parting(what, found.where, Shown(found.first), Shown(found.second), _CALL)
+        what = f"the passes part here: another call follows{elsewhere}"
+        return PassDifference(what, found.where, Shown(found.first), Shown(found.second), _CALL)
     ours, theirs = node.program.constants.get(found.slots[0]), program.constants.get(found.slots[1])
     if theirs is not None and theirs.earlier_pass is not None:
-        what = f"undeclared state: the value that the pass before made at {theirs.earlier_pass} is read here"
-        return Parting(what, found.where, found.first, found.second, _STATE)
+        return difference(_read_again(theirs), _STATE)
     if found.kind is Kind.VALUE or ours is None or theirs is None:
-        return Parting(f"a call that reads another value{elsewhere}", found.where, found.first, found.second, _CALL)
+        return difference(f"a call that reads another value{elsewhere}", _CALL)
     name = node.names.get(found.slots[0], "")
     drawn = ours.drawn or theirs.drawn
     if drawn is not None:
-        return Parting("random numbers, drawn once and frozen", drawn, found.first, found.second, _RANDOM)
+        return PassDifference("random numbers, drawn once and frozen", drawn, found.first, found.second, _RANDOM)
     if ours.parameter:
-        return Parting(f"the weight '{name}' changed between the passes", found.where, found.first, found.second, _WEIGHT)
+        return difference(f"the weight '{name}' changed between the passes", _WEIGHT)
     if _same_object(ours.lender, theirs.lender) and ours.start != theirs.start:
-        return Parting("another part of an array" + elsewhere, found.where, found.first, found.second, _PART)
+        return difference(f"another part of an array{elsewhere}", _PART)
     if _same_object(ours.origin, theirs.origin) or _same_object(ours.lender, theirs.lender):
-        what = f"undeclared state: the tensor '{name}' changed between the passes"
-        return Parting(what, found.where, found.first, found.second, _BUFFER)
-    return Parting(f"a tensor that differs between the passes{elsewhere}", found.where, found.first, found.second, _NUMBER)
+        return difference(f"undeclared state: the tensor '{name}' changed between the passes", _BUFFER)
+    return difference(f"a tensor that differs between the passes{elsewhere}", _NUMBER)
+
+
+def _read_again(constant: Constant) -> str:
+    return f"undeclared state: the value that the pass before made at {constant.earlier_pass} is read here"
 
 
 def _same_object(a: weakref.ref[Any] | None, b: weakref.ref[Any] | None) -> bool:
     return a is not None and b is not None and a() is not None and a() is b()
 
 
-def _element(found: Difference) -> Difference:
+def _first_element(found: Difference) -> Difference:
     """A difference of two tensors as that of the first element that differs."""
     a, b = found.first, found.second
     if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or a.shape != b.shape or a.dtype != b.dtype or not a.dim():
@@ -208,31 +222,26 @@ _WEIGHT = "trace without training in between"
 _BUFFER = "declare it with register_buffer() or module(), or call .eval() if it is a statistic of a module in training mode"
 
 
-def _telling(
+def _relevant(
     node: NodeTrace, first: Program, second: Program, ports: Mapping[int, int], sample: Sample
 ) -> Iterator[Difference]:
-    """The differences that change what the node computes, then those that would if a value had not been the same by chance."""
-    carried = []
+    """The differences that change what the node computes."""
     for found in differences(first, second, ports):
         if found.kind is Kind.CONSTANT and found.slots[0] in first.copied and not _is_read(node, found):
             continue  # memory that is written to before anything reads it, such as that of torch.empty()
-        if found.kind is Kind.CARRIED:
-            carried.append(found)
-            continue
         if found.kind in (Kind.CALL, Kind.VALUE) and _exchangeable(node, second, sample):
             return
         yield found
-    yield from carried
 
 
-def _whatever_the_timing(
+def _without_thread_order(
     node: NodeTrace, found: Difference, program: Program, tape: Tape, ports: Mapping[int, int], sample: Sample
 ) -> Difference | None:
     """The difference that remains when the order in which threads recorded their calls does not count."""
     assert node.program is not None
     assert node.tape is not None
     first, second = by_data(node.program, node.tape.memory_of), by_data(program, tape.memory_of)
-    remaining = list(_telling(node, first, second, ports, sample))
+    remaining = list(_relevant(node, first, second, ports, sample))
     same_place = [other for other in remaining if str(other.where) == str(found.where)]
     return next(iter(same_place + remaining), None)
 

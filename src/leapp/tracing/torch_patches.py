@@ -1,7 +1,7 @@
-"""Functions of torch and of the standard library that run in another way while a node is open.
+"""Replacements of functions of torch and of the standard library while a node is open.
 
-Exporters follow calls as a node does, and are refused. Threads that the node starts are listened to. Layers keep their fused
-kernels. What is loaded from a file is not older than the node.
+Exporters follow calls as a node does, and are refused. What runs in threads that the node starts is recorded. Layers keep their
+fused kernels. Tensors loaded from a file count as made in the node.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = ["torch_rows"]
 def torch_rows() -> Iterator[Row]:
     """Owner, name, and what makes the replacement of the original."""
     for owner, name in ((torch.jit, "trace"), (torch.export, "export"), (torch.func, "linearize")):
-        yield owner, name, functools.partial(_apart, f"{owner.__name__}.{name}()")
+        yield owner, name, functools.partial(_refuse_exporter, f"{owner.__name__}.{name}()")
     if "torch.onnx" in sys.modules:  # it loads slowly
-        yield torch.onnx, "export", functools.partial(_apart, "torch.onnx.export()")
-    yield torch.autograd.forward_ad, "make_dual", _refused
-    yield torch, "cond", _chosen
-    yield torch, "load", _read_in
-    yield torch.overrides, "has_torch_function", _uncounted
-    yield threading.Thread, "start", _started
-    yield ThreadPoolExecutor, "submit", _submitted
+        yield torch.onnx, "export", functools.partial(_refuse_exporter, "torch.onnx.export()")
+    yield torch.autograd.forward_ad, "make_dual", _refuse_make_dual
+    yield torch, "cond", _refuse_traced_branches
+    yield torch, "load", _note_loaded_tensors
+    yield torch.overrides, "has_torch_function", _leave_out_own_mode
+    yield threading.Thread, "start", _record_started_thread
+    yield ThreadPoolExecutor, "submit", _record_submitted_work
 
 
 def _listening() -> Recorder | None:
@@ -46,7 +46,7 @@ def _listening() -> Recorder | None:
     return recorder if recorder is not None and recorder.installed else None
 
 
-def _apart(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _refuse_exporter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """An exporter is refused inside a node."""
 
     @functools.wraps(original)
@@ -62,7 +62,7 @@ def _apart(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return export
 
 
-def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
+def _refuse_make_dual(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make_dual(*args: Any, **kwargs: Any) -> Any:
         recorder = _listening()
@@ -76,7 +76,7 @@ def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
     return make_dual
 
 
-def _chosen(original: Callable[..., Any]) -> Callable[..., Any]:
+def _refuse_traced_branches(original: Callable[..., Any]) -> Callable[..., Any]:
     """``torch.cond`` compiles its functions, and the compiler cannot see through the modes of a node."""
 
     @functools.wraps(original)
@@ -90,7 +90,7 @@ def _chosen(original: Callable[..., Any]) -> Callable[..., Any]:
     return cond
 
 
-def _read_in(original: Callable[..., Any]) -> Callable[..., Any]:
+def _note_loaded_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def load(*args: Any, **kwargs: Any) -> Any:
         found = original(*args, **kwargs)
@@ -102,7 +102,7 @@ def _read_in(original: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-def _uncounted(original: Callable[..., Any]) -> Callable[..., Any]:
+def _leave_out_own_mode(original: Callable[..., Any]) -> Callable[..., Any]:
     """Attention layers ask for torch functions before they use their fused kernels; our own mode must not count."""
 
     @functools.wraps(original)
@@ -114,7 +114,7 @@ def _uncounted(original: Callable[..., Any]) -> Callable[..., Any]:
     return has_torch_function
 
 
-def _listened(function: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Work that a node hands to another thread."""
     recorder = _listening()
     if recorder is None or not recorder.tapes:
@@ -128,22 +128,22 @@ def _listened(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _started(original: Callable[..., Any]) -> Callable[..., Any]:
+def _record_started_thread(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(thread: threading.Thread) -> None:
         run = thread.run
-        if (listened := _listened(run)) is not run:
+        if (listened := _recorded(run)) is not run:
             thread.run = listened  # type: ignore[method-assign]
         original(thread)
 
     return start
 
 
-def _submitted(original: Callable[..., Any]) -> Callable[..., Any]:
+def _record_submitted_work(original: Callable[..., Any]) -> Callable[..., Any]:
     """Work that is handed to a pool, whose threads may be older."""
 
     @functools.wraps(original)
     def submit(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return original(pool, _listened(function), *args, **kwargs)
+        return original(pool, _recorded(function), *args, **kwargs)
 
     return submit

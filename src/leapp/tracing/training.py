@@ -1,6 +1,6 @@
 """Modules that a node calls in training mode and that compute something else in it: dropout, normalisers with statistics.
 
-They were most likely meant to be in evaluation mode. What is recorded is what they did.
+Most likely they should be in evaluation mode. They are recorded as they ran.
 """
 
 from __future__ import annotations

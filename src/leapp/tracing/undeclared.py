@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from leapp.capture.holders import holders
+from leapp.capture.pass_diff import same_value
 from leapp.capture.replay import Replay, cut
 from leapp.check.compare import compare
 from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
-from leapp.tracing.node import Kept
+from leapp.tracing.node import KeptValue
 
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
@@ -25,7 +26,17 @@ if TYPE_CHECKING:
     from leapp.capture.user_line import Where
     from leapp.tracing.node import NodeTrace, Sample
 
-__all__ = ["as_array", "contradicts", "departs", "kept", "outliving", "reproduces", "rewritten_constants", "undeclared_state"]
+__all__ = [
+    "as_array",
+    "contradicts",
+    "departs",
+    "independent_of_inputs",
+    "kept",
+    "outliving",
+    "reproduces",
+    "rewritten_constants",
+    "undeclared_state",
+]
 
 Tensor = torch.Tensor
 _RTOL, _ATOL = 1e-3, 1e-5
@@ -57,7 +68,8 @@ def undeclared_state(node: NodeTrace) -> list[tuple[Constant, bool]]:
     if len(node.samples) > 1:
         if departs(node):
             return [(program.constants[s], True) for s in suspects]
-        return [(program.constants[s], False) for s in suspects if s in program.copied and _rests(node, s)]
+        # Not proven: the program may give every call memory of its own.
+        return [(program.constants[s], False) for s in suspects if s in program.copied and _changes_further_out(node, s)]
     # Of memory that only traced values were written to, the program itself tells whether its old content is used.
     return [
         (program.constants[s], False)
@@ -85,40 +97,41 @@ def outliving(node: NodeTrace, recorder: Recorder) -> list[tuple[weakref.ref[Any
     declared = {id(t) for t in node.left.values()} | {id(b.tensor) for b in node.buffers}
     alive: list[tuple[weakref.ref[Any], Where, int]] = []
     for t, former in recorder.former_values.living():
-        if former.node != node.name or former.slot is None or id(t) in declared:
+        if former.node != node.name or former.slot is None or not former.itself or id(t) in declared:
             continue
         if recorder.source(t) is None and t not in recorder.declared_tensors:
             alive.append((arrays.get(id(t)) or weakref.ref(t), former.where, former.slot))
     return alive
 
 
-def kept(node: NodeTrace) -> list[Kept]:
-    """Those of them that something in the program still holds: memory, if a later call reads them. This is slow to ask."""
+def kept(node: NodeTrace) -> list[KeptValue]:
+    """Those of them that the program still holds in an object: memory, if a later call reads them. This is slow."""
     made = {id(t): (t, at, slot) for ref, at, slot in node.alive if (t := ref()) is not None}
     if not made:
         return []
-    # Those that autograd may hold come last: there can be thousands of them.
+    # Values that autograd may hold come last: there can be thousands of them.
     values = sorted((t for t, _, _ in made.values()), key=lambda t: getattr(t, "grad_fn", None) is not None)[:_LOOKED_FOR]
     found = holders(values, node.older)
-    same = _whatever_the_inputs(node, {made[i][2] for i in found}) if found and node.compared else set()
-    return [Kept(made[i][1], holder, tuple(made[i][0].shape)) for i, holder in found.items() if made[i][2] not in same]
+    same = independent_of_inputs(node, {made[i][2] for i in found}) if found and node.compared else set()
+    return [KeptValue(made[i][1], holder, tuple(made[i][0].shape)) for i, holder in found.items() if made[i][2] not in same]
 
 
-def _whatever_the_inputs(node: NodeTrace, slots: set[int]) -> set[int]:
-    """Those of these slots whose value is the same for the inputs of the first passes and for others: constants kept."""
+def independent_of_inputs(node: NodeTrace, slots: set[int]) -> set[int]:
+    """The slots among these whose value is the same for the inputs of the first passes, and for these inputs times 100."""
     tape = node.tape
     assert tape is not None
     declared = [p.slot for p in node.inputs.values() if p.slot is not None]
     program = cut(tape, sorted(slots), declared)
-    if not set(tape.inputs) & program.reads() <= set(declared) or tape.random:
+    if not set(tape.inputs) & program.reads() <= set(declared):
         return set()
     replay = Replay(program, {s: f"c{s}" for s in program.constants})
     given = [[s.inputs[n] for n in node.inputs] for s in node.samples[:2]]  # one, if no more were to be kept
     runs = []
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng(devices=()):
         for inputs in (*given, _scaled(given[0], 100.0), _scaled(given[0], -100.0)):
+            torch.manual_seed(0)
             runs.append(replay.reached(inputs))
-    return {s for s in slots if all(s in run and same_bits(run[s], runs[0][s]) for run in runs)}
+    return {s for s in slots if all(s in run and same_value(run[s], runs[0][s]) for run in runs)}
 
 
 def departs(node: NodeTrace) -> bool:
@@ -157,7 +170,7 @@ def as_array(t: Tensor) -> Any:
     return (t.float() if t.dtype in (torch.bfloat16, torch.float16) else t).numpy()
 
 
-def _rests(node: NodeTrace, slot: int) -> bool:
+def _changes_further_out(node: NodeTrace, slot: int) -> bool:
     """Whether memory that every recorded pass left as it was would be state for inputs further out."""
     assert node.tape is not None
     if node.tape.random or not _lives_on(node, slot):
