@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from leapp.capture.functions.tensors import stacked
-from leapp.capture.numpy.table import Unmapped
+from leapp.capture.numpy.table import UFUNCS, Unmapped
 
 __all__ = ["FUNCTIONS"]
 
@@ -36,6 +36,15 @@ def _hypot(*sides: Tensor) -> Tensor:
     return torch.sqrt(functools.reduce(torch.add, (s * s for s in sides)))
 
 
+def _gamma(x: Tensor) -> Tensor:
+    odd = torch.floor(x) - 2 * torch.floor(torch.floor(x) / 2)
+    return torch.where(x < 0, 1 - 2 * odd, torch.ones_like(x)) * torch.exp(torch.lgamma(x))
+
+
+def _whole(name: str) -> Callable[..., Tensor]:
+    return lambda x: UFUNCS[name](_double(x)).to(torch.int64)
+
+
 def _dist(p: Any, q: Any) -> Tensor:
     return torch.sqrt(((_double(p) - _double(q)) ** 2).sum())
 
@@ -55,44 +64,25 @@ def _sumprod(p: Any, q: Any) -> Tensor:
     return (_double(list(p)) * _double(list(q))).sum()
 
 
-def _gamma(x: Tensor) -> Tensor:
-    odd = torch.floor(x) - 2 * torch.floor(torch.floor(x) / 2)
-    return torch.where(x < 0, 1 - 2 * odd, torch.ones_like(x)) * torch.exp(torch.lgamma(x))
-
-
-def _whole(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-    def call(x: Any) -> Tensor:
-        return function(_double(x)).to(torch.int64)
-
-    return call
-
-
 def _isclose(a: Any, b: Any, *, rel_tol: float = 1e-9, abs_tol: float = 0.0) -> Any:
     a, b = _double(a), _double(b)
     near = (a - b).abs() <= torch.maximum(rel_tol * torch.maximum(a.abs(), b.abs()), _double(abs_tol))
     return (a == b) | (near & torch.isfinite(a) & torch.isfinite(b))
 
 
-def _modf(x: Any) -> tuple[Tensor, Tensor]:
-    x = _double(x)
-    whole = torch.trunc(x)
-    return x - whole, whole
-
-
-_ALIKE = "sin cos tan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log2 log10 log1p erf erfc lgamma atan2 copysign fmod"
-_NAMED: dict[str, Callable[..., Tensor]] = {
-    "asin": torch.asin, "acos": torch.acos, "atan": torch.atan, "sqrt": torch.sqrt, "fabs": torch.abs, "pow": torch.pow,
-    "log": _log, "hypot": _hypot, "degrees": torch.rad2deg, "radians": torch.deg2rad,
-    "cbrt": lambda x: torch.sign(x) * x.abs() ** (1 / 3), "gamma": _gamma,
-    "remainder": lambda x, y: x - torch.round(x / y) * y, "ldexp": torch.ldexp, "fma": lambda x, y, z: x * y + z,
+_LIKE_NUMPY = (
+    "sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh exp exp2 expm1 log2 log10 log1p sqrt cbrt pow fabs "
+    "copysign fmod ldexp modf degrees radians isnan isinf isfinite"
+)
+_OTHERS: dict[str, Callable[..., Tensor]] = {
+    "log": _log, "hypot": _hypot, "gamma": _gamma, "lgamma": torch.lgamma, "erf": torch.erf, "erfc": torch.erfc,
+    "remainder": lambda x, y: x - torch.round(x / y) * y, "fma": lambda x, y, z: x * y + z,
 }  # fmt: skip
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: _of_doubles(getattr(torch, name)) for name in _ALIKE.split()},
-    **{name: _of_doubles(function) for name, function in _NAMED.items()},
-    "dist": _dist, "fsum": _fsum, "prod": _prod, "sumprod": _sumprod, "modf": _modf,
-    "floor": _whole(torch.floor), "ceil": _whole(torch.ceil), "trunc": _whole(torch.trunc),
-    "isnan": lambda x: torch.isnan(_double(x)), "isinf": lambda x: torch.isinf(_double(x)),
-    "isfinite": lambda x: torch.isfinite(_double(x)), "isclose": _isclose,
+    **{name: _of_doubles(UFUNCS[name]) for name in _LIKE_NUMPY.split()},
+    **{name: _of_doubles(function) for name, function in _OTHERS.items()},
+    **{name: _whole(name) for name in ("floor", "ceil", "trunc")},
+    "dist": _dist, "fsum": _fsum, "prod": _prod, "sumprod": _sumprod, "isclose": _isclose,
 }  # fmt: skip
 """By name."""

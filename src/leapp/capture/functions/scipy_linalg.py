@@ -34,6 +34,11 @@ def _floats(*values: Any) -> list[Tensor]:
     return [t.to(dtype) for t in found]
 
 
+def _from_half(a: Tensor, lower: bool) -> Tensor:
+    """The symmetric matrix of which LAPACK reads one half."""
+    return torch.tril(a) + torch.tril(a, -1).mT if lower else torch.triu(a) + torch.triu(a, 1).mT
+
+
 @_form
 def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True, **options: Any) -> Any:
     (a,) = _floats(a)
@@ -53,8 +58,7 @@ def solve(
 ) -> Any:  # fmt: skip
     a, b = _floats(a, b)
     if assume_a in ("sym", "her", "pos", "symmetric", "hermitian", "positive definite"):
-        half = torch.tril(a) if lower else torch.triu(a)
-        a = half + half.mT - torch.diag_embed(torch.diagonal(a))
+        a = _from_half(a, lower)
     elif assume_a not in (None, "gen", "general"):
         raise Unmapped
     return torch.linalg.solve(a.mT if transposed else a, b)
@@ -92,16 +96,13 @@ def pinvh(
     a: Any, atol: Any = None, rtol: Any = None, lower: bool = True, return_rank: bool = False, check_finite: bool = True
 ) -> Any:
     (a,) = _floats(a)
-    half = torch.tril(a) if lower else torch.triu(a)
-    return pinv(half + half.mT - torch.diag_embed(torch.diagonal(a)), atol=atol, rtol=rtol, return_rank=return_rank)
+    return pinv(_from_half(a, lower), atol=atol, rtol=rtol, return_rank=return_rank)
 
 
 @_form
 def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     (a,) = _floats(a)
-    # LAPACK reads one half.
-    a = torch.tril(a) + torch.tril(a, -1).mT if lower else torch.triu(a) + torch.triu(a, 1).mT
-    factor = torch.linalg.cholesky(a)
+    factor = torch.linalg.cholesky(_from_half(a, lower))
     return factor if lower else factor.mT
 
 
@@ -123,11 +124,8 @@ def _zeros_other_half() -> bool:
 @_form
 def cho_solve(c_and_lower: Any, b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
     factor, lower = c_and_lower
-    lower = bool(lower)
-    factor, b = _floats(factor, b)
-    if lower:
-        return solve_triangular(factor, solve_triangular(factor, b, lower=True), trans=1, lower=True)
-    return solve_triangular(factor, solve_triangular(factor, b, trans=1))
+    first, second = (0, 1) if lower else (1, 0)
+    return solve_triangular(factor, solve_triangular(factor, b, first, bool(lower)), second, bool(lower))
 
 
 @_form

@@ -28,6 +28,11 @@ class _NumberType(type):
     kind: Any = None
 
     @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        # C code that refuses such a number takes the name from elsewhere, and its message then says what to do.
+        return str(cls.kind.__name__)
+
+    @property
     def dtype(cls) -> Any:
         """What ``np.dtype`` makes of the class."""
         return np.dtype(cls.kind)
@@ -155,7 +160,9 @@ _TEXTS = ("__repr__", "__str__", "__format__", "__hash__", "__reduce__", "__redu
 def _class_for(kind: Any) -> type:
     """The class of traced numbers that pass for ``kind``."""
     names = {*dir(kind), *_TEXTS} - (_OF_OBJECTS - _OPERATORS.keys() - {*_TEXTS})
-    return _NumberType(kind.__name__, (TracedScalar,), {"__slots__": (), "kind": kind, **{n: _member(kind, n) for n in names}})
+    plain = "float" if issubclass(kind, (float, np.inexact)) else "int"
+    called = f"{kind.__name__} (a number that leapp follows: convert it with {plain}() first)"
+    return _NumberType(called, (TracedScalar,), {"__slots__": (), "kind": kind, **{n: _member(kind, n) for n in names}})
 
 
 def _member(kind: Any, name: str) -> Any:
