@@ -3,8 +3,8 @@
 A traced number passes for NumPy's with ``isinstance``, and C code that looks at the type itself refuses it. While a node is
 open, the functions below get NumPy's own number of the same value, as they do without leapp, and the value leaves the graph.
 
-Types in C (``decimal.Decimal``, ``datetime.timedelta``, ``np.random.SeedSequence``) refuse a traced number too. Where their
-message names its type, it says to convert the number with ``float()`` or ``int()`` first. They cannot be replaced. Programs import them by name
+Types in C (``decimal.Decimal``, ``datetime.timedelta``, ``np.random.SeedSequence``) refuse a traced number too. A message that
+names its type says to convert it with ``float()`` or ``int()`` first. It cannot be replaced: programs import it by name
 (``from datetime import timedelta``), so another class in the module would not be called; where it is called, ``type(x) is
 datetime.timedelta`` would be false, in every thread while a node is open. And a traced number that is a ``float`` to C code
 would be read everywhere without being asked: by ``struct``, ``json``, a plain array, and by torch before it asks the modes.

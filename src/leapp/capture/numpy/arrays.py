@@ -32,7 +32,7 @@ from leapp.capture.numpy.plain import (
 )
 from leapp.capture.numpy.plain import given as in_their_places
 from leapp.capture.numpy.scalars import TracedScalar
-from leapp.capture.numpy.table import BLIND, CHECKS, DATA_SHAPED, IN_PLACE, SEQUENCES, TEXTS, THROUGH, Unmapped, lookup
+from leapp.capture.numpy.table import BLIND, CHECKS, IN_PLACE, READ_OUT, SEQUENCES, THROUGH, Unmapped, lookup
 from leapp.capture.numpy.traced import set_current
 from leapp.capture.numpy.two_runs import TwoRuns
 from leapp.capture.numpy.ufuncs import Ufuncs
@@ -162,7 +162,7 @@ class Arrays:
 
     def function(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a function of NumPy."""
-        operands = [*arrays_in(args), *arrays_in(kwargs)]
+        operands = arrays_in((args[1:] if function is _FULL_LIKE else args, kwargs))  # the value, not the shape
         name = f"np.{function.__name__}"
 
         def numpy() -> Any:
@@ -171,18 +171,11 @@ class Arrays:
         if function in BLIND or not self.memory.concerned(operands):
             result, outs = self.memory.quietly(numpy), without_out(function, args, kwargs)[2]
             return in_their_places(result, outs) if outs else self.memory.follow(result, operands)
-        if function in TEXTS:
-            text = self.memory.quietly(numpy)
-            self.memory.escape(self.memory.traced_by(operands), name, operands, text)
-            return text
-        if function in DATA_SHAPED:
-            return self.read_out(name, lambda *a, **k: np.copy(function(*a, **k)), args, kwargs)
-        if function is _FULL_LIKE and arrays_in((args[1:], kwargs)):
-            filled = np.empty_like(unwrapped(args[0]), **{k: v for k, v in kwargs.items() if k != "fill_value"})
-            np.copyto(filled, args[1] if len(args) > 1 else kwargs["fill_value"], casting="unsafe")
-            return filled
-        if function is _FULL_LIKE:
-            return self.memory.follow(self.memory.quietly(numpy))
+        if function in READ_OUT:
+            result = self.memory.quietly(numpy)
+            result = result.copy() if isinstance(result, np.ndarray) else result
+            self.memory.escape(self.memory.traced_by(operands), name, operands, result)
+            return result
         if function in _SHAPES:
             return self._shape(function, args, kwargs)
         if function in IN_PLACE:
@@ -197,7 +190,9 @@ class Arrays:
         given, options, outs = without_out(function, args, kwargs)
 
         def expression() -> Any:
-            known = lookup(function)
+            known, own = lookup(function), getattr(function, "_implementation", None)
+            if known is None and isinstance(own, FunctionType):  # the NumPy calls in it are recorded
+                return own(*given, **options)
             if known is None:
                 raise Unmapped
             ready = given if function in SEQUENCES else tuple(
@@ -291,22 +286,6 @@ class Arrays:
         result = function(*unwrapped((array, *args)), **unwrapped(kwargs))
         source = _SOURCES.get(name) if isinstance(result, (bool, int, float)) and not args else None
         self.memory.escape(self.memory.traced(array), name, [array], result if source is None else digits(result), source)
-        return result
-
-    def read_out(
-        self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], package: str = "", tensors: bool = False
-    ) -> Any:
-        """A call that cannot be followed, of a ``package``: it gets plain values, and they leave the graph.
-
-        ``tensors`` are given to it as such, and not as arrays.
-        """
-        operands = [*arrays_in(args), *arrays_in(kwargs)]
-        if tensors:
-            with self.memory.recorder.silence():
-                result = self.memory.quietly(lambda: function(*unwrapped(args, tensors), **unwrapped(kwargs, tensors)))
-        else:
-            result = self.memory.quietly(lambda: function(*unwrapped(args), **unwrapped(kwargs)))
-        self.memory.escape(self.memory.traced_by(operands), name, operands, result, at=where(beyond=package))
         return result
 
     # -- torch calls on arrays -------------------------------------------------------------------------------------------

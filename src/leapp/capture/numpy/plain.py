@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,17 +61,17 @@ def torch_dtype(dtype: Any) -> torch.dtype | None:
     return _DTYPES.get(np.dtype(dtype))
 
 
-def unwrapped(value: Any, tensors: bool = False) -> Any:
-    """A nested argument with plain arrays and NumPy numbers for traced ones; ``tensors`` stay, or become arrays."""
-    return mapped(value, partial(_unwrapped, tensors), ATOMS_BUT_SIZES, slices=False)
+def unwrapped(value: Any) -> Any:
+    """A nested argument with plain arrays and NumPy numbers for traced ones, and arrays for tensors."""
+    return mapped(value, _unwrapped, ATOMS_BUT_SIZES, slices=False)
 
 
-def _unwrapped(tensors: bool, value: Any) -> Any:
+def _unwrapped(value: Any) -> Any:
     if isinstance(value, ndarray):
         return bare_view(value) if type(value) is TracedNpArray else value
     if isinstance(value, TracedScalar):
         return number_of(value)
-    if isinstance(value, Tensor) and not tensors:
+    if isinstance(value, Tensor):
         with silence():
             return value.numpy()
     if isinstance(value, Followed):

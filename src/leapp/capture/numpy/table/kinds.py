@@ -6,7 +6,7 @@ import numpy as np
 
 from leapp.capture.numpy.table.table import named
 
-__all__ = ["BLIND", "CHECKS", "DATA_SHAPED", "SEQUENCES", "TEXTS", "THROUGH"]
+__all__ = ["BLIND", "CHECKS", "READ_OUT", "SEQUENCES", "THROUGH"]
 
 BLIND = frozenset(
     named(
@@ -17,11 +17,8 @@ BLIND = frozenset(
 )
 """Functions that do not look at values."""
 
-TEXTS = frozenset(named("array_repr array_str array2string"))
-"""Functions that write values down."""
-
-DATA_SHAPED = frozenset(named("trim_zeros"))
-"""Functions that return part of their argument, as its values decide."""
+READ_OUT = frozenset(named("array_repr array_str array2string trim_zeros"))
+"""Functions that write values down, or return the part of their argument that its values decide."""
 
 SEQUENCES = frozenset(
     named(
@@ -39,5 +36,10 @@ CHECKS = {
 }
 """What to compare of functions whose result is not unique: the order of equals, the signs of vectors."""
 
-THROUGH = frozenset(named("apply_along_axis apply_over_axes append unstack sum prod max amax min amin any all ptp"))
-"""Functions written in Python whose inner NumPy calls see all there is to see: ``np.sum`` calls ``np.add.reduce``."""
+THROUGH = frozenset(
+    named(
+        "sum prod max amax min amin any all ptp fix full_like append unstack corrcoef apply_along_axis apply_over_axes"
+    )
+    + named("trace", np.linalg)
+)
+"""Functions that run NumPy's own Python code, whose NumPy calls see all there is to see: ``np.sum`` calls ``np.add.reduce``."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from leapp.capture.numpy.table.table import Unmapped, expression, of_torch
-from leapp.capture.numpy.table.tensors import dtype_of, promoted, tensor
+from leapp.capture.numpy.table.tensors import promoted, tensor
 from leapp.compat.numpy import NO_VALUE
 from leapp.compat.numpy import torch_numpy as tnp
 
@@ -117,8 +117,3 @@ def _block(arrays: Any) -> Tensor:
         return t[(None,) * (dims - t.dim())]
 
     return join(arrays, -depth(arrays))
-
-
-@expression("astype")
-def _astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Tensor:
-    return tensor(x).to(dtype_of(dtype), copy=True)

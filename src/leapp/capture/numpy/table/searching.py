@@ -58,11 +58,6 @@ def _select(condlist: Any, choicelist: Any, default: Any = 0) -> Tensor:
     return result
 
 
-@expression("extract")
-def _extract(condition: Any, arr: Any) -> Tensor:
-    return tensor(arr).reshape(-1)[tensor(condition).to(torch.bool).reshape(-1)]
-
-
 @expression("lexsort")
 def _lexsort(keys: Any, axis: int = -1) -> Tensor:
     order: Tensor | None = None

@@ -10,23 +10,9 @@ import numpy as np
 import torch
 
 from leapp.capture.numpy.table.table import Expression, Unmapped, expression
-from leapp.capture.numpy.table.tensors import dtype_of, floating, promoted, tensor
+from leapp.capture.numpy.table.tensors import dtype_of, promoted, tensor
 
 Tensor = torch.Tensor
-
-
-@expression("fix")
-def _fix(x: Any) -> Tensor:
-    return torch.trunc(tensor(x))
-
-
-@expression("ediff1d")
-def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Tensor:
-    steps = torch.diff(tensor(ary).reshape(-1))
-    parts = [steps if p is None else tensor(p).to(steps.dtype).reshape(-1) for p in (to_begin, to_end) if p is not None]
-    if to_begin is not None:
-        return torch.cat([parts[0], steps, *parts[1:]])
-    return torch.cat([steps, *parts])
 
 
 @expression("unwrap")
@@ -42,21 +28,6 @@ def _unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: flo
     jump = torch.where(steps.abs() < (period / 2 if discont is None else discont), 0.0, wrapped - steps)
     rest = p.narrow(axis, 1, n - 1) + torch.cumsum(jump, axis)
     return torch.cat([p.narrow(axis, 0, 1), rest], axis)
-
-
-@expression("trapezoid trapz")
-def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
-    y = floating(tensor(y))
-    if x is None:
-        width: Any = dx
-    else:
-        x = tensor(x)
-        width = torch.diff(x, dim=axis if x.dim() > 1 else 0)
-        if x.dim() == 1:
-            width = width.reshape([-1 if d == axis % y.dim() else 1 for d in range(y.dim())])
-    n = y.shape[axis]
-    heights = (y.narrow(axis, 1, n - 1) + y.narrow(axis, 0, n - 1)) / 2.0
-    return (width * heights).sum(axis)
 
 
 @expression("polyval")
@@ -125,5 +96,5 @@ def _fourier(name: str) -> Expression:
     return transform
 
 
-for _names in "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn".split():
+for _names in "fft ifft rfft irfft hfft ihfft fft2 ifft2 fftn ifftn rfftn irfftn".split():
     expression(_names, np.fft)(_fourier(_names))

@@ -1,4 +1,4 @@
-"""Medians and quantiles, covariance, counts of values."""
+"""Statistics: spreads, medians, quantiles, covariance, least squares, counts, and reductions that leave NaN out."""
 
 from __future__ import annotations
 
@@ -9,10 +9,80 @@ import numpy as np
 import torch
 
 from leapp.capture.numpy.table.table import Expression, Unmapped, expression
-from leapp.capture.numpy.table.tensors import axes_of, floating, promoted, tensor
+from leapp.capture.numpy.table.tensors import axes_of, dtype_of, floating, promoted, tensor
+from leapp.capture.numpy.table.ufuncs import reduced
 from leapp.compat.numpy import PROMOTES_BY_VALUE
 
 Tensor = torch.Tensor
+
+
+def _spread_function(root: bool) -> Expression:
+    def spread(
+        a: Any, axis: Any = None, dtype: Any = None, ddof: float = 0, keepdims: bool = False, correction: float | None = None
+    ) -> Tensor:
+        a = floating(tensor(a)) if dtype is None else tensor(a).to(dtype_of(dtype))
+        found = torch.std if root else torch.var
+        return found(a, axes_of(a, axis), correction=ddof if correction is None else correction, keepdim=bool(keepdims))
+
+    return spread
+
+
+expression("std")(_spread_function(True))
+expression("var")(_spread_function(False))
+
+
+def _without_nan(a: Any, fill: float) -> Tensor:
+    a = tensor(a)
+    return torch.where(torch.isnan(a), fill, a) if a.dtype.is_floating_point else a
+
+
+def _count(a: Tensor, axis: Any, keepdims: bool) -> Tensor:
+    return reduced("add", (~torch.isnan(a)).to(torch.int64), axis, torch.int64, keepdims)
+
+
+@expression("nanmean")
+def _nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+    a = floating(tensor(a)) if dtype is None else tensor(a).to(dtype_of(dtype))
+    return reduced("add", _without_nan(a, 0.0), axis, None, keepdims) / _count(a, axis, keepdims)
+
+
+@expression("nanvar")
+def _nanvar(a: Any, axis: Any = None, dtype: Any = None, ddof: float = 0, keepdims: bool = False) -> Tensor:
+    a = floating(tensor(a)) if dtype is None else tensor(a).to(dtype_of(dtype))
+    deviation = _without_nan(a - _nanmean(a, axis, None, True), 0.0)
+    freedom = _count(a, axis, keepdims) - ddof
+    result = reduced("add", deviation * deviation, axis, None, keepdims) / freedom
+    return torch.where(freedom <= 0, torch.nan, result)
+
+
+@expression("nanstd")
+def _nanstd(a: Any, axis: Any = None, dtype: Any = None, ddof: float = 0, keepdims: bool = False) -> Tensor:
+    return torch.sqrt(_nanvar(a, axis, dtype, ddof, keepdims))
+
+
+def _nan_extreme(name: str, fill: float) -> Expression:
+    def extreme(a: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+        a = tensor(a)
+        if not a.dtype.is_floating_point:
+            return reduced(name, a, axis, None, keepdims)
+        found = reduced(name, _without_nan(a, fill), axis, None, keepdims)
+        return torch.where(_count(a, axis, keepdims) == 0, torch.nan, found)
+
+    return extreme
+
+
+expression("nanmax")(_nan_extreme("maximum", -math.inf))
+expression("nanmin")(_nan_extreme("minimum", math.inf))
+
+
+@expression("nanargmax")
+def _nanargmax(a: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    return torch.argmax(_without_nan(a, -math.inf), axis, bool(keepdims))
+
+
+@expression("nanargmin")
+def _nanargmin(a: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    return torch.argmin(_without_nan(a, math.inf), axis, bool(keepdims))
 
 
 def _first_lane(x: Tensor, axis: Any) -> tuple[Tensor, list[int]]:
@@ -124,17 +194,6 @@ def _average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fal
     return (a * w).sum() / w.sum() if axis is None else (a * w).sum(axis) / w.sum(axis)
 
 
-@expression("corrcoef")
-def _corrcoef(x: Any, y: Any = None, rowvar: bool = True, **options: Any) -> Any:
-    if options:
-        raise Unmapped
-    c = _cov(x, y, rowvar)
-    if c.dim() == 0:
-        return c / c
-    scale = torch.sqrt(torch.diagonal(c))
-    return torch.clip(c / scale.unsqueeze(1) / scale.unsqueeze(0), -1, 1)
-
-
 @expression("histogram")
 def _histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> tuple[Tensor, Tensor]:
     if density or weights is not None or (isinstance(bins, int) and range is None) or isinstance(bins, str):
@@ -154,3 +213,15 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Tensor:
         raise Unmapped
     hits = tensor(x).unsqueeze(-1) == torch.arange(minlength)
     return hits.sum(0) if weights is None else (hits * tensor(weights).to(torch.float64).unsqueeze(-1)).sum(0)
+
+
+@expression("lstsq", np.linalg)
+def _lstsq(a: Any, b: Any, rcond: Any = None) -> Any:
+    a, b = (floating(tensor(v)) for v in (a, b))
+    if rcond is not None or a.shape[0] < a.shape[1]:
+        raise Unmapped
+    columns = b if b.dim() > 1 else b.unsqueeze(1)
+    q, r = torch.linalg.qr(a)
+    x = torch.linalg.solve_triangular(r, q.mT @ columns, upper=True)
+    rest = ((columns - a @ x) ** 2).sum(0) if a.shape[0] > a.shape[1] else a.new_zeros(0)
+    return (x if b.dim() > 1 else x.squeeze(1)), rest, a.shape[1], torch.linalg.svdvals(a)
