@@ -96,6 +96,8 @@ row("piecewise", lambda x: np.piecewise(x, [x < 0, x >= 0], [lambda v: -v, lambd
 row("unwrap", lambda x: np.unwrap(x * 5), normal(8))
 row("unwrap_axis", lambda x: np.unwrap(x * 4, axis=0), N34)
 row("choose", lambda x, y: np.choose(x, [y, y * 2, -y]), ints(0, 3, 3, 4), N34)
+row("choose_a_number", lambda x, y: np.choose(x, [y[0], 1, -y[1]]), ints(0, 3, 3, 4), N34)
+row("reduce_where", lambda x, y: [np.sum(x, axis=1, where=y), np.max(x, initial=-9.0, where=y), np.prod(x, axis=(0, 1), keepdims=True)], N34, B34)
 row("i0", lambda x: np.i0(x), N34, rtol=1e-3)
 
 # Operators
@@ -281,6 +283,8 @@ for name, fn in {
     row("shape_" + name, fn, N34)
 if hasattr(np, "permute_dims"):  # new in NumPy 2
     row("shape_matrix_transpose", lambda x: np.matrix_transpose(x), N34)
+    row("linalg_in_python", lambda x: [np.linalg.matrix_norm(x), np.linalg.vector_norm(x, axis=1), np.linalg.trace(x), np.linalg.diagonal(x, offset=1) * 2], N33)
+    row("cumulative", lambda x: [np.cumulative_sum(x, axis=1, include_initial=True), np.cumulative_prod(x, axis=0)], N34)
     row("shape_permute_dims", lambda x: np.permute_dims(x, (1, 0)), N34)
 row("concatenate", lambda x, y: np.concatenate([x, y]), N34, N34)
 row("concatenate_axis", lambda x, y: np.concatenate((x, y), axis=-1), N34, N34)
@@ -830,6 +834,8 @@ row("clip_by_keyword", lambda x: np.clip(x, a_min=-0.5, a_max=0.5) + np.clip(x, 
 row("clip_partial", lambda x: np.array(list(map(partial(np.clip, a_min=-1, a_max=1), x))), N4)
 row("average_whole_weights", lambda x: [np.average(x, weights=[3, 1, 2], axis=0), np.average(x[0], weights=[1, 2, 3, 4]), np.average(x, 1)], N34)
 row("corrcoef_of_two", lambda x, y: [np.corrcoef(x[0], y[0]), np.cov(x, y), np.corrcoef(x, y, rowvar=False)], N34, N34)
+row("math_numbers", lambda x: np.array([math.cos(x[0]) * math.sin(x[1]), -math.exp(x[2]) / math.hypot(x[3], 1), math.floor(x[0]) + 2 * math.tanh(x[1])]), N4)
+row("math_number_beside_array", lambda x: x * math.cos(x[0]) + math.sqrt(x[1] ** 2), N4)
 row("numbers_in_a_row", lambda x: np.r_[x[0], x[1:3], 0, x[3] * 2], N4)
 row("polyval_whole_numbers", lambda x: np.polyval([1, 2, 3], x), N4)
 row("reshape_by_columns", lambda x: [x.reshape(4, 3, order="F"), np.reshape(x, (2, 6), order="F") * 2, x.flatten("F"), x.ravel(order="F")], N34)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import datetime
+import decimal
 import functools
 import gc
 import inspect
@@ -193,6 +195,15 @@ def test_code_that_wants_real_numbers(read: Callable[[Any], Any], tmp_path: Path
         assert read(x[1, 2]) == read(np.float64(5.0))
         tape = leapp.ExportManager().session.nodes["n"].tape
         assert read is READERS["its type"] or any(e.where.file == __file__ for e in tape.escapes)
+
+
+@pytest.mark.parametrize("refuses", [decimal.Decimal, lambda r: datetime.timedelta(seconds=r)])
+def test_types_in_c_say_how_to_convert_a_number(refuses: Callable[[Any], Any], tmp_path: Path) -> None:
+    with node(tmp_path) as x:
+        with pytest.raises(TypeError, match=r"float64 \(a number that leapp follows: convert it with float\(\) first\)"):
+            refuses(x[1, 2])
+        assert refuses(float(x[1, 2])) == refuses(5.0)
+        assert type(x[1, 2]).__name__ == "float64"
 
 
 def test_a_session_leaves_no_cycle_around_its_tapes(tmp_path: Path) -> None:

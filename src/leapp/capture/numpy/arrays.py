@@ -341,7 +341,7 @@ class Arrays:
         return self._torch_arguments(_exchanged(given, numbers.get))  # type: ignore[no-any-return]
 
     def _torch_arguments(self, value: Any) -> Any:
-        traced = (np.ndarray, TracedScalar)
+        traced = (TracedScalar, np.ndarray)
         return mapped(value, lambda v: self.memory.tensors_for(v) if isinstance(v, traced) else v, slices=False)
 
     def construct(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

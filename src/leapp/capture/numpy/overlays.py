@@ -22,6 +22,7 @@ from leapp.capture.call_kinds import classify
 from leapp.capture.numpy.plain import (
     Array,
     address,
+    asarray,
     bare_view,
     bounds,
     from_numpy,
@@ -206,9 +207,9 @@ class Overlays:
         return mapped(value, self._tensor_for, slices=False)
 
     def _tensor_for(self, value: Any) -> Any:
-        if isinstance(value, (ndarray, TracedScalar, generic)):
-            array = value.array if isinstance(value, TracedScalar) else np.array(value) if isinstance(value, generic) else value
-            found = self.tensor(array)
+        value = value.array if isinstance(value, TracedScalar) else value
+        if isinstance(value, (ndarray, generic)):
+            found = self.tensor(asarray(value) if isinstance(value, generic) else value)
             if found is None:
                 raise Unmapped
             return found

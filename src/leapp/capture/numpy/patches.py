@@ -34,7 +34,7 @@ _CREATORS = (
     "zeros ones empty eye identity tri arange linspace logspace geomspace zeros_like ones_like empty_like copy concatenate "
     "stack vstack hstack dstack column_stack tile repeat diag meshgrid"
 )
-_TRACED = (ndarray, TracedScalar, torch.Tensor)
+_TRACED = (TracedScalar, ndarray, torch.Tensor)
 
 
 def replaces(call: Callable[..., Any]) -> Callable[[Any], Any]:

@@ -17,17 +17,17 @@ from leapp.capture.numpy.traced import TracedNpArray
 from leapp.capture.trees import ATOMS_BUT_SIZES, leaves, mapped
 
 __all__ = [
-    "Array", "address", "agree", "arrays_in", "as_tensor", "bare_view", "bounds", "digits", "from_numpy", "frozen", "given",
-    "is_number", "owner_of", "same_bits", "silent_numpy", "torch_dtype", "unwrapped", "without_out",
+    "Array", "address", "agree", "arrays_in", "as_tensor", "asarray", "bare_view", "bounds", "digits", "from_numpy", "frozen",
+    "given", "is_number", "owner_of", "same_bits", "silent_numpy", "torch_dtype", "unwrapped", "without_out",
 ]  # fmt: skip
 
 Array = ndarray[Any, Any]
 Tensor = torch.Tensor
 
-_TRACED: Any = (ndarray, TracedScalar, Tensor)
+_TRACED: Any = (TracedScalar, ndarray, Tensor)  # in this order: a traced number is slow to say that it is no array
 
 # As they are before a session replaces them.
-from_numpy = torch.from_numpy
+from_numpy, asarray = torch.from_numpy, np.asarray
 _array_equal, _allclose, _abs, _isfinite, _max = np.array_equal, np.allclose, np.abs, np.isfinite, np.max
 
 _STRIDED = type(np.lib.stride_tricks.as_strided(np.empty(1)).base)
@@ -67,10 +67,10 @@ def unwrapped(value: Any) -> Any:
 
 
 def _unwrapped(value: Any) -> Any:
-    if isinstance(value, ndarray):
-        return bare_view(value) if type(value) is TracedNpArray else value
     if isinstance(value, TracedScalar):
         return number_of(value)
+    if isinstance(value, ndarray):
+        return bare_view(value) if type(value) is TracedNpArray else value
     if isinstance(value, Tensor):
         with silence():
             return value.numpy()
@@ -146,7 +146,7 @@ def as_tensor(value: Any) -> Any:
     """What ``Tensor.__array_wrap__`` makes of NumPy's result."""
     if isinstance(value, tuple):
         return tuple(as_tensor(v) for v in value)
-    value = np.asarray(value)
+    value = asarray(value)
     return from_numpy(value.astype(np.uint8) if value.dtype == np.bool_ else value)
 
 

@@ -19,7 +19,7 @@ from numpy import ndarray
 from leapp.capture.numpy.traced import ArrayMethods, TracedNpArray, listening
 from leapp.compat.modes import function_modes
 
-__all__ = ["TracedScalar", "number_of", "scalar"]
+__all__ = ["TracedScalar", "number_of", "number_type", "scalar"]
 
 
 class _NumberType(type):

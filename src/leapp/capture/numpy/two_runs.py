@@ -19,6 +19,7 @@ from leapp.capture.numpy.plain import (
     Array,
     agree,
     arrays_in,
+    asarray,
     bare_view,
     from_numpy,
     given,
@@ -64,13 +65,13 @@ class _Run(NamedTuple):
         tape: The tape that its operands belong to.
         first: How many values the tape had before the call.
         check: What to compare: ``values``, their ``magnitude``, or the ``shape`` alone.
-        dtype: The dtype of the traced operand, if there is only one.
+        operands: The arrays and tensors among its arguments.
     """
 
     tape: Tape | None
     first: int
     check: str
-    dtype: torch.dtype | None
+    operands: list[Any]
 
 
 class TwoRuns:
@@ -93,9 +94,7 @@ class TwoRuns:
             first = 0 if tape is None else len(tape.memory_of)
             found = self.attempt(tape, expression)
             result = self.memory.quietly(numpy)
-            traced = [t.dtype for t in self.memory.over(operands) if self.memory.traced(t) is not None]
-            run = _Run(tape, first, check, traced[0] if len(traced) == 1 else None)
-            wrapped = self._wrapped(result, found, run)
+            wrapped = self._wrapped(result, found, _Run(tape, first, check, operands))
             if wrapped is _NO_MATCH:
                 self.memory.escape(tape, name, operands, result)
                 return result
@@ -165,7 +164,7 @@ class TwoRuns:
         if run.check != "shape" and not self._agree(result, t, run.check == "magnitude"):
             return _NO_MATCH
         number = isinstance(result, np.generic)
-        plain: Array = np.array(result) if number else result
+        plain: Array = asarray(result)
         if any(s < 0 for s in plain.strides) or owner_of(plain) is not plain:
             plain = plain.copy(order="K")
         made = self.memory.wrap(plain, self._rebind(t, plain, run))
@@ -195,14 +194,16 @@ class TwoRuns:
                 t is not None and not found.flips and geometry(found.tensor) == geometry(t)
                 and same_storage(found.tensor, t)
             )  # fmt: skip
-        if not same and (found.tensor.dtype != run.dtype or self.memory.traced(result) is None):
-            return None
+        if not same:
+            viewed = [t.dtype for t in self.memory.over(run.operands) if self.memory.traced(t) is not None]
+            if viewed != [found.tensor.dtype] or self.memory.traced(result) is None:
+                return None
         made = self.memory.wrap(result)
         self.memory.attach(made, t if t is not None and same else found.tensor, found.flips, found.root)
         return made
 
     def _agree(self, result: Any, t: Tensor, magnitude: bool) -> bool:
-        a, b = np.asarray(result), silent_numpy(t)
+        a, b = asarray(result), silent_numpy(t)
         return agree(np.abs(a), np.abs(b), _LOOSE) if magnitude else agree(a, b, _TOLERANCE.get(t.dtype, 0.0))
 
     def _rebind(self, t: Tensor, plain: Array, run: _Run) -> Tensor:
@@ -321,7 +322,7 @@ class TwoRuns:
             if dtype is None:
                 raise Unmapped
             found = self.assemble(data, dtype)
-            whole = isinstance(data, (np.ndarray, Tensor, TracedScalar))
+            whole = isinstance(data, (TracedScalar, np.ndarray, Tensor))
             return (found.clone() if whole else found).reshape(result.shape)
 
         return self.perform(original.__name__, operands, lambda: result, expression)

@@ -10,8 +10,8 @@ import torch
 
 from leapp.capture.batch.symbolic_size import Followed
 from leapp.capture.numpy.indexing import locate
-from leapp.capture.numpy.plain import arrays_in, as_tensor, from_numpy, given, is_number, torch_dtype, unwrapped
-from leapp.capture.numpy.scalars import TracedScalar, number_of
+from leapp.capture.numpy.plain import arrays_in, as_tensor, asarray, from_numpy, given, is_number, torch_dtype, unwrapped
+from leapp.capture.numpy.scalars import TracedScalar, number_of, number_type
 from leapp.capture.numpy.table import NUMBERS, NUMPY_UFUNCS, SCIPY_UFUNCS, UFUNCS, Unmapped, accumulated, reduced
 from leapp.capture.numpy.two_runs import TwoRuns
 from leapp.capture.user_line import where
@@ -100,8 +100,8 @@ class Ufuncs:
             )  # fmt: skip
         if method == "outer":
             a, b = inputs
-            grown = self.expand(a, np.ndim(b))
-            return self._elementwise(ufunc, function, (grown, b), options)
+            a = (a.array if isinstance(a, TracedScalar) else a)[(Ellipsis,) + (None,) * np.ndim(b)]
+            return self._elementwise(ufunc, function, (a, b), options)
         if method != "__call__":
             raise Unmapped
         result = self._elementwise(ufunc, function, inputs, options)
@@ -110,11 +110,10 @@ class Ufuncs:
             return result
         if len(outs) != 1:
             raise Unmapped
-        return torch.where(self.memory.tensors_for(np.asarray(condition)), result, self.memory.tensors_for(outs[0]))
+        return torch.where(self._tensor(condition), result, self.memory.tensors_for(outs[0]))
 
-    def expand(self, a: Any, dims: int) -> Any:
-        """``a`` with so many axes of length one behind its own."""
-        return (a.array if isinstance(a, TracedScalar) else a)[(Ellipsis,) + (None,) * dims]
+    def _tensor(self, value: Any) -> Any:
+        return self.memory.tensors_for(value if isinstance(value, (TracedScalar, np.ndarray, Tensor)) else asarray(value))
 
     def _elementwise(
         self, ufunc: np.ufunc, function: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]
@@ -132,10 +131,10 @@ class Ufuncs:
                 operands.append(value)
                 continue
             if is_number(value):
-                number = np.asarray(value).astype(dtype).item()
+                number = asarray(value).astype(dtype).item()
                 operands.append(number if ufunc.__name__ in NUMBERS else torch.tensor(number, dtype=wanted))
                 continue
-            t = self.memory.tensors_for(value if isinstance(value, (np.ndarray, Tensor, TracedScalar)) else np.asarray(value))
+            t = self._tensor(value)
             operands.append(t if t.dtype == wanted else t.to(wanted))
         if not any(isinstance(v, Tensor) for v in operands):
             raise Unmapped
@@ -188,15 +187,16 @@ def _kind(value: Any) -> Any:
         return np.dtype(str(value.dtype).removeprefix("torch."))
     if isinstance(value, Followed):
         return value.__class__
-    if type(value) in (int, float, complex):
-        return type(value)
-    return value.dtype if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value).dtype
+    kind = number_type(value) if isinstance(value, TracedScalar) else type(value)
+    if kind in (int, float, complex):
+        return kind
+    return value.dtype if isinstance(value, (np.ndarray, np.generic)) else asarray(value).dtype
 
 
 def _reduce_dtype(ufunc: np.ufunc, value: Any, dtype: Any) -> torch.dtype | None:
-    given = value.dtype if isinstance(value, np.ndarray) else np.asarray(value).dtype
     if dtype is not None:
         return torch_dtype(dtype)
+    given = _kind(value)
     if ufunc.__name__ in ("add", "multiply") and given.kind in "bui" and given.itemsize < 8:
         return torch.int64
     return None

@@ -33,6 +33,9 @@ def _moved(a: Tensor, move: Callable[[Any], Any]) -> Tensor:
 @expression("clip")
 def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
     low, high = (_given(pair) for pair in ((a_min, min), (a_max, max)))
+    numbers = [v for v in (low, high) if type(v) in (int, float)]
+    if isinstance(a, Tensor) and a.is_floating_point() and len(numbers) == (low is not None) + (high is not None) > 0:
+        return torch.clamp(a, low, high)
     return of_torch(tnp.clip)(a, low, high)  # type: ignore[attr-defined]
 
 

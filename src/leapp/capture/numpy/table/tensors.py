@@ -7,18 +7,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from leapp.capture.numpy.plain import asarray, torch_dtype
+
 __all__ = ["axes_of", "dtype_of", "floating", "promoted", "tensor"]
 
 Tensor = torch.Tensor
 
 
-def tensor(value: Any, like: Tensor | None = None) -> Tensor:
-    """A value as a tensor: numbers and lists become constants."""
+def tensor(value: Any) -> Tensor:
+    """A value as a tensor: numbers and lists become constants, in memory of their own."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
         return torch.stack([tensor(v) for v in value])
-    return torch.from_numpy(np.array(value)) if like is None else torch.tensor(value, dtype=like.dtype)
+    plain = asarray(value)
+    return torch.tensor(plain.tolist(), dtype=torch_dtype(plain.dtype)).reshape(plain.shape)
 
 
 def floating(x: Tensor) -> Tensor:
@@ -42,4 +45,4 @@ def axes_of(x: Tensor, axis: Any) -> tuple[int, ...]:
 
 def dtype_of(dtype: Any) -> torch.dtype | None:
     """The torch dtype of a NumPy dtype; that of nothing is nothing."""
-    return None if dtype is None else torch.from_numpy(np.empty(0, np.dtype(dtype))).dtype
+    return None if dtype is None else torch_dtype(dtype)
