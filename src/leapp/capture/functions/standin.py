@@ -37,7 +37,7 @@ def rotation_rows() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
     if kind is None or not kind.__flags__ & _TYPE_CAN_CHANGE:
         return
     for name in _MAKERS:
-        yield kind, name, functools.partial(_maker, kind)
+        yield kind, name, _maker
     yield kind, "apply", _apply
     yield kind, "__mul__", _times
 
@@ -51,10 +51,10 @@ def unfollowed() -> str:
     return f" Values are followed through scipy's Rotation from scipy 1.17 on; this is scipy {have}."
 
 
-def _maker(kind: Any, original: Any) -> Any:
+def _maker(original: Any) -> Any:
     @functools.wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
-        return _rotation(original.__name__, original, _MAKERS[original.__name__], args, kwargs)
+        return _followed(original.__name__, original, _MAKERS[original.__name__], args, kwargs, gives_rotation=True)
 
     return staticmethod(make)
 
@@ -62,7 +62,7 @@ def _maker(kind: Any, original: Any) -> Any:
 def _apply(original: Any) -> Any:
     @functools.wraps(original)
     def apply(self: Any, vectors: Any, inverse: bool = False) -> Any:
-        return _value("apply", original, rotation.apply, (self, vectors, inverse), {})
+        return _followed("apply", original, rotation.apply, (self, vectors, inverse), {})
 
     return apply
 
@@ -70,7 +70,7 @@ def _apply(original: Any) -> Any:
 def _times(original: Any) -> Any:
     @functools.wraps(original)
     def times(self: Any, other: Any) -> Any:
-        return _rotation("__mul__", original, rotation.compose, (self, other), {})
+        return _followed("__mul__", original, rotation.compose, (self, other), {}, gives_rotation=True)
 
     return times
 
@@ -91,23 +91,26 @@ class TracedRotation:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.rotation, name)
         if name in _VALUES:
-            return functools.wraps(found)(functools.partial(_call, _value, name, _VALUES[name], self))
+            return functools.wraps(found)(functools.partial(self._call, name, _VALUES[name]))
         if name not in ("single", "shape"):
             _tell(self, name, found)
         return found
 
+    def _call(self, name: str, form: Callable[..., Any], *args: Any, gives_rotation: bool = False, **kwargs: Any) -> Any:
+        return _followed(name, getattr(type(self.rotation), name), form, (self, *args), kwargs, gives_rotation)
+
     def inv(self) -> Any:
         """The rotation back."""
-        return _call(_rotation, "inv", rotation.inverse, self)
+        return self._call("inv", rotation.inverse, gives_rotation=True)
 
     def __mul__(self, other: Any) -> Any:
-        return _call(_rotation, "__mul__", rotation.compose, self, other)
+        return self._call("__mul__", rotation.compose, other, gives_rotation=True)
 
     def __pow__(self, n: float, modulus: None = None) -> Any:
-        return _call(_rotation, "__pow__", rotation.power, self, n)
+        return self._call("__pow__", rotation.power, n, gives_rotation=True)
 
     def __getitem__(self, index: Any) -> Any:
-        return _call(_rotation, "__getitem__", lambda q, i: q[i].clone(), self, index)
+        return self._call("__getitem__", lambda q, i: q[i].clone(), index, gives_rotation=True)
 
     def __len__(self) -> int:
         return len(self.rotation)
@@ -119,47 +122,25 @@ class TracedRotation:
         return repr(self.rotation)
 
 
-def _call(result: Callable[..., Any], name: str, form: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A method of the class, by its name, on a stand-in."""
-    return result(name, getattr(type(args[0].rotation), name), form, args, kwargs)
-
-
-def _rotation(
-    name: str, original: Callable[..., Any], form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """A call that gives a rotation: a stand-in where its quaternion is traced."""
+def _followed(
+    name: str, original: Callable[..., Any], form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+    gives_rotation: bool = False,
+) -> Any:  # fmt: skip
+    """A call of the class that gives an array, or a rotation: a stand-in where its quaternion is traced."""
     made = original(*_bare(args), **_bare(kwargs))
-    quat = _both(name, lambda: made.as_quat(), form, args, kwargs)
-    return made if quat is None else TracedRotation(made, quat)
-
-
-def _value(
-    name: str, original: Callable[..., Any], form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """A call that gives an array or a number."""
-
-    def scipy() -> Any:
-        return original(*_bare(args), **_bare(kwargs))
-
-    found = _both(name, scipy, form, args, kwargs)
-    return scipy() if found is None else found
-
-
-def _both(
-    name: str, scipy: Callable[[], Any], form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """What a call gives, traced; ``None`` if nothing of it is."""
     arrays = listening()
     operands = [] if arrays is None else arrays_in(_quats((args, kwargs)))
     if arrays is None or not operands or not arrays.memory.concerned(operands):
-        return None
+        return made
 
     def torch_form() -> Any:
         given = [arrays.memory.tensors_for(_quats(a, rotations=True)) for a in args]
         return form(*given, **arrays.memory.tensors_for(_quats(kwargs, rotations=True)))
 
-    result = arrays.runs.perform(f"Rotation.{name}", operands, scipy, torch_form)
-    return result if arrays.memory.traced_by(arrays_in(result)) is not None else None
+    result = arrays.runs.perform(f"Rotation.{name}", operands, lambda: made.as_quat() if gives_rotation else made, torch_form)
+    if arrays.memory.traced_by(arrays_in(result)) is None:
+        return made
+    return TracedRotation(made, result) if gives_rotation else result
 
 
 def _quats(value: Any, rotations: bool = False) -> Any:

@@ -195,9 +195,7 @@ class Arrays:
                 return own(*given, **options)
             if known is None:
                 raise Unmapped
-            ready = given if function in SEQUENCES else tuple(
-                self.runs.make(np.array, a) if isinstance(a, (list, tuple)) and arrays_in(a) else a for a in given
-            )  # fmt: skip
+            ready = given if function in SEQUENCES else map(self.runs.gathered, given)
             return known(*(self.memory.tensors_for(a) for a in ready), **self.memory.tensors_for(options))
 
         if outs:

@@ -80,6 +80,11 @@ def _is_shared(t: Tensor, storage: torch.UntypedStorage) -> bool:
     return t._use_count() > 1 or storage_uses(storage) > 2  # type: ignore[attr-defined]
 
 
+def _same_place(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors show the same elements."""
+    return a.data_ptr() == b.data_ptr() and geometry(a)[:3] == geometry(b)[:3]
+
+
 class Overlays:
     """The arrays of one session."""
 
@@ -236,16 +241,11 @@ class Overlays:
                     increment_version(t)
 
     def recognised(self, t: Tensor) -> Tensor:
-        """The tensor of the array whose memory ``t`` lies over: torch's old constructors do not report the array."""
+        """The tensor of the array whose memory ``t`` shows: torch's old constructors do not report the array."""
+        if t.layout != torch.strided:
+            return t
         with self.recorder.silence():
-            return next(
-                (
-                    b.tensor for b in self._overlays.values()
-                    if not b.flips and b.tensor.data_ptr() == t.data_ptr() and b.tensor.dtype == t.dtype
-                    and b.tensor.shape == t.shape and b.tensor.stride() == t.stride()
-                ),
-                t,
-            )  # fmt: skip
+            return next((o.tensor for o in self._overlays.values() if not o.flips and _same_place(o.tensor, t)), t)
 
     def is_root(self, array: Array) -> bool:
         """Whether an array owns memory that a tensor of the session lies over."""
@@ -258,10 +258,8 @@ class Overlays:
 
     def published(self, t: Tensor) -> Published | None:
         """The published output that ``t`` shows as a tensor over the memory of an array, which no mode sees being made."""
-        for found in self._overlays.values() if t.layout == torch.strided else ():
-            if found.tensor.data_ptr() == t.data_ptr() and not found.flips and geometry(found.tensor)[:3] == geometry(t)[:3]:
-                return self.recorder.source(found.tensor)
-        return None
+        found = self.recognised(t)
+        return None if found is t else self.recorder.source(found)
 
     def reshaped(self, array: Array) -> None:
         """The array was given another shape in place."""

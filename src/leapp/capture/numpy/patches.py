@@ -149,7 +149,7 @@ def gathered(arrays: Arrays, value: Any) -> Any:
         return value
     said = _said(value)
     traced = said is not value or any(type(a) is not ndarray for a in arrays_in(value))
-    return arrays.runs.make(np.array, said) if traced else value
+    return arrays.runs.gathered(said) if traced else value
 
 
 @replaces

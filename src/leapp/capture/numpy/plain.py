@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from typing import Any
@@ -150,12 +151,15 @@ def as_tensor(value: Any) -> Any:
     return from_numpy(value.astype(np.uint8) if value.dtype == np.bool_ else value)
 
 
+_signature = functools.cache(inspect.signature)
+
+
 def without_out(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
     """The arguments of a call, apart from its output arrays."""
     try:
-        signature = inspect.signature(function)
+        signature = _signature(function)
         bound = signature.bind(*args, **kwargs)
     except (TypeError, ValueError):
         return args, kwargs, ()

@@ -98,13 +98,6 @@ def _tell(array: Any, kind: str = "memoryview") -> None:
         arrays.memory.escape(arrays.memory.traced(array), kind, [array], _bare(array))
 
 
-def _text(array: Any, kind: str, text: str) -> str:
-    arrays = listening()
-    if arrays is not None:
-        arrays.memory.escape(arrays.memory.traced(array), kind, [array], text)
-    return text
-
-
 def _turned(t: torch.Tensor, order: str) -> torch.Tensor:
     """``t`` such that row by row it gives its elements in an order of NumPy's."""
     return t.permute(*range(t.dim())[::-1]) if order == "F" else t
@@ -126,7 +119,7 @@ class ArrayMethods:
         vars()[_name] = _function(_name)
     for _name in (
         "item tolist tobytes tofile dump dumps __bool__ __int__ __float__ __complex__ __index__ __reduce__ __reduce_ex__ "
-        "__dlpack__ byteswap"
+        "__dlpack__ __repr__ __str__ __format__ byteswap"
     ).split():
         vars()[_name] = _leaving(_name)
     for _name in "shape size nbytes".split():
@@ -181,15 +174,6 @@ class ArrayMethods:
 
     def __contains__(self: Any, value: Any) -> bool:
         return bool((self == value).any())
-
-    def __format__(self: Any, spec: str) -> str:
-        return _text(self, "__format__", format(_bare(self), spec))
-
-    def __repr__(self: Any) -> str:
-        return _text(self, "__repr__", repr(_bare(self)))
-
-    def __str__(self: Any) -> str:
-        return _text(self, "__str__", str(_bare(self)))
 
     def __copy__(self: Any) -> Any:
         return self.copy()
@@ -246,12 +230,9 @@ class ArrayMethods:
 
     def astype(self: Any, dtype: Any, order: Any = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True) -> Any:
         """A copy in another dtype."""
-        from leapp.capture.numpy.plain import torch_dtype
-
-        wanted = torch_dtype(dtype)
         if not copy and np.dtype(dtype) == self.dtype:
             return self
-        return _both(self, "astype", (dtype, order, casting, subok, True), {}, lambda t: t.to(wanted, copy=True))
+        return _both(self, "astype", (dtype, order, casting, subok, True), {}, lambda t: t.to(_torch(dtype), copy=True))
 
     def reshape(self: Any, *shape: Any, order: Any = "C", copy: Any = None) -> Any:
         """The array in another shape."""

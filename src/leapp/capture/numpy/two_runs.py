@@ -48,6 +48,7 @@ _OLDER = (
 )
 
 
+_array = np.array  # as it is before a session replaces it
 _NUMBERS: dict[type, Callable[..., Any]] = {float: np.float64, int: np.int64, bool: np.bool_}
 
 
@@ -307,7 +308,7 @@ class TwoRuns:
         bare = unwrapped(data)
 
         def numpy() -> Any:
-            return _original(original)(bare, *args, **kwargs)
+            return original(bare, *args, **kwargs)
 
         result = self.memory.quietly(numpy)
         if not operands or not self.memory.concerned(operands):
@@ -327,6 +328,10 @@ class TwoRuns:
 
         return self.perform(original.__name__, operands, lambda: result, expression)
 
+    def gathered(self, value: Any) -> Any:
+        """A list with traced values in it as one array."""
+        return self.make(_array, value) if isinstance(value, (list, tuple, deque)) and arrays_in(value) else value
+
     def assemble(self, data: Any, dtype: torch.dtype) -> Tensor:
         """A nested list as one tensor."""
         if isinstance(data, Tensor):
@@ -343,8 +348,8 @@ class TwoRuns:
 
     def value_for(self, value: Any) -> Any:
         """A value as torch takes it: tensors for arrays, Python numbers for NumPy's."""
-        if isinstance(value, (list, tuple, deque)):
-            value = self.make(np.array, value) if arrays_in(value) else np.array(value)
+        value = self.gathered(value)
+        value = asarray(value) if isinstance(value, (list, tuple, deque)) else value
         value = value.array if isinstance(value, TracedScalar) else value
         if isinstance(value, np.ndarray):
             return self.memory.tensor(value)
@@ -358,7 +363,3 @@ def unwrap(found: Any, memory: Overlays) -> Tensor | None:
         return memory.tensor(found)
     found = getattr(found, "tensor", found)
     return found if isinstance(found, Tensor) else None
-
-
-def _original(function: Any) -> Any:
-    return getattr(function, "__wrapped__", function)

@@ -34,7 +34,7 @@ class Ufuncs:
 
     def ufunc(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a ufunc, or of one of its methods."""
-        inputs = tuple(self.runs.make(np.array, v) if isinstance(v, (list, tuple)) and arrays_in(v) else v for v in inputs)
+        inputs = tuple(map(self.runs.gathered, inputs))
         outs = kwargs.get("out") or ()
         operands = [*arrays_in(inputs), *arrays_in(kwargs)]
         tensors = any(isinstance(v, Tensor) for v in inputs) and not outs and method == "__call__"
@@ -65,7 +65,7 @@ class Ufuncs:
 
     def operation(self, ufunc: np.ufunc, number: TracedScalar, name: str, args: tuple[Any, ...]) -> Any:
         """An operator of a traced number. NumPy has code of its own for it, whose last digit need not be that of the ufunc."""
-        args = tuple(self.runs.make(np.array, v) if isinstance(v, (list, tuple)) and arrays_in(v) else v for v in args)
+        args = tuple(map(self.runs.gathered, args))
         result = self.memory.quietly(lambda: getattr(number_of(number), name)(*unwrapped(args)))
         operands = arrays_in((number, *args))
         if result is NotImplemented or not self.memory.concerned(operands):

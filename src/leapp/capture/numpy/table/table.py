@@ -45,6 +45,7 @@ def expression(names: str, *modules: Any, table: dict[Any, Expression] | None = 
     return add
 
 
+@functools.cache
 def lookup(function: Any) -> Expression | None:
     """The expression for a NumPy function, if there is one."""
     found = FUNCTIONS.get(function)
