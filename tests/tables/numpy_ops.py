@@ -834,6 +834,7 @@ row("clip_by_keyword", lambda x: np.clip(x, a_min=-0.5, a_max=0.5) + np.clip(x, 
 row("clip_partial", lambda x: np.array(list(map(partial(np.clip, a_min=-1, a_max=1), x))), N4)
 row("average_whole_weights", lambda x: [np.average(x, weights=[3, 1, 2], axis=0), np.average(x[0], weights=[1, 2, 3, 4]), np.average(x, 1)], N34)
 row("corrcoef_of_two", lambda x, y: [np.corrcoef(x[0], y[0]), np.cov(x, y), np.corrcoef(x, y, rowvar=False)], N34, N34)
+row("f32_published_as_f64", lambda x: np.cumsum(np.exp(x)).astype(np.float64), normal(500), rtol=1e-5)
 row("math_numbers", lambda x: np.array([math.cos(x[0]) * math.sin(x[1]), -math.exp(x[2]) / math.hypot(x[3], 1), math.floor(x[0]) + 2 * math.tanh(x[1])]), N4)
 row("math_number_beside_array", lambda x: x * math.cos(x[0]) + math.sqrt(x[1] ** 2), N4)
 row("numbers_in_a_row", lambda x: np.r_[x[0], x[1:3], 0, x[3] * 2], N4)

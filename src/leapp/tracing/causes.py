@@ -80,7 +80,11 @@ def _rounding(node: NodeTrace, value: torch.Tensor) -> float:
     finite = value[torch.isfinite(value)]
     if not finite.numel() or not (value.is_floating_point() or value.is_complex()):
         return 0.0
-    step = max(torch.finfo(value.dtype).eps ** (2 / 3), 2 * node.tape.precision if node.tape is not None else 0.0)
+    # What was computed in float32 is no more exact as float64.
+    memories = [node.tape.memory_of[slot] for call in node.tape.calls for slot in call.outs] if node.tape is not None else []
+    narrow = any(g is not None and g.dtype in (torch.float32, torch.complex64) for m in memories for _, g in m.roots)
+    eps = max(torch.finfo(value.dtype).eps, torch.finfo(torch.float32).eps if narrow else 0.0)
+    step = max(eps ** (2 / 3), 2 * node.tape.precision if node.tape is not None else 0.0)
     return float(finite.abs().max()) * float(step)
 
 
