@@ -1,7 +1,7 @@
 """Follows the ATen operators that a node runs, one after another.
 
 A node that writes to no tensor and whose shapes are fixed needs a list of its operators and nothing more, which is made here
-at a fraction of the cost of torch's tracer. :mod:`leapp.export.aten` does the others.
+at a fraction of the cost of torch's tracer. :mod:`leapp.export.aten` handles the other nodes.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class _Following(DispatchMode):  # type: ignore[no-untyped-call]
 
     def _constant(self, tensor: torch.Tensor) -> Any:
         if isinstance(tensor, self._values.hides):
-            raise NotPlainError("a tensor that was made where nobody was listening")
+            raise NotPlainError("a tensor that no listed operator made")
         taken = self._taker.constant(tensor)
         self._constants.append(tensor)
         self.know(tensor, taken)
@@ -276,7 +276,7 @@ class _Graph(Taker):
         return parts
 
     def finish(self, outputs: list[Any]) -> AtenGraph:
-        """The graph, without what nobody reads: every operator in it is functional."""
+        """The graph without unused operators, which can be dropped because every operator in it is functional."""
         self.graph.output(tuple(outputs))
         self.graph.erase_node(self._first)
         for node in reversed(self.graph.nodes):

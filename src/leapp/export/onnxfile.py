@@ -109,7 +109,7 @@ class _Names:
         self._next: dict[str, int] = {}
 
     def of(self, value: Value, wish: str) -> str:
-        """The name of a value: ``wish``, with a number if others have it."""
+        """The name of a value: ``wish``, with a number if another value has that name."""
         found = self._given.get(id(value))
         if found is None:
             found, number = wish, self._next.get(wish, 0)

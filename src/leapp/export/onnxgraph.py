@@ -34,7 +34,7 @@ class Value:
 
     Attributes:
         dtype: Its type.
-        shape: Its sizes; ``None`` if nobody needs to know. A size that is not known is ``None`` as well.
+        shape: Its sizes; ``None`` if no translation asks for them. A size that is not known is ``None`` as well.
         ref: What stands for it in the graph that is made: its name in a ``Sheet``.
     """
 
@@ -74,7 +74,7 @@ class Writer(abc.ABC):
             kind: Its name, such as ``"MatMul"``. It exists since opset 18 and did not change its meaning up to opset 20.
             inputs: Its operands; ``None`` is one that is left out.
             dtype: The type of the result, if it is not that of the first operand.
-            shape: The sizes of the result, if somebody needs them.
+            shape: The sizes of the result, if a later translation asks for them.
             attributes: Its attributes. Floats are kept in float32.
         """
         return self.many(kind, *inputs, dtypes=[dtype], shapes=[shape], **attributes)[0]

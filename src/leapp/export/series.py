@@ -54,7 +54,7 @@ def shared(key: Hashable, make: Callable[[], AbstractContextManager[None]]) -> A
 
 
 def end_sharing() -> None:
-    """Leave what the series has entered: somebody follows who must not find it."""
+    """Leave what the series has entered, before a backend that must not see its patches."""
     if _entered:
         _entered.clear()
         _series[-1].close()

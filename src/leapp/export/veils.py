@@ -37,7 +37,7 @@ class Veil(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Refuse: nobody is listening."""
+        """Refuse: no mode lists the operator."""
         raise HiddenValueError(str(func))
 
 
@@ -62,7 +62,7 @@ class Veils:
         try:
             with plain_dispatch():
                 out = func(*map(_behind, args), **{name: _behind(value) for name, value in named.items()})
-        except Exception as error:  # such as a division by zero in a branch that nobody takes
+        except Exception as error:  # such as a division by zero in a branch that is not taken
             raise HiddenValueError(str(func)) from error
         if isinstance(out, torch.Tensor):
             return self.of(out)
