@@ -66,7 +66,7 @@ def _said(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             yield "warning", node.args[0]
         elif (of, name) == ("proof", "fail") and len(node.args) > 1:
             yield "ValidationError", node.args[1]
-        elif name in ("Failure", "Unproven", "Parting", "Finding"):
+        elif name in ("Failure", "Unproven", "PassDifference", "difference", "Finding"):
             yield "report", next((a for a in node.args if isinstance(a, (ast.JoinedStr, ast.Constant))), node.args[0])
     elif isinstance(node, ast.Yield) and isinstance(node.value, ast.JoinedStr):
         yield "warning", node.value

@@ -69,7 +69,7 @@ def test_what_failed_is_kept_with_page_and_log(name: str, tmp_path: Path, capsys
     assert {p.name: p.read_bytes() for p in (tmp_path / "g").iterdir() if p.name != "log.txt"} == before
     x = torch.randn(3)
     torch.testing.assert_close(InferenceManager(tmp_path / "g")({"first/x": x})["second/z"], torch.tanh(2.0 * x))
-    with pytest.raises(BundleFileError, match="what a failed export left"):
+    with pytest.raises(BundleFileError, match="was left by a failed export"):
         InferenceManager(failed)
 
     assert export(tmp_path, torch.sin) == {"first": True, "second": True}

@@ -26,11 +26,12 @@ def export_node(job: ExportJob, directory: Path) -> ExportResult:
     check_params(backend, job.params)
     import warnings
 
-    from leapp.export.failures import explained
+    from leapp.export.failures import explained, require_dense
 
     with explained(job, backend, _write), warnings.catch_warnings():
         # Exporters warn about their own workings: deprecations of what they call, modules they did not find.
         warnings.simplefilter("ignore")
+        require_dense(job)
         return _write(job, directory)
 
 

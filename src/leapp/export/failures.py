@@ -21,7 +21,7 @@ from leapp.errors import ExportError
 from leapp.export.backends import is_onnx
 from leapp.export.job import RUNNING, ExportJob, ExportResult
 
-__all__ = ["MissingOperatorsError", "explained", "spelled_call"]
+__all__ = ["MissingOperatorsError", "explained", "require_dense", "spelled_call"]
 
 
 _OTHERS = "export_with='jit' or 'pt2'"
@@ -58,6 +58,16 @@ def explained(job: ExportJob, backend: str | None, export: Callable[[ExportJob, 
         cause = _first_cause(error)
         line = _line(job, export, lambda other: _first_cause(other) == cause)
         raise _mixed(error, f"{job.node}: the {backend} export failed{line}: {cause}{_advice(error, backend)}") from error
+
+
+def require_dense(job: ExportJob) -> None:
+    """Refuse constants that no file format stores."""
+    for constant in job.module.program.constants.values() if isinstance(job.module, Replay) else ():
+        if constant.value.layout != torch.strided:
+            raise ExportError(
+                f"the tensor that is read at {constant.where} is sparse ({constant.value.layout}), and no backend stores "
+                f"such a constant: {constant.where.text!r}. Convert it once with .to_dense()."
+            )
 
 
 def _line(
