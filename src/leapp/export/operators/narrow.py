@@ -20,20 +20,19 @@ _COMPARED = tuple(
     overload for kind in (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge) for overload in (kind.Tensor, kind.Scalar)
 )
 _CLAMPED = (aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default)
-# ONNX Runtime 1.20 computes with narrow whole numbers, and compares them, hardly at all; 1.23 lacks their extrema.
+# ONNX Runtime 1.20 computes with narrow whole numbers, and compares them, hardly at all; 1.23 lacks their extrema and choices.
 _HERE = {
     (torch.bool,): (aten.add.Tensor, aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor),
     _NARROW: (
         aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.tril.default, aten.triu.default, aten.mm.default,
         aten.bmm.default, aten.matmul.default, aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar,
         aten.rsub.Tensor, aten.rsub.Scalar, aten.mul.Tensor, aten.mul.Scalar, aten.maximum.default, aten.minimum.default,
-        aten.clamp.Tensor, *_CLAMPED, *_COMPARED,
+        aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar, aten.bitwise_right_shift.Tensor,
+        aten.bitwise_right_shift.Tensor_Scalar, aten.clamp.Tensor, *_CLAMPED, *_COMPARED,
     ),
-    (torch.uint8, torch.int16): (
-        aten.neg.default, aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar,
-        aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar,
-    ),
-    (torch.int16,): (aten.constant_pad_nd.default, aten.pad.default, aten.argmax.default, aten.argmin.default, *_WHERE),
+    (torch.uint8, torch.int16): (aten.neg.default,),
+    (torch.int8, torch.int16): _WHERE,
+    (torch.int16,): (aten.constant_pad_nd.default, aten.pad.default, aten.argmax.default, aten.argmin.default),
 }  # fmt: skip
 
 _OF_ANOTHER_TYPE = frozenset({aten.argmax.default, aten.argmin.default, *_COMPARED})
