@@ -818,3 +818,21 @@ def test_looking_at_variables_keeps_nothing_alive(tmp_path: Path) -> None:
     del large
     assert gone() is None
     A.output_tensors("n", {"y": x * 2}, export_with="jit")
+
+
+@pytest.mark.parametrize("where", ["a variable", "a list"])
+def test_an_input_that_the_node_writes_to_is_followed(where: str, tmp_path: Path) -> None:
+    """The caller's own array was declared, so what the node writes to it is recorded: nothing is frozen."""
+    given = np.arange(3.0)
+    held = [given]
+    if where == "a list":
+        del given
+    leapp.start("g", save_path=tmp_path, escapes="error")
+    x = annotate.input_tensors("n", {"x": held[0]})
+    x += 1.0
+    annotate.output_tensors("n", {"y": x * 2.0}, export_with="jit")
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+    got = leapp.InferenceManager(tmp_path / "g")({"n/x": torch.tensor([4.0, 5.0, 6.0], dtype=torch.float64)})["n/y"]
+    assert got.tolist() == [10.0, 12.0, 14.0]
+    assert held[0].tolist() == [1.0, 2.0, 3.0]
