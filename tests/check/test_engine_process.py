@@ -68,10 +68,10 @@ def test_a_fused_model_and_every_level_are_run_there(tmp_path, all_apart):
 
 def test_a_wrong_value_is_reported_as_if_it_were_run_here(tmp_path, all_apart):
     def report():
-        passes = itertools.count(1)
+        later = itertools.chain([0.0, 0.0], itertools.repeat(1.0))  # how far a chain is cannot be seen
 
         def counts(x, h):
-            return torch.tanh(x + h + torch.tensor(float(next(passes) > 2)))  # the culprit
+            return torch.tanh(x + h + torch.tensor(next(later)))  # the culprit
 
         torch.manual_seed(0)
         trace(tmp_path, counts, "onnx", passes=3)

@@ -67,10 +67,10 @@ def test_a_worst_element_within_a_wide_tolerance_is_not_named():
 
 def test_a_frozen_value_is_told_apart_from_a_wrong_export(tmp_path):
     """Here it changes in the third pass, which nothing recorded: the file fails on its sample."""
-    passes = itertools.count(1)
+    later = itertools.chain([0.0, 0.0], itertools.repeat(1.0))  # how far a chain is cannot be seen
 
     def counts(x):
-        return torch.tanh(x * 2 + torch.tensor(float(next(passes) > 2)))  # the culprit
+        return torch.tanh(x * 2 + torch.tensor(next(later)))  # the culprit
 
     trace(tmp_path, counts, "onnx", passes=3)
     with pytest.raises(ValidationError) as caught:

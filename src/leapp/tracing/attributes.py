@@ -299,23 +299,58 @@ def _uses(code: CodeType, changed: Changed) -> tuple[list[Where], list[Where], l
     """Where code reads the variable or attribute that was changed, where it sets it, and where it sets an element of it."""
     loads: list[Where] = []
     stores: list[Where] = []
-    elements: Counter[int] = Counter()
+    into: list[Where] = []
     name, bracket, _ = changed.name.partition("[")
     steps = list(dis.get_instructions(code))
-    for step, following in zip(steps, [*steps[1:], steps[-1]], strict=True):
+    for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
         at = Where(code, step.offset)
-        if step.opname in ("STORE_SUBSCR", "STORE_SLICE"):
-            elements[at.line] += 1
-        # One instruction of newer Pythons may load or store two variables.
-        named = step.argval if isinstance(step.argval, tuple) else (step.argval,) if step.opname != "LOAD_CONST" else ()
-        for word, verb in zip(named, re.findall("LOAD|STORE", step.opname), strict=False):
+        if step.opname in _KEYS and (bracket or isinstance(changed.after, np.ndarray)) and name in _set_in(steps, i):
+            into.append(at)
+        for word, verb in zip(_words(step), re.findall("LOAD|STORE", step.opname), strict=False):
             if word == name:
                 (stores if verb == "STORE" or following.argval in _ADDS else loads).append(at)
-    into: list[Where] = []
-    if bracket or isinstance(changed.after, np.ndarray):
-        for line, count in elements.items():
-            into += [at for at in loads if at.line == line][:count]
     return loads, stores, into
+
+
+_KEYS = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}
+"""The instructions that set an element, and how many values say which one."""
+_CHOOSES = {"BINARY_SUBSCR": 1, "BINARY_SLICE": 2}
+_REPEATS = ("COPY", "DUP_TOP_TWO")
+
+
+def _words(step: dis.Instruction) -> tuple[Any, ...]:
+    """What an instruction names. One instruction of newer Pythons may load or store two variables."""
+    return step.argval if isinstance(step.argval, tuple) else (step.argval,) if step.opname != "LOAD_CONST" else ()
+
+
+def _set_in(steps: list[dis.Instruction], i: int) -> Iterator[Any]:
+    """The names by which code reaches what it sets an element of: ``rows`` and ``x`` for ``x.rows[0][1] = y``."""
+    keys = _KEYS[steps[i].opname]
+    i -= 1
+    if steps[i].opname in ("SWAP", "ROT_THREE", "ROT_FOUR"):  # += loads container and keys before it computes
+        while i > 0 and steps[i].opname not in _REPEATS:
+            i -= 1
+        while i > 0 and steps[i].opname in _REPEATS:
+            i -= 1
+    while i >= 0:
+        depth = 0
+        while depth < keys and i >= 0:
+            depth += dis.stack_effect(steps[i].opcode, steps[i].arg, jump=False)
+            i -= 1
+        if depth > keys:  # one instruction loads the container and a key
+            yield _words(steps[i + 1])[0]
+            return
+        while i >= 0 and steps[i].opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            yield steps[i].argval
+            i -= 1
+        if i < 0:
+            return
+        chosen = steps[i].opname == "BINARY_OP" and steps[i].argrepr == "[]"  # how Python 3.14 spells it
+        keys = 1 if chosen else _CHOOSES.get(steps[i].opname, 0)
+        if not keys:
+            yield from _words(steps[i])[-1:]
+            return
+        i -= 1
 
 
 # -- what an object holds ----------------------------------------------------------------------------------------------
