@@ -20,6 +20,8 @@ _COMPARED = tuple(
     overload for kind in (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge) for overload in (kind.Tensor, kind.Scalar)
 )
 _CLAMPED = (aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default)
+# Until torch 2.13 the numbers that bound a clamp wrap like any other; in 2.15 a bound of -1 is below every uint8.
+_BOUNDS_WRAP = bool(torch.zeros(1, dtype=torch.uint8, device="cpu").clamp_min(-1))
 # ONNX Runtime 1.20 computes with narrow whole numbers, and compares them, hardly at all; 1.23 lacks their extrema and choices.
 _HERE = {
     (torch.bool,): (aten.add.Tensor, aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor),
@@ -48,7 +50,7 @@ def _widened(target: Any, dtypes: tuple[torch.dtype, ...]) -> Callable[..., Any]
         if any(isinstance(o, Tensor) and o.dtype not in (*_NARROW, torch.bool) for o in operands):
             return NotImplemented
         wide = [a.to(torch.int32) if any(a is o for o in operands) and isinstance(a, Tensor) else a for a in args]
-        if target in _CLAMPED or target in _COMPARED:
+        if target in _COMPARED or (target in _CLAMPED and _BOUNDS_WRAP):
             dtype = _result(operands)
             wide, named = [_kept(a, dtype) for a in wide], {name: _kept(a, dtype) for name, a in named.items()}
         out = target(*wide, **named)
