@@ -274,3 +274,14 @@ def test_a_change_within_the_tolerance_is_refused(passes: int, factor: Any, tmp_
     with pytest.raises(ValidationError, match="the recorded calls do not give what the program computed") as error:
         trace(tmp_path, scale, passes, array=True)
     assert f"n/y (at {Path(__file__)}" in str(error.value)
+
+
+def test_rounding_that_the_computation_amplifies_is_not_refused(tmp_path: Path) -> None:
+    """NumPy and torch round differently, and a nearly singular matrix makes much of it: the export is right all the same."""
+    matrix = 1.0 / (np.arange(6)[:, None] + np.arange(6) + 1.0)
+
+    def solve(x: np.ndarray) -> np.ndarray:
+        return np.linalg.solve(matrix, np.tile(x.astype(np.float64), 2))
+
+    trace(tmp_path, solve, 2, array=True)
+    np.testing.assert_allclose(exported(tmp_path, values(7)), solve(values(7).numpy()), rtol=1e-6)
