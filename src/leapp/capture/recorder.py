@@ -5,6 +5,7 @@ Tensors are known by identity or by memory; the user's tensors are neither wrapp
 
 from __future__ import annotations
 
+import pickle
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +27,6 @@ from leapp.capture.provenance import FormerValue, Provenance, Published
 from leapp.capture.tape import Escape, Ref, Tape, is_known
 from leapp.capture.torch_modes import DispatchMode, FunctionMode
 from leapp.capture.traced_calls import PLAIN, TracedCalls
-from leapp.capture.trees import mapped
 from leapp.capture.user_line import Where, where
 from leapp.errors import TraceError
 
@@ -241,5 +241,4 @@ def _nothing() -> None:
 
 def _generators() -> Any:
     """Where the global generators of Python and NumPy stand."""
-    state = np.random.get_state(legacy=False)
-    return random.getstate(), mapped(state, lambda v: v.tobytes() if isinstance(v, np.ndarray) else v)
+    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))

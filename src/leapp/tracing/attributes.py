@@ -243,7 +243,7 @@ def is_memory(changed: Changed, codes: Iterable[CodeType]) -> bool:
     if not isinstance(changed.owner, _Globals):
         return True
     named = [code for code in codes if changed.name in code.co_names]
-    steps = (step for code in named for step in dis.get_instructions(code))
+    steps = (step for code in named for step in _instructions(code))
     return any(step.opname == "STORE_GLOBAL" and step.argval == changed.name for step in steps)
 
 
@@ -280,7 +280,7 @@ def _concerned(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType
             yield owner.__code__
         elif isinstance(owner, GeneratorType):
             yield owner.gi_code
-        else:
+        elif owner is not None and not isinstance(owner, _Variables):
             kind = owner if isinstance(owner, type) else type(owner)
             yield from (f.__code__ for base in kind.__mro__ for member in vars(base).values() for f in _methods(member))
     yield from codes
@@ -301,7 +301,9 @@ def _uses(code: CodeType, changed: Changed) -> tuple[list[Where], list[Where], l
     stores: list[Where] = []
     into: list[Where] = []
     name, bracket, _ = changed.name.partition("[")
-    steps = list(dis.get_instructions(code))
+    if not any(name in names for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)):
+        return loads, stores, into
+    steps = _instructions(code)
     for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
         at = Where(code, step.offset)
         if step.opname in _KEYS and (bracket or isinstance(changed.after, np.ndarray)) and name in _set_in(steps, i):
@@ -310,6 +312,11 @@ def _uses(code: CodeType, changed: Changed) -> tuple[list[Where], list[Where], l
             if word == name:
                 (stores if verb == "STORE" or following.argval in _ADDS else loads).append(at)
     return loads, stores, into
+
+
+@functools.lru_cache(maxsize=256)
+def _instructions(code: CodeType) -> list[dis.Instruction]:
+    return list(dis.get_instructions(code))
 
 
 _KEYS = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}
