@@ -48,15 +48,21 @@ class _Watch(DispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-def hidden_reads(replay: Replay, inputs: Sequence[torch.Tensor]) -> dict[int, tuple[Call, list[Any]]]:
+def hidden_reads(
+    replay: Replay, inputs: Sequence[torch.Tensor], harmless: set[Any]
+) -> dict[int, tuple[Call, list[Any]]]:
     """For each call that reads values out of its arguments: the call, and what it reads on these inputs.
 
     Calls that come after one which does not take these inputs are not looked at.
+
+    Args:
+        replay: The calls.
+        inputs: What to run them on.
+        harmless: Gets the calls that read nothing, and spares them the next time. Up to its first read, what a call does
+            depends on the form of its tensors and on its numbers only.
     """
     found: dict[int, tuple[Call, list[Any]]] = {}
     watch = _Watch()
-    # Up to its first read, what a call does depends on the form of its tensors and on its numbers only.
-    harmless: set[Any] = set()
 
     def run(index: int, call: Call, args: Any, kwargs: Any) -> Any:
         form: Any = call.func, _form(args), _form(kwargs)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import datetime
 import dis
+import functools
 import random
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from leapp.capture.user_line import Where
 
-__all__ = ["modules_by_file", "unsteady_names"]
+__all__ = ["UnsteadyNames"]
 
 _CLOCKS = frozenset(
     getattr(time, name)
@@ -32,32 +33,29 @@ _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _SETTING = frozenset("seed setstate getstate get_state set_state spawn bit_generator".split())
 _NOTHING = object()
 
-
-def modules_by_file() -> dict[Any, ModuleType]:
-    """The loaded modules by the file they come from."""
-    loaded = [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
-    return {_names_of(m).get("__file__"): m for m in loaded}
+_names_of: Any = vars(ModuleType)["__dict__"].__get__
+"""The names of a module, past its own lookup, which would run a module that is to be loaded lazily."""
 
 
-def unsteady_names(codes: Iterable[CodeType], modules: dict[Any, ModuleType]) -> Iterator[tuple[str, Where]]:
-    """What the code names that gives another number at each call, and where.
+class UnsteadyNames:
+    """What code names that gives another number at each call. Looks at each function once, and once through the modules."""
 
-    Args:
-        codes: The code that ran.
-        modules: The modules that it may belong to, see ``modules_by_file``.
-    """
-    for code in codes:
-        module = modules.get(code.co_filename) or sys.modules.get("__main__")
-        yield from _scan(code, vars(module) if module is not None else {})
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, CodeType], list[tuple[str, Where]]] = {}
 
+    def of(self, code: CodeType) -> list[tuple[str, Where]]:
+        """What a function names, and where."""
+        known = code.co_filename, code  # code of two files may be equal
+        if known not in self._known:
+            module = self._modules.get(code.co_filename) or sys.modules.get("__main__")
+            self._known[known] = list(_scan(code, vars(module) if module is not None else {}))
+        return self._known[known]
 
-def _names_of(module: ModuleType) -> dict[str, Any]:
-    """The names of a module, past its own lookup, which would run a module that is to be loaded lazily."""
-    try:
-        found = object.__getattribute__(module, "__dict__")
-    except AttributeError:  # a library that cffi wrapped calls itself a module and is none
-        return {}
-    return found if isinstance(found, dict) else {}
+    @functools.cached_property
+    def _modules(self) -> dict[Any, ModuleType]:
+        """The loaded modules by the file they come from. A library that cffi wrapped calls itself a module and is none."""
+        loaded = [m for m in list(sys.modules.values()) if issubclass(type(m), ModuleType)]
+        return {(_names_of(m) or {}).get("__file__"): m for m in loaded}
 
 
 def _scan(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Where]]:

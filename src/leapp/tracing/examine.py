@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable
-from dataclasses import replace
-from types import ModuleType
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +12,7 @@ import torch
 from leapp.capture.audit import hidden_reads
 from leapp.capture.functions.standin import unfollowed
 from leapp.capture.replay import Replay, cut, fill
-from leapp.capture.unsteady import modules_by_file, unsteady_names
+from leapp.capture.unsteady import UnsteadyNames
 from leapp.capture.user_line import is_library
 from leapp.errors import TraceError
 from leapp.tracing.edges import same_bits
@@ -43,12 +40,12 @@ def examine(session: Session) -> Report:
     """Collect the findings of all nodes."""
     session.settle()
     report = Report()
-    modules = functools.cache(modules_by_file)  # there are thousands: looked through once, if at all
+    seen = _Seen()
     for node in session.nodes.values():
         if node.pruned:
             report.pruned[node.name] = list(node.pruned)
         if node.tape is not None and node.program is not None and node.backend is not None:
-            report.escapes += _escapes(node, modules)
+            report.escapes += _escapes(node, seen)
             report.constants += _constants(node)
             drawn = node.draws()
             if drawn:
@@ -82,7 +79,15 @@ def _table(escapes: list[EscapeInfo]) -> str:
     return f"{len(escapes)} value(s) left the graph and are frozen in the models:\n{lines}"
 
 
-def _escapes(node: NodeTrace, modules: Callable[[], dict[Any, ModuleType]]) -> list[EscapeInfo]:
+@dataclass(slots=True)
+class _Seen:
+    """What nodes have in common, looked at once for all of them."""
+
+    unsteady: UnsteadyNames = field(default_factory=UnsteadyNames)
+    harmless: set[Any] = field(default_factory=set)
+
+
+def _escapes(node: NodeTrace, seen: _Seen) -> list[EscapeInfo]:
     tape, program = node.tape, node.program
     assert tape is not None
     assert program is not None
@@ -96,9 +101,9 @@ def _escapes(node: NodeTrace, modules: Callable[[], dict[Any, ModuleType]]) -> l
         spoken, at = _spoken(e.kind), e.where
         cure = e.cure or _cure(spoken)
         found.append(EscapeInfo(node.name, spoken, at.file, at.line, at.text, _short(e.value), again is not None, cure=cure))
-    found += _hidden_reads(node, wrong)
+    found += _hidden_reads(node, wrong, seen.harmless)
     if not node.compared:
-        named = _unsteady(node, modules())
+        named = _unsteady(node, seen.unsteady)
         random = any("random" in e.kind for e in named)
         found = [e for e in found if not (random and e.kind.startswith(_DRAWN))] + named
     for constant in program.constants.values():
@@ -145,14 +150,15 @@ def _with_difference(node: str, found: list[EscapeInfo], difference: PassDiffere
     return [replace(known, kind=kind, cure=cure) if e is at_line[0] else e for e in found]
 
 
-def _unsteady(node: NodeTrace, modules: dict[Any, ModuleType]) -> list[EscapeInfo]:
+def _unsteady(node: NodeTrace, names: UnsteadyNames) -> list[EscapeInfo]:
     """Clocks and generators that the code of the node names; whether a number of theirs is frozen is for two passes to tell."""
     assert node.tape is not None
     places = [c.where for c in node.tape.calls] + [e.where for e in node.tape.escapes]
     codes = {id(w.code): w.code for w in places if not is_library(w.file)}
     return [
         EscapeInfo(node.name, f"{what}, named in the code of the node", w.file, w.line, w.text, "a number", cure=_UNSTEADY)
-        for what, w in unsteady_names(codes.values(), modules)
+        for code in codes.values()
+        for what, w in names.of(code)
     ]
 
 
@@ -253,13 +259,13 @@ def _spoken(kind: str) -> str:
     return re.sub(r"\.default\b", "", kind.replace("_local_scalar_dense", "item"))
 
 
-def _hidden_reads(node: NodeTrace, wrong: bool) -> list[EscapeInfo]:
+def _hidden_reads(node: NodeTrace, wrong: bool, harmless: set[Any]) -> list[EscapeInfo]:
     """Values that torch itself reads out inside a call; on every sample, if the node is ``wrong`` on one."""
     assert node.replay is not None
     samples = [[s.inputs[n] for n in node.inputs] for s in node.samples]
-    passes = [hidden_reads(node.replay, inputs) for inputs in samples[:1]]
+    passes = [hidden_reads(node.replay, inputs, harmless) for inputs in samples[:1]]
     if passes[0] and wrong:
-        passes += [hidden_reads(node.replay, inputs) for inputs in samples[1:]]
+        passes += [hidden_reads(node.replay, inputs, harmless) for inputs in samples[1:]]
     found = []
     for index, (call, values) in passes[0].items():
         w = call.where
