@@ -196,6 +196,34 @@ def test_thorough_runs_every_level(tmp_path, monkeypatch):
         leapp.compile_graph(validate="deep")
 
 
+def counted(monkeypatch, owner, name):
+    """The calls of a function from now on."""
+    calls, plain = [], getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **kwargs: calls.append(args) or plain(*args, **kwargs))
+    return calls
+
+
+@pytest.mark.parametrize(("backend", "engine"), [("jit", "open_script"), ("onnx", "open_session")])
+def test_every_file_is_read_and_opened_once_and_one_pipeline_is_built(backend, engine, tmp_path, monkeypatch):
+    from leapp.bundle import reading
+    from leapp.runtime import load, torch_engines
+    from leapp.runtime.engine import LocalEngine
+
+    read = counted(monkeypatch, reading, "read_verified")
+    opened = counted(monkeypatch, load if backend == "onnx" else torch_engines, engine)
+    built = counted(monkeypatch, LocalEngine, "__init__")
+    leapp.start("g", save_path=str(tmp_path))
+    for _ in range(2):
+        x = torch.randn(2, 3)
+        for node in range(4):
+            x = annotate.input_tensors(f"n{node}", {"x": x})
+            x = annotate.output_tensors(f"n{node}", {"y": (x * (node + 2)).tanh()}, export_with=backend)
+    leapp.stop()
+    assert leapp.compile_graph(visualize=False) == dict.fromkeys(("n0", "n1", "n2", "n3"), True)
+    assert (len(read), len(built)) == (4, 1)
+    assert len(opened) == 4 + (backend == "onnx")  # the closed loop runs the four ONNX models as one
+
+
 @pytest.mark.parametrize(("backend", "function"), [("onnx", torch.special.i1), ("onnx", torch.special.i0e)])
 def test_a_refusal_names_the_users_line(backend, function, tmp_path):
     def policy(x):

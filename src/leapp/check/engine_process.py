@@ -15,7 +15,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -52,10 +52,10 @@ class EngineProcessError(Exception):
     """The other process failed. This process has to try by itself to see whether the model is to blame."""
 
 
-def is_large(bundle: Bundle) -> bool:
-    """Whether the models of a bundle should run in another process."""
+def is_large(bundle: Bundle, nodes: Iterable[str]) -> bool:
+    """Whether the models of some nodes should run in another process."""
     size = 0
-    for node in bundle.contract.nodes.values():
+    for node in map(bundle.contract.nodes.__getitem__, nodes):
         path = os.path.join(bundle.directory, node.model.model_path or "")
         for file in (path, f"{path}{EXTERNAL_DATA}") if node.model.backend == "onnx" else (path,):
             size += os.path.getsize(file) if os.path.isfile(file) else 0

@@ -6,20 +6,21 @@ ONNX Runtime rewrites a model when it opens it, more or less freely by level; ea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from leapp.bundle import Bundle
 from leapp.bundle.reading import read_model_files
-from leapp.graph.contract import Contract, Wiring, key
+from leapp.graph.contract import Contract, Wiring
 from leapp.runtime import Pipeline
-from leapp.runtime.buffers import run_session
-from leapp.runtime.load import External, OnnxUnit, open_session
-from leapp.runtime.plan import make_plan
+from leapp.runtime.arrays import check_sum
+from leapp.runtime.load import EngineOptions, External, OnnxUnit, Unit, open_session, open_units
+from leapp.runtime.one_node import run_unit
+from leapp.runtime.plan import Plan, make_plan
+from leapp.runtime.values import rows_of, to_array
 
-__all__ = ["LEVELS", "Place", "alone", "engines", "here", "open_engine", "open_level", "open_pipeline"]
+__all__ = ["LEVELS", "Place", "engines", "here", "open_engine", "open_level", "open_pipeline"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Engine = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -53,27 +54,15 @@ def engines(bundle: Bundle, name: str, thorough: bool, place: Place = here) -> I
 
 def open_engine(bundle: Bundle, name: str) -> Engine:
     """The engine that the runtime has for a node."""
-    running = open_pipeline(alone(bundle, name))
-
-    def run(given: Mapping[str, Array]) -> Mapping[str, Array]:
-        outputs = running({key(name, port): value for port, value in given.items()})
-        return {port.name: outputs[key(name, port.name)] for port in bundle.contract.nodes[name].outputs}
-
-    return run
+    plan = _plan(bundle, name)
+    check_sum([*plan.input_ports.values(), *plan.output_ports.values()])
+    (unit,) = open_units(bundle, plan, [name], EngineOptions(trial=False))
+    return _runs(plan, unit)
 
 
 def open_pipeline(bundle: Bundle) -> Pipeline:
     """The whole bundle. Whoever checks one has asked before whether its programs may run; an export checks its own."""
     return Pipeline(bundle, allow_code=True)
-
-
-def alone(bundle: Bundle, name: str) -> Bundle:
-    """A bundle with one node, all of whose ports are the graph's."""
-    node = bundle.contract.nodes[name]
-    pipeline = Wiring(
-        inputs={name: tuple(p.name for p in node.inputs)}, outputs={name: tuple(p.name for p in node.outputs)}
-    )
-    return replace(bundle, contract=Contract(nodes={name: node}, pipeline=pipeline, system=bundle.contract.system))
 
 
 def open_level(bundle: Bundle, name: str, level: str) -> Engine:
@@ -86,12 +75,29 @@ def open_level(bundle: Bundle, name: str, level: str) -> Engine:
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{spelled}")
     model, beside = read_model_files(bundle, name)
     session = open_session(External(model, beside) if beside else model, options, providers=["CPUExecutionProvider"])
-    plan = make_plan(alone(bundle, name).contract)
+    plan = _plan(bundle, name)
     inputs = {where: port.name for where, port in plan.input_ports.items()}
     outputs = {where: port.name for where, port in plan.output_ports.items()}
-    unit = OnnxUnit(name, session, inputs, outputs)
+    return _runs(plan, OnnxUnit(repr(name), session, inputs, outputs))
+
+
+def _plan(bundle: Bundle, name: str) -> Plan:
+    """The plan of one node, all of whose ports are the graph's."""
+    node = bundle.contract.nodes[name]
+    inputs, outputs = tuple(p.name for p in node.inputs), tuple(p.name for p in node.outputs)
+    wiring = Wiring(inputs={name: inputs}, outputs={name: outputs})
+    return make_plan(Contract(nodes={name: node}, pipeline=wiring))
+
+
+def _runs(plan: Plan, unit: Unit) -> Engine:
+    """A unit that takes and returns values by port name, with any number of rows if its node does."""
 
     def run(given: Mapping[str, Array]) -> Mapping[str, Array]:
-        return dict(zip(outputs.values(), run_session(plan, unit, [given[port] for port in inputs.values()]), strict=True))
+        counts = (rows_of(given[port.name], port) for port in plan.input_ports.values())
+        rows = next((count for count in counts if count is not None), None)
+        now = plan if rows is None else plan.at(rows)
+        values = [to_array(where, port, given[port.name], cast=False) for where, port in now.input_ports.items()]
+        made = run_unit(now, unit, values)
+        return {now.output_ports[where].name: value for where, value in zip(unit.outputs, made, strict=True)}
 
     return run

@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from leapp.graph.contract import Port
 from leapp.graph.dtypes import DTYPES
 from leapp.runtime.arrays import Array, allocate
@@ -27,7 +25,7 @@ from leapp.runtime.plan import Plan
 if TYPE_CHECKING:
     from leapp.runtime.guards import Guard
 
-__all__ = ["Frame", "Program", "Slot", "run_session"]
+__all__ = ["Frame", "Program", "Slot", "bind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +208,13 @@ class _Layout:
         loads = []
         for key, name in unit.inputs.items():
             slot = self.inputs[key]
-            _bind(binding.bind_input, name, slot.port, slot.array(turn))
+            bind(binding.bind_input, name, slot.port, slot.array(turn))
             source = self._plan.edges.get(key)
             if source and self.outputs[source].arrays is None:
                 loads.append((self.view(slot.array(turn), slot.port).copy_, self.outputs[source].register))
         for key, name in unit.outputs.items():
             slot = self.outputs[key]
-            _bind(binding.bind_output, name, slot.port, slot.array(turn))
+            bind(binding.bind_output, name, slot.port, slot.array(turn))
         run, bare = _bare(unit.session, binding)
         self._kept.append(binding)
         register = len(self._templates)
@@ -262,18 +260,6 @@ def _bare(session: Any, binding: Any) -> tuple[Callable[..., Any], Any]:
     return (run, bare) if run is not None and bare is not None else (session.run_with_iobinding, binding)
 
 
-def _bind(bind: Callable[..., Any], name: str, port: Port, array: Array) -> None:
-    bind(name, "cpu", 0, DTYPES[port.dtype].onnx, port.shape, array.ctypes.data)
-
-
-def run_session(plan: Plan, unit: OnnxUnit, inputs: list[Array]) -> list[Array]:
-    """Run one ONNX unit on fresh memory, outside any program."""
-    binding = unit.session.io_binding()
-    values = [np.ascontiguousarray(value) for value in inputs]
-    for (key, name), value in zip(unit.inputs.items(), values, strict=True):
-        _bind(binding.bind_input, name, plan.input_ports[key], value)
-    results = [allocate(plan.output_ports[key]) for key in unit.outputs]
-    for (key, name), value in zip(unit.outputs.items(), results, strict=True):
-        _bind(binding.bind_output, name, plan.output_ports[key], value)
-    unit.session.run_with_iobinding(binding)
-    return results
+def bind(bind_value: Callable[..., Any], name: str, port: Port, array: Array) -> None:
+    """Let a session read or write the value of a port in an array."""
+    bind_value(name, "cpu", 0, DTYPES[port.dtype].onnx, port.shape, array.ctypes.data)

@@ -23,7 +23,7 @@ from leapp.runtime.buffers import Frame, Program, Slot
 if TYPE_CHECKING:
     from leapp.runtime.engine import LocalEngine
 
-__all__ = ["CallerCode", "Name", "write_step"]
+__all__ = ["CallerCode", "Name", "failed", "write_step", "wrong"]
 
 Name = Callable[[Any], str]
 """Makes an object known to the text and returns its name there."""
@@ -71,7 +71,7 @@ def write_step(
     """
     inputs = caller.inputs
     names: dict[str, Any] = {"R": frame.registers, "N": frame.next.registers, "engine": engine, "frame": frame}
-    names |= {"failed": _failed, "wrong": _wrong, "Refused": BundleError}
+    names |= {"failed": failed, "wrong": wrong, "Refused": BundleError}
     names["lock"] = lock
 
     def name(value: Any) -> str:
@@ -177,10 +177,12 @@ def _calls(frame: Frame, name: Name, entered: dict[int, str]) -> list[str]:
     return [*lines, " pass", "except Refused: raise", "except Exception as error: raise failed(at, error) from error"]
 
 
-def _failed(label: str, error: Exception) -> BundleError:
+def failed(label: str, error: Exception) -> BundleError:
+    """The error of a step in which an engine failed."""
     return BundleError(f"Node {label} failed: {error}")
 
 
-def _wrong(value: Any, shape: Any, dtype: Any, key: str) -> BundleError:
+def wrong(value: Any, shape: Any, dtype: Any, key: str) -> BundleError:
+    """The error of a step in which an engine returned a value of another form."""
     found = form(value.dtype, value.shape) if hasattr(value, "dtype") else type(value).__name__
     return BundleError(f"Output {key!r} came out as {found}, the bundle says {form(dtype, shape)}.")

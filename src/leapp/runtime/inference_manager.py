@@ -15,11 +15,12 @@ from leapp.errors import BundleError, InputError
 from leapp.graph.contract import Port, split_key
 from leapp.graph.formats import is_program
 from leapp.runtime.arrays import Array
-from leapp.runtime.buffers import Frame, Program, Slot, run_session
+from leapp.runtime.buffers import Frame, Program, Slot
 from leapp.runtime.codegen import CallerCode, Name
 from leapp.runtime.engine import LocalEngine, NoEngine
 from leapp.runtime.guards import Guard
 from leapp.runtime.load import OnnxUnit, TorchUnit
+from leapp.runtime.one_node import run_session
 from leapp.runtime.plan import Plan
 from leapp.runtime.runner import Runner
 from leapp.runtime.torch_engines import TORCH_DTYPES, array_over, tensor_over, torch_device

@@ -41,12 +41,14 @@ class EngineOptions:
         providers: ONNX Runtime execution providers, in order of preference. None takes CUDA when present, then the CPU.
         device: Where TorchScript and ``.pt2`` nodes run. None takes CUDA when present, else the CPU.
         merge: Whether neighbouring models of one kind may share an engine.
+        trial: Whether TorchScript is tried when it is opened, to see which copies each step can do without.
     """
 
     threads: int | None = None
     providers: Sequence[str] | None = None
     device: str | None = None
     merge: bool = True
+    trial: bool = True
 
 
 @dataclass(frozen=True, slots=True)

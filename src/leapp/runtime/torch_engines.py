@@ -116,7 +116,7 @@ def load(plan: Plan, names: list[str], model: Callable[[str], Any], options: Eng
     scripts = [_load_script(plan, name, model(name), device) for name in names]
     if options.merge and len(names) > 1 and device.type == "cpu" and plan.batch is None and _mergeable(scripts):
         return [_merged(plan, scripts, device)]
-    return [_script_unit(plan, script, device) for script in scripts]
+    return [_script_unit(plan, script, device, options.trial) for script in scripts]
 
 
 def _open_script(name: str, model: bytes | Path, device: torch.device) -> tuple[Any, bool]:
@@ -257,12 +257,21 @@ def _as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
-def _script_unit(plan: Plan, script: _Script, device: torch.device) -> TorchUnit:
+def _script_unit(plan: Plan, script: _Script, device: torch.device, trial: bool) -> TorchUnit:
     inputs, outputs = plan.input_keys(script.name), plan.output_keys(script.name)
     # What is true for one number of rows need not be for another: an expand to one row is an alias.
-    tried = script.straight and plan.batch is None
+    tried = trial and script.straight and plan.batch is None
     habits = _habits(plan, script.method, inputs, device) if tried else _Habits()
-    return TorchUnit(repr(script.name), _isolated(script.method, habits, device), inputs, outputs, script.single, device)
+    method = script.method if trial else _compiled_at_once(script.method)
+    return TorchUnit(repr(script.name), _isolated(method, habits, device), inputs, outputs, script.single, device)
+
+
+def _compiled_at_once(method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*inputs: torch.Tensor) -> Any:
+        with _unprofiled():
+            return method(*inputs)
+
+    return call
 
 
 def _mergeable(scripts: list[_Script]) -> bool:

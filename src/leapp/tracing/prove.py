@@ -13,8 +13,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace as changed
-
 from leapp.bundle import Bundle
 from leapp.bundle import Sample as RawSample
 from leapp.check.brought import check_brought
@@ -85,9 +83,9 @@ class Proof:
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
     samples: dict[str, int] = field(default_factory=dict)
 
-    def places(self, bundle: Bundle) -> Iterator[Place]:
-        """Where the models of a bundle are to be run, first choice first: large ones elsewhere if that can be done."""
-        if is_large(bundle):
+    def places(self, bundle: Bundle, nodes: Iterable[str]) -> Iterator[Place]:
+        """Where the models of some nodes are to be run, first choice first: large ones elsewhere if that can be done."""
+        if is_large(bundle, nodes):
             yield self.engine_process.open
         yield here
 
@@ -227,7 +225,7 @@ def _run_loop(
 ) -> list[Verdict]:
     random = {n.name for n in nodes if _is_random(n)}
     tolerance = _tolerance(proof, nodes, _LOOSER)
-    for place in proof.places(bundle):
+    for place in proof.places(bundle, bundle.contract.nodes):
         try:
             verdicts = check_pipeline(bundle, samples, *tolerance, random, partial(place, open_pipeline))
             if fused is not None:
@@ -249,11 +247,8 @@ def _prove_node(
     report: Report,
     stand_in: Collection[str],
 ) -> bool | Failure:
-    alone = Bundle(
-        bundle.path, changed(bundle.contract, nodes={node.name: bundle.contract.nodes[node.name]}), None, {}, allow_outside=True
-    )
     sample: Sample | None = None
-    opened, outcome = _run_samples(proof, alone, node, samples, stand_in)
+    opened, outcome = _run_samples(proof, bundle, node, samples, stand_in)
     if isinstance(outcome, Outcome) and outcome.nonfinite and not _accepts(proof, outcome) and not outcome.verdicts:
         proof.fail(node.name, nonfinite_cause(node, outcome.nonfinite[0].sample))
         return False
@@ -266,13 +261,13 @@ def _prove_node(
             proof.fail(node.name, unseen)
             return False
         sample = moved_sample(node)
-        again = _run_moved(proof, alone, node, names, sample, opened) if sample is not None else None
+        again = _run_moved(proof, bundle, node, names, sample, opened) if sample is not None else None
         outcome = again or outcome
         if again is None and node.program is not None and node.program.batch is not None:
-            sample, outcome = _run_batches(proof, alone, node, names, outcome, opened)
+            sample, outcome = _run_batches(proof, bundle, node, names, outcome, opened)
     if isinstance(outcome, Exception):
         logger.info("node '%s': %s: %s", node.name, type(outcome).__name__, outcome)
-        reason = f"node '{node.name}': the written model cannot be run: {_brief(why_not_run(alone, node.name, outcome))}"
+        reason = f"node '{node.name}': the written model cannot be run: {_brief(why_not_run(bundle, node.name, outcome))}"
         if node.backend is None:
             reason = f"node '{node.name}': the model {node.backend_params['model_path']} fails: {_brief(str(outcome))}"
         proof.fail(node.name, reason)
@@ -328,18 +323,18 @@ def _accepts(proof: Proof, outcome: Outcome) -> bool:
 
 
 def _run_samples(
-    proof: Proof, alone: Bundle, node: NodeTrace, samples: list[RawSample], stand_in: Collection[str]
+    proof: Proof, bundle: Bundle, node: NodeTrace, samples: list[RawSample], stand_in: Collection[str]
 ) -> tuple[list[tuple[str, Engine]], Outcome | Exception]:
     """The runtime's engine for a node, and what all engines made of its samples."""
     own = node.backend is None
-    for place in proof.places(alone):
+    for place in proof.places(bundle, [node.name]):
         opened: list[tuple[str, Engine]] = []
         try:
-            found = engines(alone, node.name, proof.thorough, place)
+            found = engines(bundle, node.name, proof.thorough, place)
             opened.append(next(found))
-            outcome = _run(proof, alone, node, samples, 1, chain(opened, found), stand_in)
+            outcome = _run(proof, bundle, node, samples, 1, chain(opened, found), stand_in)
             if own:
-                check_brought(alone, node.name, samples, place)
+                check_brought(bundle, node.name, samples, place)
             return opened, outcome
         except EngineProcessError as error:
             logger.info("node '%s' is run in this process: %s", node.name, error)

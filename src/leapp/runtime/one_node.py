@@ -1,0 +1,60 @@
+"""One node by itself, on fresh memory: no program, no state, no generated step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from leapp.errors import BundleError
+from leapp.runtime.arrays import Array, allocate
+from leapp.runtime.buffers import bind
+from leapp.runtime.codegen import failed, wrong
+from leapp.runtime.load import OnnxUnit, TorchUnit, Unit
+from leapp.runtime.plan import Plan
+
+__all__ = ["run_session", "run_unit"]
+
+
+def run_unit(plan: Plan, unit: Unit, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of a unit for inputs that fit their ports.
+
+    Raises:
+        BundleError: The engine failed, or an output does not have the form of its port.
+    """
+    try:
+        return _run_torch(plan, unit, inputs) if isinstance(unit, TorchUnit) else run_session(plan, unit, inputs)
+    except BundleError:
+        raise
+    except Exception as error:  # the engines' errors have no class in common
+        raise failed(unit.label, error) from error
+
+
+def run_session(plan: Plan, unit: OnnxUnit, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of an ONNX unit. See ``run_unit``."""
+    binding = unit.session.io_binding()
+    values = [np.ascontiguousarray(value) for value in inputs]
+    for (key, name), value in zip(unit.inputs.items(), values, strict=True):
+        bind(binding.bind_input, name, plan.input_ports[key], value)
+    results = [allocate(plan.output_ports[key]) for key in unit.outputs]
+    for (key, name), value in zip(unit.outputs.items(), results, strict=True):
+        bind(binding.bind_output, name, plan.output_ports[key], value)
+    unit.session.run_with_iobinding(binding)
+    return results
+
+
+def _run_torch(plan: Plan, unit: TorchUnit, inputs: Sequence[Array]) -> list[Array]:
+    import torch
+
+    from leapp.runtime.torch_engines import TORCH_DTYPES, array_over, tensor_over
+
+    ports = [plan.input_ports[key] for key in unit.inputs]
+    values = [tensor_over(np.array(value, order="C"), port.dtype) for value, port in zip(inputs, ports, strict=True)]
+    with torch.no_grad():
+        result = unit.call(*values)
+    made = [result] if unit.single else list(result)
+    for key, value in zip(unit.outputs, made, strict=True):
+        port = plan.output_ports[key]
+        if value.shape != port.shape or value.dtype is not TORCH_DTYPES[port.dtype]:
+            raise wrong(value, port.shape, TORCH_DTYPES[port.dtype], key)
+    return [array_over(value) for value in made]
