@@ -38,5 +38,3 @@ def command(arguments: Namespace) -> Answer:
         Text(f"{arguments.target} {verdict}", "red" if errors else "green"),
     ]
     return Answer(data, parts, 1 if errors else 0)
-
-

@@ -34,5 +34,3 @@ def command(arguments: Namespace) -> Answer:
     path = write_bundle_page(bundle, arguments.output, arguments.recording, measured=arguments.verify)
     opened = not arguments.no_open and webbrowser.open(path.resolve().as_uri())
     return Answer({"page": str(path), "opened": opened}, [Text(str(path))])
-
-

@@ -6,14 +6,14 @@ follows: what is a graph input, what is a graph output, and whether the ends of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from leapp.errors import AnnotationError
-from leapp.graph.contract import Node, Wiring, key, split_key
+from leapp.graph.contract import Node, Wiring, split_key
 from leapp.graph.validate import misfit, ports
 
-__all__ = ["Link", "wire"]
+__all__ = ["Link", "components", "wire"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ def wire(
     fed = {link.target for link in links}
     feeding = {link.source for link in links}
     wanted, hidden, constant = set(wanted), set(states), set(static)
-    all_outputs = [key(n, p.name) for n, node in nodes.items() for p in node.outputs]
+    all_outputs = list(ports(nodes, "outputs"))
     chosen = {k for k in all_outputs if k not in feeding or k in wanted}
-    for group in _groups(nodes, links):
+    for group in components(list(nodes), [(split_key(link.source)[0], split_key(link.target)[0]) for link in links]):
         if not any(k in chosen - constant for k in all_outputs if split_key(k)[0] in group):
             fed_back = [k for k in flows[True] if split_key(k)[0] in group]
             chosen.update([k for k in fed_back if k not in hidden] or fed_back)
     outputs = [k for k in all_outputs if k in chosen]
-    inputs = [key(n, p.name) for n, node in nodes.items() for p in node.inputs if key(n, p.name) not in fed]
+    inputs = [k for k in ports(nodes, "inputs") if k not in fed]
     return Wiring(
         data_flow={k: tuple(v) for k, v in flows[False].items()},
         feedback_flow={k: tuple(v) for k, v in flows[True].items()},
@@ -73,16 +73,22 @@ def wire(
     )
 
 
-def _groups(nodes: Iterable[str], links: Iterable[Link]) -> list[set[str]]:
-    """The nodes, those that are linked with each other together."""
-    group = {n: {n} for n in nodes}
-    for link in links:
-        one, other = group[split_key(link.source)[0]], group[split_key(link.target)[0]]
-        if one is not other:
-            one |= other
-            for n in other:
-                group[n] = one
-    return list({id(g): g for g in group.values()}.values())
+def components(nodes: Sequence[str], pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """The groups of nodes that are connected in any direction, in the given order."""
+    root = {node: node for node in nodes}
+
+    def find(node: str) -> str:
+        while root[node] != node:
+            root[node] = root[root[node]]
+            node = root[node]
+        return node
+
+    for a, b in pairs:
+        root[find(a)] = find(b)
+    groups: dict[str, list[str]] = {}
+    for node in nodes:
+        groups.setdefault(find(node), []).append(node)
+    return list(groups.values())
 
 
 def _by_node(keys: Iterable[str]) -> dict[str, tuple[str, ...]]:

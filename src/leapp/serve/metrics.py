@@ -30,9 +30,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, float]] = {name: {} for name, (kind, _) in _KINDS.items() if kind != "histogram"}
-        self._times = {
-            name: [0.0] * (len(_BOUNDS) + 2) for name, (kind, _) in _KINDS.items() if kind == "histogram"
-        }
+        self._times = {name: [0.0] * (len(_BOUNDS) + 2) for name, (kind, _) in _KINDS.items() if kind == "histogram"}
 
     def add(self, name: str, value: float = 1, label: str = "") -> None:
         """Add to a counter or a gauge. The label is written ``name="value"``."""

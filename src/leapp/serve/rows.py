@@ -222,9 +222,7 @@ def _made(pipeline: Pipeline, given: Mapping[str, Array]) -> dict[str, Array]:
 def _one_row(contract: Contract) -> Contract:
     """What a bundle says, as one row of it."""
     nodes = {
-        name: msgspec.structs.replace(
-            node, inputs=tuple(map(_row, node.inputs)), outputs=tuple(map(_row, node.outputs))
-        )
+        name: msgspec.structs.replace(node, inputs=tuple(map(_row, node.inputs)), outputs=tuple(map(_row, node.outputs)))
         for name, node in contract.nodes.items()
     }
     return msgspec.structs.replace(contract, nodes=nodes)

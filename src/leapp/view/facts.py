@@ -9,6 +9,7 @@ import msgspec
 
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Node, Port, key, split_key
+from leapp.graph.validate import links
 
 __all__ = ["LinkFacts", "LinkKind", "NodeFacts", "PortFacts", "Side", "Spot", "Subject", "TagKind", "describe"]
 
@@ -73,9 +74,9 @@ def describe(
     Raises:
         BundleError: If the wiring names a port that no node has.
     """
-    links = (*_links(contract, "data"), *_links(contract, "feedback"))
+    wires = (*_links(contract, "data"), *_links(contract, "feedback"))
     wiring: dict[Spot, set[LinkKind]] = {}
-    for link in links:
+    for link in wires:
         wiring.setdefault(link.source, set()).add(link.kind)
         wiring.setdefault(link.target, set()).add(link.kind)
     tags = _tags(contract, static_outputs)
@@ -98,19 +99,16 @@ def describe(
         )
         for node_name, node in contract.nodes.items()
     )
-    return Subject(name, _summary(contract, links, counts), nodes, links)
+    return Subject(name, _summary(contract, wires, counts), nodes, wires)
 
 
 def _links(contract: Contract, flow: Literal["data", "feedback"]) -> list[LinkFacts]:
-    wires = contract.pipeline.data_flow if flow == "data" else contract.pipeline.feedback_flow
-    links = []
-    for source, targets in wires.items():
-        start = _spot(contract, source, "out")
-        for target in targets:
-            end = _spot(contract, target, "in")
-            own = flow == "feedback" and start[0] == end[0]
-            links.append(LinkFacts("state" if own else flow, start, end))
-    return links
+    found = []
+    for source, _, target in links(getattr(contract.pipeline, f"{flow}_flow")):
+        start, end = _spot(contract, source, "out"), _spot(contract, target, "in")
+        own = flow == "feedback" and start[0] == end[0]
+        found.append(LinkFacts("state" if own else flow, start, end))
+    return found
 
 
 def _spot(contract: Contract, text: str, side: Side) -> Spot:
@@ -166,8 +164,8 @@ def _subtitle(node: Node, parameters: int | None) -> str:
     return " · ".join(parts)
 
 
-def _summary(contract: Contract, links: tuple[LinkFacts, ...], counts: Mapping[str, int]) -> str:
-    number = {kind: sum(link.kind == kind for link in links) for kind in ("data", "feedback", "state")}
+def _summary(contract: Contract, wires: tuple[LinkFacts, ...], counts: Mapping[str, int]) -> str:
+    number = {kind: sum(wire.kind == kind for wire in wires) for kind in ("data", "feedback", "state")}
     parts = [_count(len(contract.nodes), "node"), _count(number["data"], "edge")]
     if number["feedback"]:
         parts.append(f"{number['feedback']} feedback")

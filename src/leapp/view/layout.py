@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from leapp.graph.wiring import components
 from leapp.view.facts import LinkFacts, Spot, Subject
 from leapp.view.layered import Sheet
 from leapp.view.node_box import Box, Label, NodeBox, Point, Route, line_height, lines_of, measure
-from leapp.view.order import components
 
 __all__ = ["Layout", "LegendEntry", "arrange"]
 

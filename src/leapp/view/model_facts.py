@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leapp.view.onnx_model import Model, Operator, Weight, read_onnx
+from leapp.view.onnx_model import read_onnx
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,8 +26,15 @@ def model_facts(path: Path) -> dict[str, Any]:
         model = read_onnx(path)
     except (OSError, ValueError):
         return {}
-    listed = model.weights[:_MAX_WEIGHTS]
-    return {"operators": _operators(model), "weights": weights_facts([_weight(w) for w in listed], len(model.weights))}
+    weights = [weight_facts(w.name, w.shape, w.dtype, w.array()) for w in model.weights[:_MAX_WEIGHTS]]
+    operators = [
+        {"op": op.op, "in": op.inputs, "out": op.outputs} | ({"attributes": op.attributes} if op.attributes else {})
+        for op in model.operators[:_MAX_OPERATORS]
+    ]
+    return {
+        "operators": {"total": len(model.operators), "list": operators},
+        "weights": weights_facts(weights, len(model.weights)),
+    }
 
 
 def weights_facts(weights: Sequence[dict[str, Any]], total: int) -> dict[str, Any]:
@@ -74,16 +81,3 @@ def spaced(values: Any, most: int) -> Any:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
-
-
-def _weight(weight: Weight) -> dict[str, Any]:
-    return weight_facts(weight.name, weight.shape, weight.dtype, weight.array())
-
-
-def _operators(model: Model) -> dict[str, Any]:
-    return {"total": len(model.operators), "list": [_operator(op) for op in model.operators[:_MAX_OPERATORS]]}
-
-
-def _operator(op: Operator) -> dict[str, Any]:
-    facts: dict[str, Any] = {"op": op.op, "in": op.inputs, "out": op.outputs}
-    return facts | ({"attributes": op.attributes} if op.attributes else {})

@@ -1,4 +1,4 @@
-"""Where things go in a layered drawing: components, layers, order within a layer, heights. Pure graph arithmetic.
+"""Where things go in a layered drawing: layers, order within a layer, heights. Pure graph arithmetic.
 
 Items are any hashable values: nodes, and the bends of edges that pass through a layer. No text, no boxes, no colours.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Generic, TypeVar
 
 import msgspec
 
-__all__ = ["Segment", "assign_heights", "components", "cut_cycles", "layer_nodes", "reduce_crossings"]
+__all__ = ["Segment", "assign_heights", "cut_cycles", "layer_nodes", "reduce_crossings"]
 
 T = TypeVar("T", bound=Hashable)
 Pair = tuple[str, str]
@@ -24,24 +25,6 @@ class Segment(msgspec.Struct, Generic[T], frozen=True):
     left_offset: float
     right: T
     right_offset: float
-
-
-def components(nodes: Sequence[str], pairs: Iterable[Pair]) -> list[list[str]]:
-    """The groups of nodes that are connected in any direction, in the given order."""
-    root = {node: node for node in nodes}
-
-    def find(node: str) -> str:
-        while root[node] != node:
-            root[node] = root[root[node]]
-            node = root[node]
-        return node
-
-    for a, b in pairs:
-        root[find(a)] = find(b)
-    groups: dict[str, list[str]] = {}
-    for node in nodes:
-        groups.setdefault(find(node), []).append(node)
-    return list(groups.values())
 
 
 def cut_cycles(nodes: Sequence[str], pairs: Iterable[Pair]) -> list[Pair]:
@@ -82,7 +65,10 @@ def layer_nodes(nodes: Sequence[str], pairs: Sequence[Pair], height: Mapping[str
     for a, b in pairs:
         after[a].append(b)
         before[b].append(a)
-    topological = _topological(nodes, before, after)
+    depth: dict[str, int] = {}
+    for node in TopologicalSorter(before).static_order():
+        depth[node] = max((depth[a] + 1 for a in before[node]), default=0)
+    topological = sorted(nodes, key=lambda node: depth[node])
     filled: dict[int, float] = {}
     layer: dict[str, int] = {}
     for node in topological:
@@ -101,20 +87,6 @@ def layer_nodes(nodes: Sequence[str], pairs: Sequence[Pair], height: Mapping[str
                     break
     used = {place: index for index, place in enumerate(sorted(set(layer.values())))}
     return {node: used[layer[node]] for node in nodes}
-
-
-def _topological(nodes: Sequence[str], before: Mapping[str, Sequence[str]], after: Mapping[str, Sequence[str]]) -> list[str]:
-    """By longest path from a source, then in the given order."""
-    depth = dict.fromkeys(nodes, 0)
-    waiting = {node: len(before[node]) for node in nodes}
-    ready = [node for node in nodes if not waiting[node]]
-    for node in ready:
-        for follower in after[node]:
-            depth[follower] = max(depth[follower], depth[node] + 1)
-            waiting[follower] -= 1
-            if not waiting[follower]:
-                ready.append(follower)
-    return sorted(nodes, key=lambda node: depth[node])
 
 
 def reduce_crossings(

@@ -96,12 +96,6 @@ class _Canvas:
         image.save(data, "PNG", compress_level=3, dpi=(72 * self._scale, 72 * self._scale))
         return data.getvalue()
 
-    # -- colours
-
-    def _colour(self, text: str) -> int:
-        """The number of a colour of the scene."""
-        return self._numbers[text]
-
     def _mix(self, colour: int, under: Mask) -> Mask:
         """For every level and ground the number of the mixed colour, complete for the grounds in ``under``."""
         import numpy as np
@@ -140,8 +134,6 @@ class _Canvas:
                 self._origin[self._count] = (ground, level)
                 self._count += 1
         return numbers
-
-    # -- shapes
 
     def _fill(self, x0: float, y0: float, x1: float, y1: float, colour: int) -> None:
         """All pixels of an area given in pixels."""
@@ -186,11 +178,11 @@ class _Canvas:
         x, y = (round(scaled[0][i]) - scaled[0][i] for i in (0, 1))
         moved = [(px + x, py + y) for px, py in scaled]
         shape = tuple((round(px - moved[0][0], 1), round(py - moved[0][1], 1)) for px, py in moved)
-        self._stamp(*self._shape(shape, moved, None), self._colour(fill))
+        self._stamp(*self._shape(shape, moved, None), self._numbers[fill])
 
     def _line(self, points: Sequence[Point], colour: str, width: float) -> None:
         """Straight level pieces as areas, the rest as masks of a few points each, whose areas are small."""
-        ink, wide = self._colour(colour), max(1, round(width * self._scale))
+        ink, wide = self._numbers[colour], max(1, round(width * self._scale))
         scaled = [(x * self._scale, y * self._scale) for x, y in points]
         bent: list[Point] = []
         for (x0, y0), (x1, y1) in pairwise(scaled):
@@ -244,7 +236,7 @@ class _Canvas:
         """A filled rectangle with round corners, smaller by ``inset`` pixels on each side."""
         if fill is None:
             return
-        ink = self._colour(fill)
+        ink = self._numbers[fill]
         x0, y0, x1, y1 = self._edges(box, inset)
         r = min(max(0, round(radius * self._scale) - inset), (x1 - x0) // 2, (y1 - y0) // 2)
         self._fill(x0 + r, y0, x1 - r, y1, ink)
@@ -254,7 +246,7 @@ class _Canvas:
             self._corners(self._corner(r, r), (x0, y0, x1, y1), r, ink)
 
     def _outline(self, box: Box, radius: float, stroke: str, edge: int) -> None:
-        ink = self._colour(stroke)
+        ink = self._numbers[stroke]
         x0, y0, x1, y1 = self._edges(box, 0)
         r = round(radius * self._scale)
         for area in ((x0 + r, y0, x1 - r, y0 + edge), (x0 + r, y1 - edge, x1 - r, y1), (x0, y0 + r, x0 + edge, y1 - r),
@@ -297,7 +289,7 @@ class _Canvas:
             pixels = (np.frombuffer(bytes(mask), np.uint8) >> 4).astype(np.uint8).reshape(height, width)
             self._masks[text, style] = (pixels, left, top)
         pixels, left, top = self._masks[text, style]
-        self._stamp(pixels, round(x * self._scale) + left, round(baseline * self._scale) + top, self._colour(colour))
+        self._stamp(pixels, round(x * self._scale) + left, round(baseline * self._scale) + top, self._numbers[colour])
 
 
 def _levels(image: Image.Image) -> Mask:
