@@ -10,14 +10,14 @@ import math
 import mmap
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from leapp.bundle.protobuf import SIZED, Value, WireError, fields
+from leapp.bundle.protobuf import FIXED32, NUMBER, SIZED, WireError, fields
 from leapp.graph.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "Operator", "Weight", "read_onnx"]
 
-_MAX_FIELDS, _MAX_SHAPES, _MAX_PORTS, _MAX_TEXT = 200_000, 50_000, 24, 160
+_MAX_FIELDS, _MAX_SHAPES, _MAX_PORTS, _MAX_TEXT, _MAX_NUMBERS = 200_000, 50_000, 24, 160, 64
 
 _DTYPES = {dtype.onnx: name for name, dtype in DTYPES.items()}
 
@@ -70,7 +70,6 @@ class Model(msgspec.Struct, frozen=True):
 
     operators: tuple[Operator, ...]
     weights: tuple[Weight, ...]
-    complete: bool
 
 
 def read_onnx(path: Path) -> Model:
@@ -80,13 +79,11 @@ def read_onnx(path: Path) -> Model:
         ValueError: If the file is not a complete ONNX model.
         OSError: If it cannot be read.
     """
-    body = _mapped(path)
     try:
-        found = _fields(memoryview(body), _MAX_FIELDS)
-        graph = next((value for tag, value in found if tag == _sized(7) and not isinstance(value, int)), None)
-        if graph is None:
+        graphs = _Message(memoryview(_mapped(path))).parts(7)
+        if not graphs:
             raise WireError("there is no graph in it")
-        return _graph(graph, path.parent)
+        return _graph(_Message(graphs[0]), path.parent)
     except (WireError, UnicodeDecodeError, struct.error) as error:
         raise ValueError(f"{path.name} is not a complete ONNX model: {error}") from error
 
@@ -98,146 +95,95 @@ def _mapped(path: Path) -> mmap.mmap | bytes:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
 
 
-def _sized(number: int) -> int:
-    return number << 3 | SIZED
+class _Message:
+    """The first ``most`` fields of a protobuf message, by their numbers in ``onnx.proto``."""
+
+    def __init__(self, body: memoryview, most: int = _MAX_FIELDS) -> None:
+        self._found: dict[int, list[Any]] = {}
+        for tag, value in islice(fields(body), most):
+            self._found.setdefault(tag, []).append(value)
+
+    def parts(self, number: int) -> list[memoryview]:
+        return self._found.get(number << 3 | SIZED, [])
+
+    def texts(self, number: int) -> list[str]:
+        return [
+            bytes(part[:_MAX_TEXT]).decode("utf-8", "replace") + "…" * (len(part) > _MAX_TEXT) for part in self.parts(number)
+        ]
+
+    def text(self, number: int) -> str:
+        return next(reversed(self.texts(number)), "")
+
+    def numbers(self, number: int) -> list[int]:
+        """The numbers of a field, which stand alone or packed one after the other."""
+        values = self._found.get(number << 3 | NUMBER, [])[:_MAX_NUMBERS]
+        for part in self.parts(number):
+            value = shift = 0
+            for byte in part[: _MAX_NUMBERS * 10]:
+                value |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    values.append(value)
+                    value = shift = 0
+        return [value - (1 << 64) if value >= 1 << 63 else value for value in values[:_MAX_NUMBERS]]
+
+    def floats(self, number: int) -> list[float]:
+        alone = self._found.get(number << 3 | FIXED32, [])[:_MAX_NUMBERS]
+        body = b"".join([part[: 4 * _MAX_NUMBERS] for part in (*alone, *self.parts(number))])
+        return [float(f"{value:.6g}") for (value,) in struct.iter_unpack("<f", body[: len(body) // 4 * 4])]
 
 
-def _fields(body: memoryview, most: int) -> Iterator[tuple[int, Value]]:
-    return islice(fields(body), most)
-
-
-def _text(value: Value) -> str:
-    if isinstance(value, int):
-        raise WireError("a number where a text should be")
-    text = bytes(value[:_MAX_TEXT]).decode("utf-8", "replace")
-    return text if len(value) <= _MAX_TEXT else text + "…"
-
-
-def _signed(value: Value) -> int:
-    if not isinstance(value, int):
-        raise WireError("a text where a number should be")
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
-def _graph(body: memoryview, directory: Path) -> Model:
-    nodes: list[memoryview] = []
-    weights: list[Weight] = []
-    shapes: dict[str, str] = {}
+def _graph(graph: _Message, directory: Path) -> Model:
     files: dict[str, mmap.mmap | bytes | None] = {}
-    count = 0
-    for tag, value in _fields(body, _MAX_FIELDS):
-        count += 1
-        if isinstance(value, int):
-            continue
-        if tag == _sized(1):
-            nodes.append(value)
-        elif tag == _sized(5):
-            weight = _weight(value, directory, files)
-            weights.append(weight)
-            shapes[weight.name] = _form(weight.shape, weight.dtype)
-        elif tag in (_sized(11), _sized(12), _sized(13)) and len(shapes) < _MAX_SHAPES:
-            name, form = _value_info(value)
-            shapes[name] = form
-    return Model(tuple(_operator(node, shapes) for node in nodes), tuple(weights), count < _MAX_FIELDS)
+    weights = [_weight(_Message(part, 64), directory, files) for part in graph.parts(5)]
+    shapes = {weight.name: _form(weight.shape, weight.dtype) for weight in weights}
+    for part in islice((part for number in (11, 12, 13) for part in graph.parts(number)), _MAX_SHAPES):
+        info = _Message(part, 16)
+        shapes[info.text(1)] = _value_form(info)
+    return Model(tuple(_operator(_Message(part, 1000), shapes) for part in graph.parts(1)), tuple(weights))
 
 
-def _form(shape: tuple[object, ...], dtype: str) -> str:
+def _form(shape: Iterable[object], dtype: str) -> str:
     return f"[{', '.join(map(str, shape))}] {dtype}"
 
 
-def _operator(body: memoryview, shapes: Mapping[str, str]) -> Operator:
-    op = domain = ""
-    inputs: list[str] = []
-    outputs: list[str] = []
-    attributes: dict[str, Any] = {}
-    for tag, value in _fields(body, 1000):
-        if tag == _sized(1):
-            inputs.append(_text(value))
-        elif tag == _sized(2):
-            outputs.append(_text(value))
-        elif tag == _sized(4):
-            op = _text(value)
-        elif tag == _sized(7):
-            domain = _text(value)
-        elif tag == _sized(5) and not isinstance(value, int) and len(attributes) < _MAX_PORTS:
-            name, found = _attribute(value)
-            attributes[name] = found
-    named = [tuple((name, shapes.get(name, "")) for name in names[:_MAX_PORTS] if name) for names in (inputs, outputs)]
-    return Operator(op if domain in ("", "ai.onnx") else f"{domain}.{op}", named[0], named[1], attributes)
+def _operator(node: _Message, shapes: Mapping[str, str]) -> Operator:
+    op, domain = node.text(4), node.text(7)
+    inputs, outputs = (
+        tuple((name, shapes.get(name, "")) for name in node.texts(number)[:_MAX_PORTS] if name) for number in (1, 2)
+    )
+    found = [_Message(part, 200) for part in node.parts(5)[:_MAX_PORTS]]
+    attributes = {attribute.text(1): _attribute(attribute) for attribute in found}
+    return Operator(op if domain in ("", "ai.onnx") else f"{domain}.{op}", inputs, outputs, attributes)
 
 
-def _attribute(body: memoryview) -> tuple[str, Any]:
-    """The name of an attribute and a short form of its value."""
-    name = ""
-    value: Any = None
-    many: list[Any] = []
-    for tag, found in _fields(body, 200):
-        number = tag >> 3
-        if number == 1:
-            name = _text(found)
-        elif number == 2 and not isinstance(found, int):
-            value = float(f"{struct.unpack('<f', found)[0]:.6g}")
-        elif number == 3:
-            value = _signed(found)
-        elif number == 4:
-            value = _text(found)
-        elif number == 5 and not isinstance(found, int):
-            tensor = _weight(found, None, {})
-            value = _small(tensor)
-        elif number in (6, 11):
-            value = "a graph of its own"
-        elif number == 7 and not isinstance(found, int):
-            many += [float(f"{v[0]:.6g}") for v in struct.iter_unpack("<f", found[: len(found) // 4 * 4][:256])]
-        elif number == 8:
-            many += [_signed(found)] if isinstance(found, int) else _packed(found, 64)
-        elif number == 9:
-            many.append(_text(found))
-    return name, many[:_MAX_PORTS] if many else value
+def _attribute(attribute: _Message) -> Any:
+    """A short form of the value of an attribute."""
+    many = [*attribute.floats(7), *attribute.numbers(8), *attribute.texts(9)]
+    if many:
+        return many[:_MAX_PORTS]
+    if attribute.parts(6) or attribute.parts(11):
+        return "a graph of its own"
+    for part in attribute.parts(5):
+        tensor = _weight(_Message(part, 64), None, {})
+        array = tensor.array()
+        if array is not None and array.size == 1:
+            return f"{array.reshape(-1)[0]} {tensor.dtype}"
+        return _form(tensor.shape, tensor.dtype)
+    return next(iter([*attribute.floats(2), *attribute.numbers(3), *attribute.texts(4)]), None)
 
 
-def _small(tensor: Weight) -> str:
-    array = tensor.array()
-    form = _form(tensor.shape, tensor.dtype)
-    return f"{array.reshape(-1)[0]} {tensor.dtype}" if array is not None and array.size == 1 else form
-
-
-def _packed(body: memoryview, most: int) -> list[int]:
-    """Numbers one after the other, as far as they are wanted."""
-    values, value, shift = [], 0, 0
-    for byte in body[: most * 10]:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            values.append(_signed(value))
-            value = shift = 0
-            if len(values) == most:
-                break
-    return values
-
-
-def _weight(body: memoryview, directory: Path | None, files: dict[str, mmap.mmap | bytes | None]) -> Weight:
-    name, dtype = "", ""
-    shape: list[int] = []
-    data: memoryview | None = None
-    outside: dict[str, str] = {}
+def _weight(tensor: _Message, directory: Path | None, files: dict[str, mmap.mmap | bytes | None]) -> Weight:
     # Values that are not one block of bytes come as a field each; those are not needed.
-    for tag, value in _fields(body, 64):
-        number = tag >> 3
-        if number == 1:
-            shape += [_signed(value)] if isinstance(value, int) else _packed(value, 16)
-        elif number == 2:
-            dtype = _DTYPES.get(_signed(value), f"type {value!r}")
-        elif number == 8:
-            name = _text(value)
-        elif number in (4, 9) and not isinstance(value, int) and tag & 7 == SIZED:
-            data = value
-        elif number == 13 and not isinstance(value, int):
-            entry = {tag >> 3: _text(part) for tag, part in _fields(value, 4)}
-            outside[entry.get(1, "")] = entry.get(2, "")
+    data = next(reversed([*tensor.parts(4), *tensor.parts(9)]), None)
+    entries = [_Message(part, 4) for part in tensor.parts(13)]
+    outside = {entry.text(1): entry.text(2) for entry in entries}
     if "location" in outside and directory is not None:
         data = _outside(outside, directory, files)
-    known = dtype in _DTYPES.values()
-    return Weight(name, tuple(shape), dtype, data if known else None)
+    kind = next(iter(tensor.numbers(2)), 0)
+    known = kind in _DTYPES
+    dtype = _DTYPES[kind] if known else f"type {kind}"
+    return Weight(tensor.text(8), tuple(tensor.numbers(1)), dtype, data if known else None)
 
 
 def _outside(entry: Mapping[str, str], directory: Path, files: dict[str, mmap.mmap | bytes | None]) -> memoryview | None:
@@ -257,25 +203,12 @@ def _outside(entry: Mapping[str, str], directory: Path, files: dict[str, mmap.mm
     return memoryview(body)[int(offset) : int(offset) + int(length)]
 
 
-def _value_info(body: memoryview) -> tuple[str, str]:
-    name, form = "", ""
-    for tag, value in _fields(body, 16):
-        if tag == _sized(1):
-            name = _text(value)
-        elif tag == _sized(2) and not isinstance(value, int):
-            for kind, tensor in _fields(value, 4):
-                if kind == _sized(1) and not isinstance(tensor, int):
-                    form = _tensor_type(tensor)
-    return name, form
-
-
-def _tensor_type(body: memoryview) -> str:
-    dtype, dims = "", []
-    for tag, value in _fields(body, 16):
-        if tag >> 3 == 1:
-            dtype = _DTYPES.get(_signed(value), "")
-        elif tag == _sized(2) and not isinstance(value, int):
-            for _, dim in _fields(value, 32):
-                if not isinstance(dim, int):
-                    dims.append(next((_text(v) if t == _sized(2) else str(_signed(v)) for t, v in _fields(dim, 4)), "?"))
-    return _form(tuple(dims), dtype)
+def _value_form(info: _Message) -> str:
+    """The shape and dtype of a value, as far as the file tells."""
+    tensors = [_Message(tensor, 16) for kind in info.parts(2) for tensor in _Message(kind, 4).parts(1)]
+    if not tensors:
+        return ""
+    shapes = [_Message(shape, 32) for shape in tensors[0].parts(2)]
+    dims = [_Message(dim, 4) for shape in shapes for dim in shape.parts(1)]
+    sizes = [next(iter([*dim.texts(2), *dim.numbers(1)]), "?") for dim in dims]
+    return _form(sizes, _DTYPES.get(next(iter(tensors[0].numbers(1)), 0), ""))
