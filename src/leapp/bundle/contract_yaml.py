@@ -17,7 +17,7 @@ from leapp.errors import BundleError, visible
 from leapp.graph.contract import Contract, ModelFile, Node, Port, Wiring
 from leapp.graph.validate import port_problem, repeated, wiring_problem
 
-__all__ = ["MODELS", "PIPELINE", "SYSTEM", "TARGET", "contract_of", "dump_contract", "port_entry"]
+__all__ = ["MODELS", "PIPELINE", "SYSTEM", "TARGET", "contract_of", "dump_contract"]
 
 MODELS, PIPELINE, SYSTEM = "models", "pipeline", "system information"
 TARGET = "leapp target"
@@ -40,26 +40,19 @@ def dump_contract(contract: Contract) -> str:
     return "".join(yaml_text.dump(section, sort_keys=sort_keys) + "\n" for section, sort_keys in sections)
 
 
-def port_entry(port: Port) -> dict[str, Any]:
+def _port_entry(port: Port) -> dict[str, Any]:
     """The YAML entry of a port. Keys that are not set are left out; ``extra`` comes last."""
     entry: dict[str, Any] = {"name": port.name, "dtype": port.dtype, "shape": Flow(port.shape), "type": port.type}
-    if port.kind is not None:
-        entry["kind"] = port.kind
-    if port.element_names is not None:
-        entry["element_names"] = _flow(port.element_names)
-    if port.temporal_period_ms is not None:
-        entry["temporal_period_ms"] = port.temporal_period_ms
-    if port.batch_axis is not None:
-        entry["batch_axis"] = port.batch_axis
-    return {**entry, **port.extra}
+    optional = {key: getattr(port, key) for key in ("kind", "element_names", "temporal_period_ms", "batch_axis")}
+    return {**entry, **{key: _flow(value) for key, value in optional.items() if value is not None}, **port.extra}
 
 
 def _node_entry(node: Node) -> dict[str, Any]:
     model = node.model
     fixed = {key: getattr(model, key) for key in (*_MODEL_KEYS, "warp_segments")}
     return {
-        "inputs": [port_entry(port) for port in node.inputs],
-        "outputs": [port_entry(port) for port in node.outputs],
+        "inputs": [_port_entry(port) for port in node.inputs],
+        "outputs": [_port_entry(port) for port in node.outputs],
         "parameters": {**fixed, **model.extra},
     }
 

@@ -101,6 +101,8 @@ def _open_regular(path: Path, what: str) -> BinaryIO:
         BundleError: If the file cannot be read or is not a regular file.
         BundleFileError: If there is no such file.
     """
+    if _is_made_up(os.fspath(path), os.path.realpath(path)):
+        raise BundleError(f"{what}: {path} is not a regular file.")
     # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
@@ -122,18 +124,8 @@ def _open_regular(path: Path, what: str) -> BinaryIO:
         raise
 
 
-def _refuse_made_up(path: Path, what: str) -> None:
-    if _is_made_up(os.fspath(path), os.path.realpath(path)):
-        raise BundleError(f"{what}: {path} is not a regular file.")
-
-
 def read_regular(path: Path, what: str, *, limit: int | None = None) -> bytes:
     """The bytes of a regular file."""
-    _refuse_made_up(path, what)
-    return _read(path, what, limit)
-
-
-def _read(path: Path, what: str, limit: int | None = None) -> bytes:
     with _open_regular(path, what) as file:
         size, most = os.fstat(file.fileno()).st_size, memory_of_machine() if limit is None else limit
         if size > most:
@@ -143,11 +135,6 @@ def _read(path: Path, what: str, limit: int | None = None) -> bytes:
 
 def sha256_of(path: Path, what: str) -> str:
     """The sha256 of a regular file of any size."""
-    _refuse_made_up(path, what)
-    return _hash(path, what)
-
-
-def _hash(path: Path, what: str) -> str:
     sha256 = hashlib.sha256()
     with _open_regular(path, what) as file:
         while chunk := file.read(_CHUNK):
@@ -190,7 +177,7 @@ def read_verified(path: Path, sha256: str, what: str) -> bytes:
     Raises:
         BundleError: If the bytes differ from those that were exported.
     """
-    data = _read(path, what)
+    data = read_regular(path, what)
     _compare(hashlib.sha256(data).hexdigest(), sha256, path, what)
     return data
 
@@ -201,7 +188,7 @@ def verify(path: Path, sha256: str, what: str) -> None:
     Raises:
         BundleError: If the bytes differ from those that were exported.
     """
-    _compare(_hash(path, what), sha256, path, what)
+    _compare(sha256_of(path, what), sha256, path, what)
 
 
 def _compare(found: str, sha256: str, path: Path, what: str) -> None:

@@ -25,7 +25,7 @@ from leapp.bundle.files import as_argument
 from leapp.errors import BundleError
 from leapp.graph.contract import Port
 
-__all__ = ["INTEGRITY", "UNSEALED", "Seal", "annotations_of", "digest_of", "seal", "verified_seal"]
+__all__ = ["INTEGRITY", "UNSEALED", "Seal", "annotations_of", "seal", "verified_seal"]
 
 INTEGRITY = "integrity"
 UNSEALED = "unsealed"
@@ -65,14 +65,6 @@ def seal(text: str, files: Mapping[str, str]) -> tuple[str, str]:
     digest, behaviour = _digests(yaml_text.parse(text, "bundle"), files)
     entry = {"behaviour": behaviour, "digest": digest, "files": dict(sorted(files.items())), "version": _VERSION}
     return text + yaml_text.dump({INTEGRITY: entry}, sort_keys=True) + "\n", digest
-
-
-def digest_of(document: Mapping[str, Any], files: Mapping[str, str]) -> str:
-    """The digest over everything the YAML says and the sha256 of every file.
-
-    Layout, comments and the order of keys do not count, so a bundle may be reformatted.
-    """
-    return _digests(document, files)[0]
 
 
 def annotations_of(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +118,10 @@ def verified_seal(document: Mapping[str, Any], name: str) -> Seal:
 
 
 def _digests(document: Mapping[str, Any], files: Mapping[str, str]) -> tuple[str, str]:
-    """The digest over the whole document and its files, and the one over what decides the values a bundle computes."""
+    """The digest over the whole document and its files, and the one over what decides the values a bundle computes.
+
+    Layout, comments and the order of keys do not count, so a bundle may be reformatted.
+    """
     parts = {key: _canonical(value) for key, value in document.items() if key != INTEGRITY}
     listed = _canonical(dict(files))
     whole = ",".join(sorted(f"{_canonical(key)}:{text}" for key, text in parts.items()))

@@ -12,7 +12,9 @@ import struct
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from leapp.bundle import json_text
 from leapp.errors import BundleError
@@ -80,6 +82,15 @@ def encode(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | None 
     return b"".join([struct.pack("<Q", len(text)), text, *(tensors[name].data for name in names)])
 
 
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Entry(msgspec.Struct):
+    dtype: str
+    shape: Annotated[tuple[_Natural, ...], msgspec.Meta(max_length=64)]
+    data_offsets: tuple[_Natural, _Natural]
+
+
 def decode(data: bytes, what: str) -> dict[str, RawTensor]:
     """The tensors of a safetensors file.
 
@@ -104,7 +115,13 @@ def decode(data: bytes, what: str) -> dict[str, RawTensor]:
     tensors: dict[str, RawTensor] = {}
     spans: list[tuple[int, int]] = []
     for name, entry in header.items():
-        dtype, shape, (start, end) = _entry(entry, f"{what}: '{name}'")
+        try:
+            described = msgspec.convert(entry, _Entry)
+        except msgspec.ValidationError:
+            raise BundleError(f"{what}: '{name}' is not described as a tensor.") from None
+        (start, end), shape, dtype = described.data_offsets, described.shape, _DTYPES.get(described.dtype)
+        if dtype is None or start > end:
+            raise BundleError(f"{what}: '{name}' is not described as a tensor.")
         if end > len(body) or end - start != math.prod(shape) * DTYPES[dtype].size:
             raise BundleError(f"{what}: '{name}' does not have the bytes its shape needs.")
         spans.append((start, end))
@@ -117,21 +134,6 @@ def decode(data: bytes, what: str) -> dict[str, RawTensor]:
     if position != len(body):
         raise BundleError(f"{what}: the file is longer than its tensors.")
     return tensors
-
-
-def _entry(entry: Any, what: str) -> tuple[str, tuple[int, ...], tuple[int, int]]:
-    fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
-    dtype = _DTYPES.get(str(fields.get("dtype")))
-    shape, offsets = _naturals(fields.get("shape")), _naturals(fields.get("data_offsets"))
-    if dtype is None or shape is None or offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise BundleError(f"{what} is not described as a tensor.")
-    return dtype, shape, (offsets[0], offsets[1])
-
-
-def _naturals(value: Any) -> tuple[int, ...] | None:
-    if isinstance(value, list) and len(value) <= 64 and all(type(item) is int and item >= 0 for item in value):
-        return tuple(value)
-    return None
 
 
 def check_initial_values(values: Mapping[str, RawTensor], contract: Contract, what: str) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from leapp.bundle.files import hash_file
 from leapp.bundle.reading import Bundle
 from leapp.bundle.system import package_version
+from leapp.graph.contract import Node
 from leapp.graph.formats import FORMATS
 
 __all__ = ["Origin", "bom_name", "bom_text", "describe_origin", "write_bom"]
@@ -121,9 +122,12 @@ def _identity(bundle: Bundle) -> str:
     return hashlib.sha256(json.dumps(models, sort_keys=True).encode()).hexdigest()
 
 
-def _model(name: str, node: Any) -> dict[str, Any]:
+def _model(name: str, node: Node) -> dict[str, Any]:
     model = node.model
-    sides = {side: [_data(port) for port in getattr(node, side)] for side in ("inputs", "outputs")}
+    sides = {
+        side: [{"format": f"{port.name}: {port.dtype} {list(port.shape)}"} for port in getattr(node, side)]
+        for side in ("inputs", "outputs")
+    }
     form = FORMATS[model.backend].title if model.backend in FORMATS else model.backend
     facts = {"leapp:backend": model.backend, "leapp:file": model.model_path}
     facts |= {f"leapp:{key}": value for key, value in model.extra.items()}
@@ -136,10 +140,6 @@ def _model(name: str, node: Any) -> dict[str, Any]:
         "modelCard": {"modelParameters": sides},
         "properties": _properties(facts),
     }
-
-
-def _data(port: Any) -> dict[str, str]:
-    return {"format": f"{port.name}: {port.dtype} {list(port.shape)}"}
 
 
 def _file(name: str, sha256: str) -> dict[str, Any]:

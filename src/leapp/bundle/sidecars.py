@@ -14,9 +14,7 @@ from leapp.graph.contract import Contract, ModelFile
 __all__ = ["describe_model", "write_initial_values", "write_samples"]
 
 
-def describe_model(
-    path: Path, directory: Path, backend: str, extra: Mapping[str, Any] | None = None, warp_segments: int = 0
-) -> ModelFile:
+def describe_model(path: Path, directory: Path, backend: str, extra: Mapping[str, Any] | None = None) -> ModelFile:
     """The ``parameters`` of a node whose model lies at ``path``, seen from ``directory``.
 
     Args:
@@ -24,18 +22,10 @@ def describe_model(
         directory: The staging directory for a file that was staged, the bundle's own for a model that stays elsewhere.
         backend: ``jit``, ``onnx`` or ``pt2``, or what kind of file the user brought.
         extra: Backend metadata such as ``opset_version``.
-        warp_segments: How many Warp regions the model holds.
     """
     md5, sha256 = hash_file(path)
     relative = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(directory))).as_posix()
-    return ModelFile(
-        model_path=relative,
-        md5sum=md5,
-        sha256sum=sha256,
-        backend=backend,
-        warp_segments=warp_segments,
-        extra=dict(extra or {}),
-    )
+    return ModelFile(model_path=relative, md5sum=md5, sha256sum=sha256, backend=backend, extra=dict(extra or {}))
 
 
 def write_initial_values(directory: Path, graph: str, values: Mapping[str, RawTensor], contract: Contract) -> str:
@@ -50,15 +40,17 @@ def write_initial_values(directory: Path, graph: str, values: Mapping[str, RawTe
     return name
 
 
-def write_samples(
-    directory: Path, graph: str, samples: Mapping[str, Sequence[Sample]], max_bytes: int = 64 * 1024 * 1024
-) -> int:
+_MOST_SAMPLES = 64 << 20
+"""Bytes of the samples in a bundle."""
+
+
+def write_samples(directory: Path, graph: str, samples: Mapping[str, Sequence[Sample]]) -> int:
     """Write ``<graph>_samples.safetensors`` with as many whole passes as fit; nothing if not even one does.
 
     Returns:
         The number of passes written.
     """
-    data, passes = encode_samples(samples, max_bytes)
+    data, passes = encode_samples(samples, _MOST_SAMPLES)
     if passes:
         (directory / f"{graph}_samples.safetensors").write_bytes(data)
     return passes

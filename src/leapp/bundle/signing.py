@@ -153,7 +153,9 @@ def write_signature(description: Path, key: str | os.PathLike[str], password: by
         "dsseEnvelope": {
             "payload": base64.b64encode(payload).decode(),
             "payloadType": _PAYLOAD,
-            "signatures": [{"sig": base64.b64encode(_sign(private, payload)).decode(), "keyid": ""}],
+            "signatures": [
+                {"sig": base64.b64encode(private.sign(_encoded(payload), _algorithm(private))).decode(), "keyid": ""}
+            ],
         },
     }
     replace_file(target, msgspec.json.encode(bundle))
@@ -276,11 +278,6 @@ def _required_curve(ec: Any, key: Any, path: str) -> Any:
 def _algorithm(key: Any) -> Any:
     ec, hashes, _ = _cryptography()
     return ec.ECDSA(getattr(hashes, _CURVES[key.curve.name])())
-
-
-def _sign(key: Any, payload: bytes) -> bytes:
-    signature: bytes = key.sign(_encoded(payload), _algorithm(key))
-    return signature
 
 
 def _fits(key: Any, signature: bytes, payload: bytes) -> bool:

@@ -140,9 +140,10 @@ class Staging:
         name = f"{_prefix(self.final)}{os.urandom(6).hex()}"
         if not os.path.ismount(self.final):
             with contextlib.suppress(PermissionError):
-                return _mkdir(self.final.parent / name)
-        self.final.mkdir(exist_ok=True)
-        return _mkdir(self.final / name)
+                (self.final.parent / name).mkdir()
+                return self.final.parent / name
+        (self.final / name).mkdir(parents=True)
+        return self.final / name
 
     def _check_complete(self, contract: Contract, staged: set[str]) -> None:
         for name, node in contract.nodes.items():
@@ -212,7 +213,9 @@ class Staging:
                 shutil.copymode(self.final / folder, self.path / folder)
             for name in _tree(self.final):
                 if name not in owned and not os.path.lexists(self.path / name):
-                    carried.append(self._carry(name))
+                    # A second name for a file that is not leapp's. Open handles stay valid.
+                    os.link(self.final / name, self.path / name, follow_symlinks=False)
+                    carried.append(self.path / name)
             shutil.copymode(self.final, self.path)
             _sync(self.path)
             swapped = _swap(self.path, self.final)
@@ -227,12 +230,6 @@ class Staging:
         (self.final / _MARK).unlink(missing_ok=True)
         _sweep(self.path, self.final, owned)
         return True
-
-    def _carry(self, name: str) -> Path:
-        """Give a file that is not leapp's a second name in the staging directory. Open handles stay valid."""
-        source, target = self.final / name, self.path / name
-        os.link(source, target, follow_symlinks=False)
-        return target
 
     def _replace(self, staged: set[str], yaml_name: str, owned: set[str]) -> None:
         """Move the files one by one. The YAML goes first and comes last: without it nothing can be loaded."""
@@ -279,11 +276,6 @@ def _spoken(count: int) -> str:
 
 def _prefix(final: Path) -> str:
     return f".{final.name}.leapp-"
-
-
-def _mkdir(path: Path) -> Path:
-    path.mkdir()
-    return path
 
 
 def _tree(root: Path) -> list[str]:
@@ -379,7 +371,7 @@ def _sweep(stale: Path, final: Path, owned: set[str] | None = None) -> None:
     for name in sorted(_tree(stale), key=lambda name: name.endswith((".yaml", ".yml"))):
         path, twin = stale / name, final / name
         with contextlib.suppress(OSError):
-            if name in owned or _is_twin(path, twin):
+            if name in owned or (os.path.lexists(twin) and os.path.samestat(path.lstat(), twin.lstat())):
                 path.unlink()
             else:
                 twin.parent.mkdir(parents=True, exist_ok=True)
@@ -405,10 +397,6 @@ def _remove_folders(root: Path) -> None:
     for folder in (*reversed(_folders(root)), "."):
         with contextlib.suppress(OSError):
             (root / folder).rmdir()
-
-
-def _is_twin(path: Path, twin: Path) -> bool:
-    return os.path.lexists(twin) and os.path.samestat(path.lstat(), twin.lstat())
 
 
 def _free_name(path: Path) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -131,21 +132,19 @@ def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
     return line
 
 
+_NO_KEY: Any = object()
+
+
+@dataclass(slots=True)
 class _Open:
     """A mapping or sequence whose end has not been read yet."""
 
-    __slots__ = ("anchor", "height", "key", "size", "start", "value")
-
-    def __init__(self, value: dict[Any, Any] | list[Any], anchor: str | None, start: int, size: int) -> None:
-        self.value = value
-        self.anchor = anchor
-        self.start = start
-        self.size = size
-        self.height = 1
-        self.key: Any = _NO_KEY
-
-
-_NO_KEY: Any = object()
+    value: dict[Any, Any] | list[Any]
+    anchor: str | None
+    start: int
+    size: int
+    height: int = 1
+    key: Any = _NO_KEY
 
 
 class _Builder:
