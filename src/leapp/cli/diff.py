@@ -41,7 +41,7 @@ def command(arguments: Namespace) -> Answer:
         *_nodes(old.contract, new.contract),
         *_ports(old.contract, new.contract),
         *_wiring(old.contract, new.contract),
-        *_settings(old.contract, new.contract),
+        *_mapping("setting", old.contract.pipeline.configs or {}, new.contract.pipeline.configs or {}),
         *_start(old, new),
     ]
     with progress("comparing weights"):
@@ -117,7 +117,7 @@ def _ports(old: Contract, new: Contract) -> Iterator[_Change]:
             continue
         for side in ("inputs", "outputs"):
             before, after = ({p.name: p for p in getattr(c.nodes[name], side)} for c in (old, new))
-            forms = ({key(name, n): f"{p.dtype} {list(p.shape)}" for n, p in ports.items()} for ports in (before, after))
+            forms = ({key(name, n): _form(p) for n, p in ports.items()} for ports in (before, after))
             yield from _mapping(f"{side[:-1]} port", *forms)
             common = [n for n in before if n in after]
             if common != [n for n in after if n in before]:
@@ -125,6 +125,10 @@ def _ports(old: Contract, new: Contract) -> Iterator[_Change]:
             for port in common:
                 for fact in _mapping("meaning", _meaning(before[port]), _meaning(after[port])):
                     yield fact | {"where": f"{key(name, port)} {fact['where']}"}
+
+
+def _form(value: Port | Weight) -> str:
+    return f"{value.dtype} {list(value.shape)}"
 
 
 def _meaning(port: Port) -> dict[str, Any]:
@@ -141,10 +145,6 @@ def _wiring(old: Contract, new: Contract) -> Iterator[_Change]:
         before, after = (list(graph_ports(c, side)) for c in (old, new))
         if before != after:
             yield _change(f"graph {side}", "pipeline", ", ".join(before), ", ".join(after))
-
-
-def _settings(old: Contract, new: Contract) -> Iterator[_Change]:
-    yield from _mapping("setting", old.pipeline.configs or {}, new.pipeline.configs or {})
 
 
 def _start(old: Bundle, new: Bundle) -> Iterator[_Change]:
@@ -171,7 +171,7 @@ def _models(old: Bundle, new: Bundle) -> tuple[list[_Change], list[dict[str, Any
             except ValueError as error:
                 changes.append(_change("weights", name, "not compared", str(error)))
                 continue
-            forms = ({n: f"{w.dtype} {list(w.shape)}" for n, w in ws.items()} for ws in (before, after))
+            forms = ({n: _form(w) for n, w in ws.items()} for ws in (before, after))
             changes += [fact | {"where": f"{name}: {fact['where']}"} for fact in _mapping("weight", *forms)]
             common = [n for n, w in before.items() if n in after and (w.shape, w.dtype) == (after[n].shape, after[n].dtype)]
             for weight in common:
@@ -186,10 +186,6 @@ _READERS: dict[str, Callable[[Path], Sequence[Weight]]] = {
     "jit": read_torch_weights,
     "pt2": read_torch_weights,
 }
-
-
-def _form(weight: Weight) -> str:
-    return f"{weight.dtype} {list(weight.shape)}"
 
 
 def _weight_change(old: Weight, new: Weight) -> dict[str, Any] | None:

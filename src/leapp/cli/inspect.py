@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from leapp.bundle import Bundle, load_contract, open_bundle, read_initial_values
-from leapp.bundle.reading import read_model
+from leapp.bundle.reading import find_description, read_model
 from leapp.cli.arguments import add_bundle
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.errors import BundleError
@@ -86,12 +85,8 @@ def _open_damaged(path: str) -> tuple[Bundle, list[str]]:
         return open_bundle(path, allow_outside=True), []
     except BundleError as error:
         # What cannot be read at all is an error, and raises once more.
-        contract = load_contract(path)
-        found = Path(path)
-        if found.is_dir():
-            files = sorted(p for p in found.iterdir() if p.suffix in (".yaml", ".yml"))
-            found = next((p for p in files if p.stem == found.resolve().name), files[0])
-        return Bundle(found, contract, None, {}, allow_outside=True), [str(error)]
+        found = find_description(path)
+        return Bundle(found, load_contract(found), None, {}, allow_outside=True), [str(error)]
 
 
 def _damaged_models(bundle: Bundle) -> list[str]:

@@ -71,7 +71,7 @@ def write(answer: Answer, *, as_json: bool) -> None:
     else:
         terminal = _is_terminal(sys.stdout)
         width = shutil.get_terminal_size().columns if terminal else None
-        paint = _painted if terminal and not os.environ.get("NO_COLOR") else _unpainted
+        paint = _paint if terminal and not os.environ.get("NO_COLOR") else lambda text, style: text
         lines = [line for part in answer.parts for line in _lines(part, width, paint)]
         # A table begins with an empty line, which the first part does not need.
         sys.stdout.writelines(f"{line}\n" for line in lines[bool(lines) and not lines[0] :])
@@ -174,13 +174,9 @@ def _styled(cell: Cell) -> _Styled:
 _Paint = Callable[[str, str], str]
 
 
-def _painted(text: str, style: str) -> str:
+def _paint(text: str, style: str) -> str:
     codes = ";".join(_STYLES[name] for name in style.split())
     return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text
-
-
-def _unpainted(text: str, style: str) -> str:
-    return text
 
 
 def _size(text: str) -> int:

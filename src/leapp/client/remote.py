@@ -7,7 +7,6 @@ answer is used. That is why a session survives the loss of its server.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +29,6 @@ from leapp.errors import (
     SessionLostError,
     UnknownPortError,
 )
-from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, check_sum, numpy_dtype
 from leapp.runtime.engine import CHECK_FIRST, Engine
 from leapp.runtime.plan import make_plan
@@ -84,7 +82,7 @@ class RemoteEngine:
             ports = [*self.plan.input_ports.values(), *self.plan.output_ports.values()]
             check_sum(ports)
             self.initial = self._initial_values(self._welcome.group("state"))
-            self._limit = _SPARE + sum(_size(port) for port in ports)
+            self._limit = _SPARE + sum(port.nbytes for port in ports)
             self._opened_link().bound(self._limit)
         except BaseException:
             self.close()
@@ -255,7 +253,3 @@ def _bundle(welcome: Message) -> Bundle:
         raise ServerError("The server's welcome does not describe a bundle.")
     name = f"{graph}.yaml"
     return Bundle(Path(name), contract_of(parse(text, name), name, text), digest, {})
-
-
-def _size(port: Port) -> int:
-    return math.prod(port.shape) * numpy_dtype(port.dtype).itemsize

@@ -6,7 +6,6 @@ so ``leapp verify`` and ``leapp.runtime`` work on it, and a later deployment rep
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -126,13 +125,8 @@ def _check_runnable(plan: Plan) -> None:
 def _values(bundle: Bundle, plan: Plan) -> dict[str, RawTensor]:
     """The initial value of each state: zeros where the bundle has none."""
     stored = read_initial_values(bundle)
-    return {k: stored[k] if k in stored else _zeros(plan.input_ports[k]) for k in plan.feedback}
-
-
-def _zeros(port: Port) -> RawTensor:
-    from leapp.runtime.arrays import numpy_dtype
-
-    return RawTensor(port.dtype, port.shape, bytes(math.prod(port.shape) * numpy_dtype(port.dtype).itemsize))
+    ports = {k: plan.input_ports[k] for k in plan.feedback}
+    return {k: stored.get(k) or RawTensor(p.dtype, p.shape, bytes(p.nbytes)) for k, p in ports.items()}
 
 
 def _check_target(bundle: Bundle, target: Path) -> None:

@@ -11,7 +11,6 @@ import struct
 import tempfile
 import zlib
 from collections.abc import KeysView
-from types import TracebackType
 from typing import BinaryIO
 
 import msgspec
@@ -102,7 +101,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._file.close()
 
 

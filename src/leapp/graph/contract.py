@@ -6,9 +6,12 @@ writing are the bundle's work, running is the runtime's.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
+
+from leapp.graph.dtypes import DTYPES
 
 __all__ = ["CONFIG_VERSION", "Contract", "ModelFile", "Node", "Port", "Wiring", "key", "split_key"]
 
@@ -33,6 +36,11 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     def units(self) -> Any:
         """The units that the annotation gave, under either spelling; None if it gave none."""
         return self.extra.get("units", self.extra.get("unit"))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of one value."""
+        return math.prod(self.shape) * DTYPES[self.dtype].size
 
     def facts(self, node: str) -> dict[str, Any]:
         """The port as plain data, with its public key. What an annotation said beyond the known facts is ``extra``."""

@@ -5,7 +5,6 @@ Knows nothing of wiring. The dtypes that NumPy lacks come from ``ml_dtypes``, im
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -48,7 +47,6 @@ def is_float(port: Port) -> bool:
 LARGEST = 1 << 30
 """The most bytes one value may have. A bundle can write any shape, a robot has no memory for it."""
 
-
 LARGEST_SUM = 4 << 30
 """The most bytes that one value of every port of a pipeline may have together."""
 
@@ -59,7 +57,7 @@ def check_sum(ports: Iterable[Port]) -> None:
     Raises:
         BundleError: With the size.
     """
-    size = sum(math.prod(port.shape) * DTYPES[port.dtype].size for port in ports)
+    size = sum(port.nbytes for port in ports)
     if size > LARGEST_SUM:
         raise BundleError(f"One value of each port needs {size} bytes in all; this runtime stops at {LARGEST_SUM}.")
 
@@ -70,11 +68,9 @@ def allocate(port: Port) -> Array:
     Raises:
         BundleError: The value would be larger than any that is run.
     """
-    dtype = numpy_dtype(port.dtype)
-    size = math.prod(port.shape) * dtype.itemsize
-    if size > LARGEST:
-        raise BundleError(f"Port {port.name!r} needs {size} bytes for one value; this runtime stops at {LARGEST}.")
-    return np.zeros(port.shape, dtype)
+    if port.nbytes > LARGEST:
+        raise BundleError(f"Port {port.name!r} needs {port.nbytes} bytes for one value; this runtime stops at {LARGEST}.")
+    return np.zeros(port.shape, numpy_dtype(port.dtype))
 
 
 def random_array(port: Port) -> Array:

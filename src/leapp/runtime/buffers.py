@@ -12,7 +12,7 @@ Knows nothing of the caller's values; ``CallerCode`` brings them in and out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,7 @@ class _Call:
 
 
 class Program:
-    """The memory and the calls of a plan.
+    """The memory and the calls of a plan: it decides where every value lives, then writes the frames.
 
     Args:
         plan: The wiring.
@@ -107,25 +107,13 @@ class Program:
     """
 
     def __init__(self, plan: Plan, units: Sequence[Unit], tensors_enter: bool) -> None:
-        layout = _Layout(plan, units, tensors_enter)
-        self.inputs: Mapping[str, Slot] = layout.inputs
-        self.outputs: Mapping[str, Slot] = layout.outputs
-        self.frames: Sequence[Frame] = layout.frames
-        self.view = layout.view
-        self._layout = layout  # Keeps bindings and arrays alive, which engines know by address only.
-        self.resizable = plan.batch is not None
-        self.torch = any(isinstance(unit, TorchUnit) for unit in units)
-
-
-class _Layout:
-    """Decides where every value lives, then writes the frames."""
-
-    def __init__(self, plan: Plan, units: Sequence[Unit], tensors_enter: bool) -> None:
         self._plan = plan
         self._tensors_enter = tensors_enter
+        self.resizable = plan.batch is not None
+        self.torch = any(isinstance(unit, TorchUnit) for unit in units)
         self._templates: list[tuple[Any, Any]] = []
         self._views: dict[int, Any] = {}
-        self._kept: list[Any] = []
+        self._kept: list[Any] = []  # Bindings: engines know them by address only.
         onnx = [unit for unit in units if isinstance(unit, OnnxUnit)]
         torch = [unit for unit in units if isinstance(unit, TorchUnit)]
         self.inputs: dict[str, Slot] = {}
@@ -174,7 +162,9 @@ class _Layout:
             slot = Slot(port, None, len(self._templates))
             if key in self._plan.edges and source in self.outputs and self.outputs[source].arrays:
                 slot = Slot(port, self.outputs[source].arrays, slot.register)
-            elif (source in self.outputs and self.outputs[source].arrays) or self._enters_by_array(key):
+            elif (source in self.outputs and self.outputs[source].arrays) or (
+                key in self._plan.inputs and not self._tensors_enter
+            ):
                 slot = Slot(port, self._memory(key).arrays, slot.register)
             self.inputs[key] = slot
             self._templates.append(self._pair(slot.arrays, port))
@@ -188,9 +178,6 @@ class _Layout:
         """Host memory for an input: one array, or two for a state."""
         port = self._plan.input_ports[key]
         return Slot(port, (allocate(port), allocate(port))) if key in self._plan.feedback else _fixed(port)
-
-    def _enters_by_array(self, key: str) -> bool:
-        return key in self._plan.inputs and not self._tensors_enter
 
     def _pair(self, arrays: tuple[Array, Array] | None, port: Port) -> tuple[Any, Any]:
         return (self.view(arrays[0], port), self.view(arrays[1], port)) if arrays else (None, None)

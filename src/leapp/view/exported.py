@@ -63,14 +63,14 @@ class _Weight(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: str
     shape: list[int]
     dtype: str
-    note: str | msgspec.UnsetType = msgspec.UNSET
-    count: int | msgspec.UnsetType = msgspec.UNSET
-    sampled: int | msgspec.UnsetType = msgspec.UNSET
-    odd: int | msgspec.UnsetType = msgspec.UNSET
-    low: float | msgspec.UnsetType = msgspec.UNSET
-    high: float | msgspec.UnsetType = msgspec.UNSET
-    mean: float | msgspec.UnsetType = msgspec.UNSET
-    bins: list[int] | msgspec.UnsetType = msgspec.UNSET
+    note: str | None = None
+    count: int | None = None
+    sampled: int | None = None
+    odd: int | None = None
+    low: float | None = None
+    high: float | None = None
+    mean: float | None = None
+    bins: list[int] | None = None
 
 
 class _Weights(msgspec.Struct):
@@ -80,15 +80,15 @@ class _Weights(msgspec.Struct):
 
 class _Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: str
-    parameters: int | msgspec.UnsetType = msgspec.UNSET
-    passed: bool | str | msgspec.UnsetType = msgspec.UNSET
-    pruned: list[str] | msgspec.UnsetType = msgspec.UNSET
-    random: list[str] | msgspec.UnsetType = msgspec.UNSET
-    op_count: int | msgspec.UnsetType = msgspec.UNSET
-    ops: list[_Op] | msgspec.UnsetType = msgspec.UNSET
-    constants: list[_Constant] | msgspec.UnsetType = msgspec.UNSET
-    escapes: list[_Escape] | msgspec.UnsetType = msgspec.UNSET
-    weights: _Weights | msgspec.UnsetType = msgspec.UNSET
+    parameters: int | None = None
+    passed: bool | str | None = None
+    pruned: list[str] | None = None
+    random: list[str] | None = None
+    op_count: int | None = None
+    ops: list[_Op] | None = None
+    constants: list[_Constant] | None = None
+    escapes: list[_Escape] | None = None
+    weights: _Weights | None = None
 
 
 class _Page(msgspec.Struct):
