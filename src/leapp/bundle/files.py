@@ -35,10 +35,10 @@ __all__ = [
 ]
 
 _CHUNK = 1 << 20
-_MADE_UP = ("/proc/", "/sys/", "/dev/")
+_PSEUDO = ("/proc/", "/sys/", "/dev/")
 _MAX_LINKS = 40
 _LARGE = 1 << 30
-"""Bytes from which on a file has to be there for the most part: nothing is as quickly made as a long file of holes."""
+"""A file of more bytes must not be sparse: a sparse file of any size costs nothing to make."""
 _UNPORTABLE = re.compile(r"[\x00-\x1f\x7f\\]|^[A-Za-z]:")
 
 
@@ -86,7 +86,7 @@ def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> Path:
             f"{what}: '{name}' is a link to a place outside the bundle directory. "
             "Copy the file into the bundle, or pass allow_outside=True if you trust this bundle."
         )
-    if _is_made_up(spelled, path):
+    if _is_pseudo(spelled, path):
         raise BundleError(f"{what}: '{name}' is not a regular file.")
     # Unlike Path.exists, this takes a name that is too long for one that does not exist.
     if not os.path.exists(path):
@@ -101,7 +101,7 @@ def _open_regular(path: Path, what: str) -> BinaryIO:
         BundleError: If the file cannot be read or is not a regular file.
         BundleFileError: If there is no such file.
     """
-    if _is_made_up(os.fspath(path), os.path.realpath(path)):
+    if _is_pseudo(os.fspath(path), os.path.realpath(path)):
         raise BundleError(f"{what}: {path} is not a regular file.")
     # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -114,7 +114,7 @@ def _open_regular(path: Path, what: str) -> BinaryIO:
     try:
         # Asked again of the open file: another file may have taken the path since the check above.
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_dev in _made_up_devices():
+        if not stat.S_ISREG(status.st_mode) or status.st_dev in _pseudo_devices():
             raise BundleError(f"{what}: {path} is not a regular file.")
         if status.st_size > _LARGE and getattr(status, "st_blocks", status.st_size) * 512 < status.st_size // 8:
             raise BundleError(f"{what}: {path} says that it has {status.st_size} bytes, most of which were never written.")
@@ -142,14 +142,14 @@ def sha256_of(path: Path, what: str) -> str:
     return sha256.hexdigest()
 
 
-def _is_made_up(spelled: str, real: str) -> bool:
-    """Whether a path, ``real`` without links, leads through files that the system makes up. Those in ``/dev/shm`` are real."""
+def _is_pseudo(spelled: str, real: str) -> bool:
+    """Whether a path, ``real`` without links, leads through a pseudo file system. Files in ``/dev/shm`` are real."""
     paths = [real]
     if spelled != real:
         paths.append(os.path.abspath(spelled))
         while os.path.islink(paths[-1]) and len(paths) < _MAX_LINKS:
             paths.append(os.path.normpath(os.path.join(os.path.dirname(paths[-1]), os.readlink(paths[-1]))))
-    return any(path.startswith(_MADE_UP) and not path.startswith("/dev/shm/") for path in paths)
+    return any(path.startswith(_PSEUDO) and not path.startswith("/dev/shm/") for path in paths)
 
 
 @functools.cache
@@ -162,7 +162,7 @@ def memory_of_machine() -> int:
 
 
 @functools.cache
-def _made_up_devices() -> frozenset[int]:
+def _pseudo_devices() -> frozenset[int]:
     found = set()
     for folder in ("/proc", "/sys"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""How much a TorchScript or ``.pt2`` file would make its engine unpack, read from the file's table of contents.
+"""Refuse TorchScript and ``.pt2`` files that unpack to far more than their size, by their table of contents.
 
 Nothing is inflated and nothing is interpreted. A zip file can unpack to more than memory holds. What its programs do cannot be
 read from it; ``trust`` decides whether they may run.

@@ -142,7 +142,7 @@ def open_bundle(
 
 
 def require_digest(bundle: Bundle, expected: str | None) -> None:
-    """Refuse any bundle but the one with this digest; None accepts every one.
+    """Refuse any bundle but the one with this digest; None accepts every bundle.
 
     Raises:
         BundleError: It is another bundle.
@@ -154,7 +154,7 @@ def require_digest(bundle: Bundle, expected: str | None) -> None:
 
 
 def require_signed(bundle: Bundle, trust: Keys | None) -> None:
-    """Refuse a bundle that is open already, unless one of these keys was asked for then; None accepts every one.
+    """Refuse an open bundle unless its signature was checked with one of these keys; None accepts every bundle.
 
     Raises:
         InputError: It was opened without them.
@@ -218,7 +218,7 @@ def _external_files(bundle: Bundle, node: str, model: bytes) -> list[str]:
 
 
 def model_file(bundle: Bundle, node: str) -> Path:
-    """The path of a node's model, verified a moment ago. For engines that cannot load from memory.
+    """Verify a node's model and return its path, for engines that cannot load from memory.
 
     If the model is a link, this is the link: engines look for external data beside it.
     """
@@ -281,7 +281,7 @@ def find_description(path: str | os.PathLike[str]) -> Path:
 
 
 def description_text(path: Path, signature: Signature | None = None) -> str:
-    """The text of a bundle's YAML file, which is the signed one if there is a signature."""
+    """The text of a bundle's YAML file. With a signature, it must be the text that was signed."""
     data = read_regular(path, "bundle description", limit=yaml_text.MAX_BYTES)
     if signature is not None and signature.files.get(path.name) != hashlib.sha256(data).hexdigest():
         raise BundleError(f"{path.name} is not the description that was signed. Restore the file or sign the bundle again.")
@@ -306,7 +306,7 @@ def _load(path: Path, allow_outside: bool = False, trust: Keys | None = None) ->
 
 
 def _require_agreement(path: Path, contract: Contract, seal: Seal, signature: Signature) -> None:
-    """Refuse a description that gives a file another sha256 than the signature does: only one of them can be meant."""
+    """Refuse a description that gives a file another sha256 than the signature does."""
     models = [(node.model.model_path, node.model.sha256sum) for node in contract.nodes.values()]
     for name, sha256 in [*models, *seal.files.items()]:
         if name is not None and signature.files.get(os.path.normpath(name), sha256) != sha256:

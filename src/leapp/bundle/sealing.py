@@ -25,8 +25,8 @@ def seal_again(path: str | os.PathLike[str]) -> tuple[Path, str]:
     """Give the description of a bundle a seal that fits what it says and the files that lie beside it.
 
     An edit of the description is accepted, a changed file is not: models must have the sha256 of their ``parameters``, other
-    files that of the old seal. What the old seal does not name is sealed as it is, and what it names and is gone is
-    left out.
+    files that of the old seal. A file that the old seal does not name is sealed as it is. A file that it names and
+    that is gone is left out.
 
     Args:
         path: The ``.yaml`` or ``.yml`` file, or the directory that holds exactly one bundle.

@@ -1,9 +1,9 @@
-"""Signatures of bundles, in the OpenSSF Model Signing format: who made it, not only whether it is whole.
+"""Signatures of bundles, in the OpenSSF Model Signing format: they show who made a bundle, not only that it is whole.
 
 ``<graph>.sig`` lies beside the description. It is a Sigstore bundle with an in-toto statement that lists the sha256 of every
-file of the directory, signed by an elliptic curve key; ``model_signing verify key`` accepts it, and ours accepts theirs. The
-signature is checked before the description is parsed, and the sha256 it lists are those that every file must have when it is
-read. All cryptography is that of the package ``cryptography``; no network is used.
+file of the directory, signed by an elliptic curve key. ``model_signing verify key`` accepts it, and leapp accepts the
+signatures of ``model_signing``. The signature is checked before the description is parsed, and every file must have the sha256
+that it lists when the file is read. All cryptography is that of the package ``cryptography``; no network is used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write a bundle directory so that a crash at any moment leaves the old bundle or the new one, whole.
 
 Files are written into a staging directory beside the final one. ``commit`` seals them, links what is not leapp's from
-the old directory into the new one, and exchanges the two directories in one step of the file system. The exchanged-out
+the old directory into the new one, and exchanges the two directories in one step of the file system. The old
 directory is then emptied: a file is removed only if leapp wrote it or the new directory has the same file.
 
 Where directories cannot be exchanged (a mount point, a parent that is not writable, a file system or an operating
@@ -39,7 +39,7 @@ MODEL_SUFFIXES = (*(FORMATS[name].suffixes[0] for name in RUNNABLE), FORMATS["on
 """What follows the name of a node in the names of its files."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SYNCS = 8
-"""Files that are put on the disk at a time: it waits for its own journal, which they then share."""
+"""Files that are synced at a time. Concurrent syncs share one write of the file system's journal."""
 _PATIENCE = 10.0
 """Seconds to wait for other exporters."""
 _PROBE = 1 << 16
@@ -56,7 +56,7 @@ class Staging:
         final: The directory of the bundle.
         path: Where to write the files until then.
         digest: The digest of the sealed bundle, after ``commit``.
-        kept: Files found in the way that leapp did not write, by old and new name, after ``commit``.
+        kept: Files that leapp did not write and renamed to make room for its own, by old and new name, after ``commit``.
     """
 
     def __init__(self, final: str | os.PathLike[str]) -> None:
@@ -95,8 +95,8 @@ class Staging:
             self._lock = None
         if room is not None:
             raise StorageError(
-                f"the disk is full: the export to {self.final} needs more than the {_spoken(room)} there are for it. Free some "
-                "space, or choose another place with save_path=. What was on disk before is unchanged."
+                f"the disk is full: the export to {self.final} needs more than the {_size_text(room)} there are for it. Free "
+                "some space, or choose another place with save_path=. What was on disk before is unchanged."
             ) from error
 
     def is_full(self, error: BaseException) -> bool:
@@ -251,7 +251,10 @@ class Staging:
 
 
 def _room(path: Path, error: BaseException) -> int | None:
-    """How many bytes an export had, if it failed for want of more. Libraries hide the reason, so it is tried."""
+    """The bytes that an export could use, if it failed because the disk is full; else None.
+
+    Libraries hide that reason, so a small write is tried.
+    """
     full = False
     cause: BaseException | None = error
     while cause is not None and not full:
@@ -270,7 +273,7 @@ def _room(path: Path, error: BaseException) -> int | None:
     return free + staged
 
 
-def _spoken(count: int) -> str:
+def _size_text(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
 
 

@@ -23,11 +23,11 @@ __all__ = ["record", "remember", "require_trust", "untrusted", "why_untrusted"]
 _MOST = 1 << 20
 """Bytes of the record; beyond them the older half is forgotten."""
 _here: set[str] = set()
-"""What this process exported, for machines without a place to write it down."""
+"""What this process exported, for machines where the record cannot be written."""
 
 
 def remember(contract: Contract) -> bool:
-    """Note that this user trusts the programs of a bundle. Never raises: a lost note costs a question later.
+    """Note that this user trusts the programs of a bundle. Never raises: a lost note means that the user is asked again.
 
     Returns:
         Whether the note will be found by other processes.

@@ -1,7 +1,8 @@
 """The command line, ``leapp``: look at bundles, verify them, run them.
 
 There is one module for each verb, and ``parser.VERBS`` lists them. They read bundles and run them; they know nothing of tracing
-and exporting. A verb imports NumPy and what uses it inside its functions, so that help, completion and ``inspect`` stay quick.
+and exporting. A verb imports NumPy, and modules that use it, inside its functions, so that help, completion and
+``inspect`` stay quick.
 """
 
 from __future__ import annotations

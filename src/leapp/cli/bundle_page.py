@@ -1,4 +1,4 @@
-"""A new page of a bundle, with what replaying its samples or a recording shows."""
+"""Write a new page of a bundle, with the results of replaying its samples or a recording."""
 
 from __future__ import annotations
 

@@ -80,11 +80,11 @@ def command(arguments: Namespace) -> Answer:
 
 
 def _open_damaged(path: str) -> tuple[Bundle, list[str]]:
-    """The bundle, or as much of it as its description tells if one of its files is not what it was."""
+    """The bundle and what is damaged. A bundle with a damaged file has only its description."""
     try:
         return open_bundle(path, allow_outside=True), []
     except BundleError as error:
-        # What cannot be read at all is an error, and raises once more.
+        # If the description itself cannot be read, this raises again.
         found = find_description(path)
         return Bundle(found, load_contract(found), None, {}, allow_outside=True), [str(error)]
 

@@ -1,6 +1,6 @@
 """What a command answers, and how it is shown: JSON, or tables.
 
-On a terminal a table fits the window: text wraps at spaces, columns that can be spared are left out before a name is broken.
+On a terminal a table fits the window: text wraps at spaces, and ``spare`` columns are left out before a name is broken.
 In a pipe every row is one line with all columns.
 """
 

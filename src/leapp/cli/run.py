@@ -51,7 +51,7 @@ def command(arguments: Namespace) -> Answer:
             advance()
     stacked: dict[str, Any] = {where: np.stack(values) for where, values in made.items()}
     if arguments.output:
-        with open(arguments.output, "wb") as file:  # given a name, NumPy would write to another one
+        with open(arguments.output, "wb") as file:  # np.savez adds .npz to a name that lacks it
             np.savez(file, **stacked)
     data = {
         "graph": bundle.graph,

@@ -158,7 +158,7 @@ def _closed_loop(
 
 def _why(error: Exception) -> str:
     text = " ".join(str(error).split())
-    # An engine in another process names the class of its error first, which says nothing of an error of leapp's own.
+    # The engine process writes the class of an error before its text. The classes of leapp say nothing to a user.
     name, _, rest = text.partition(": ")
     return f"cannot be run: {rest if hasattr(errors, name) else text}"
 

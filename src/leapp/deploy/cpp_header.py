@@ -67,7 +67,7 @@ def deploy_cpp(bundle: str | os.PathLike[str] | Bundle, directory: str | os.Path
 
     Args:
         bundle: The bundle's YAML file or its directory, or a bundle that is already open.
-        directory: Where ``<graph>.hpp`` is written. It is made if need be.
+        directory: Where ``<graph>.hpp`` is written. It is created if it does not exist.
 
     Raises:
         BundleError: A node is not an ONNX model; the C++ runtime runs only those.

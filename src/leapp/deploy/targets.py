@@ -25,7 +25,9 @@ __all__ = ["TARGETS", "Finding", "TargetRules", "check_target", "spelled"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem that a target has with a bundle. An ``error`` stops it; a ``warning`` changes values or needs care."""
+    """A problem that a target has with a bundle. An ``error`` means that the target cannot run it, a ``warning``
+    that values change or that something must be done first.
+    """
 
     level: Literal["error", "warning"]
     where: str

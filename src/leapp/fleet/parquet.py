@@ -22,7 +22,7 @@ _TYPES = {
 
 
 def check_output(path: str | os.PathLike[str]) -> None:
-    """Say before the run what could not be written after it.
+    """Refuse, before the run, an output file that could not be written after it.
 
     Raises:
         InputError: The name is not that of a Parquet file, or its directory does not exist.

@@ -38,7 +38,7 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> No
 
 
 def knows_its_keywords(function: F) -> F:
-    """The function, with the nearest keyword in its answer to one that it does not have. Its signature stays."""
+    """A decorator: an unknown keyword is refused, and the nearest known one suggested. The signature stays."""
     known = tuple(inspect.signature(function).parameters)
 
     @functools.wraps(function)

@@ -8,4 +8,4 @@ RTOL = 1e-3
 """Relative to the size of the expected value."""
 
 ATOL = 1e-5
-"""In any case."""
+"""Absolute, added to the relative one."""

@@ -25,7 +25,7 @@ class Latency:
         rate: The rate in hertz the steps were started at, None when one followed the other.
         misses: How many steps were not done one period after they were due. None without a rate.
         noise_p50: The median of doing nothing, timed the same way: the clock.
-        noise_p999: What one in a thousand of those takes longer than: interruptions by the machine.
+        noise_p999: One in a thousand of those takes longer: interruptions by the machine.
         noise_misses: How many of those were late: deadlines that no step could have kept. None without a rate.
     """
 

@@ -48,14 +48,14 @@ class Slot:
 
 @dataclass(slots=True)
 class Frame:
-    """One of the two turns of a program.
+    """One of the two sets of registers and calls of a program, which take turns.
 
     Attributes:
         registers: Values of torch units, bindings of ONNX units.
         calls: What to run, in order.
-        handed: Registers whose value becomes state: (from, to) in the next frame.
-        filed: Registers whose value becomes state in host memory of the next frame: (copy function, from).
-        copied: Arrays whose value becomes state in other host memory of the next frame: (to, from).
+        register_moves: Registers whose value becomes state: (from, to) in the next frame.
+        register_stores: Registers whose value becomes state in host memory of the next frame: (copy function, from).
+        array_copies: Arrays whose value becomes state in other host memory of the next frame: (to, from).
         next: The frame of the next step.
         step: Runs one step and hands the state on. Takes what the caller gave and returns the results, or None, having
             changed nothing, if that is not as expected; or takes None and values that fit.
@@ -64,9 +64,9 @@ class Frame:
     index: int
     registers: list[Any] = field(default_factory=list)
     calls: tuple[_Call, ...] = ()
-    handed: tuple[tuple[int, int], ...] = ()
-    filed: tuple[tuple[Callable[[Any], Any], int], ...] = ()
-    copied: tuple[tuple[Array, Array], ...] = ()
+    register_moves: tuple[tuple[int, int], ...] = ()
+    register_stores: tuple[tuple[Callable[[Any], Any], int], ...] = ()
+    array_copies: tuple[tuple[Array, Array], ...] = ()
     next: Frame = field(init=False, repr=False)
     step: Callable[..., Any] = field(init=False, repr=False)
 
@@ -132,7 +132,7 @@ class Program:
             frame.calls = tuple(calls[frame.index])
             frame.registers = [pair[frame.index] for pair in self._templates]
             frame.next = self.frames[(frame.index + 1) % len(self.frames)]
-            self._hand_on(frame)
+            self._keep_state(frame)
 
     def _place_arrays(self, inputs: list[str], outputs: list[str]) -> None:
         """Give host memory to everything an ONNX session reads or writes."""
@@ -222,17 +222,18 @@ class Program:
         guard = Guard([slot.port.shape for _, slot in slots], [False] * len(slots)) if slots else None
         return _Call(unit.label, unit.call, *registers, unit.single, checks=checks, guard=guard, moves=moves)
 
-    def _hand_on(self, frame: Frame) -> None:
-        handed, filed, copied = [], [], []
+    def _keep_state(self, frame: Frame) -> None:
+        """Decide how each state gets from this frame to the next one."""
+        moves, stores, copies = [], [], []
         for target, source in self._plan.feedback.items():
             to, made = self.inputs[target], self.outputs[source]
             if to.arrays is None:
-                handed.append((made.register, to.register))
+                moves.append((made.register, to.register))
             elif made.arrays is None:
-                filed.append((self.view(to.arrays[frame.next.index], to.port).copy_, made.register))
+                stores.append((self.view(to.arrays[frame.next.index], to.port).copy_, made.register))
             elif to.arrays[frame.next.index] is not made.arrays[frame.index]:
-                copied.append((to.arrays[frame.next.index], made.arrays[frame.index]))
-        frame.handed, frame.filed, frame.copied = tuple(handed), tuple(filed), tuple(copied)
+                copies.append((to.arrays[frame.next.index], made.arrays[frame.index]))
+        frame.register_moves, frame.register_stores, frame.array_copies = tuple(moves), tuple(stores), tuple(copies)
 
 
 def _fixed(port: Port) -> Slot:

@@ -84,9 +84,9 @@ def write_step(
     entering = [(program.inputs[key], value) for key, value in zip(inputs, values, strict=True)]
     entered = {slot.register: value for slot, value in entering if slot.arrays is None}
     lines += _calls(frame, name, entered)
-    lines += [f"N[{target}] = v{source}" for source, target in frame.handed]
-    lines += [f"{name(file)}(v{register})" for file, register in frame.filed]
-    lines += [f"{name(to)}[...] = {name(array)}" for to, array in frame.copied]
+    lines += [f"N[{target}] = v{source}" for source, target in frame.register_moves]
+    lines += [f"{name(store)}(v{register})" for store, register in frame.register_stores]
+    lines += [f"{name(to)}[...] = {name(array)}" for to, array in frame.array_copies]
     slots = [(key, program.outputs[key]) for key in outputs]
     results = (f"{name(k)}: {caller.result(name, k, slot, frame, f'v{slot.register}')}" for k, slot in slots)
     lines.append(f"made = {{{', '.join(results)}}}")
@@ -149,7 +149,7 @@ def _entry(caller: CallerCode, name: Name, values: Sequence[str], trust_form: bo
 
 
 def _calls(frame: Frame, name: Name, entered: dict[int, str]) -> list[str]:
-    states = {target for _, target in frame.handed}
+    states = {target for _, target in frame.register_moves}
     known = dict(entered)
 
     def argument(register: int) -> str:

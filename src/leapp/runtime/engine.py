@@ -70,7 +70,7 @@ class Engine(Protocol):
         """Put values in place of states: all of them, or none if it is interrupted."""
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Put a whole state in place of the present one, which may be lost."""
+        """Replace the whole state. The present one may be lost and is not read."""
 
     def reset(self) -> None:
         """Put the initial values in place of all states, and forget the kept inputs."""
@@ -80,10 +80,10 @@ class Engine(Protocol):
 
 
 class _CheckFirst:
-    """The turn of an engine that has every input checked."""
+    """The turn of an engine whose inputs are always checked first."""
 
     def step(self, inputs: Mapping[str, Any]) -> None:
-        """Take nothing as it is."""
+        """Return None: the inputs must be checked."""
 
 
 CHECK_FIRST = _CheckFirst()

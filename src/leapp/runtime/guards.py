@@ -1,7 +1,7 @@
-"""Tensors looked at in one trip: class, dtype, device, shape and strides, without a Python attribute each.
+"""Check the class, dtype, device, shape and strides of tensors in one call, without a Python attribute each.
 
-Built on a part of PyTorch that is not public. It is tried once in a process; where it does not do what is asked of it,
-guards know nothing and callers look for themselves.
+Built on a part of PyTorch that is not public. It is tested once in a process. If it fails, no guard knows any tensor, and
+callers check for themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from leapp.compat.core import tensor_guards
 __all__ = ["Guard"]
 
 _PATIENCE = 16
-"""How many unknown forms are let pass before the next one is learned."""
+"""How many unknown forms pass before the next one is learned."""
 
 
 def _never(*values: Any) -> bool:
@@ -44,14 +44,14 @@ def _engine() -> Callable[..., Any] | None:
 
 
 class Guard:
-    """What is known of the tensors at some place of a step.
+    """The forms that tensors may have at one place of a step.
 
     Args:
         shapes: The shape of each tensor.
         contiguous: Whether each tensor must lie contiguous in memory.
 
     Attributes:
-        check: Whether all tensors have a form that was seen to be right. False says nothing.
+        check: Whether all tensors have a form that was found right before. False means that the form is not known.
     """
 
     __slots__ = ("_missed", "_sizes", "_strides", "check")
@@ -63,7 +63,7 @@ class Guard:
         self.check: Callable[..., bool] = _never
 
     def saw(self, values: Sequence[torch.Tensor]) -> None:
-        """Tell that these values, which ``check`` did not know, were looked at and are right."""
+        """Note values that ``check`` did not know and that the caller found right."""
         engine = _engine()
         if engine is not None and self._missed % _PATIENCE == 0:
             self.check = engine(*values, dynamic_dims_sizes=self._sizes, dynamic_dims_strides=self._strides).check

@@ -1,4 +1,4 @@
-"""What a caller gives, made into what a port takes: exact form, or an error that names the port.
+"""Convert what a caller gives to the dtype and shape of a port, or refuse it with an error that names the port.
 
 Nothing is converted that could lose or change a value unless the caller asked for it.
 """

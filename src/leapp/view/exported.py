@@ -1,4 +1,4 @@
-"""Read the facts back that only the page of an export holds.
+"""Read back the facts that only the page of an export holds.
 
 The page inside a bundle may come from an attacker, so it is never shown; a new page is drawn. Its data is read only where it
 has the form that an export writes: texts, numbers, lists of known entries.
@@ -99,7 +99,7 @@ class _Page(msgspec.Struct):
 
 
 def exported_details(path: Path, contract: Contract) -> dict[str, Any]:
-    """The ``details`` for :func:`leapp.view.page` from the page of an export; empty if it is none, or of another pipeline."""
+    """The ``details`` for :func:`leapp.view.page` from the page of an export; empty if it is another page."""
     try:
         with path.open("rb") as file:
             text = file.read(_MAX_BYTES)

@@ -42,7 +42,7 @@ _SIGN = {
 }
 _DASH = {"feedback": (9.0, 4.0)}
 _TINTS = (_SIGN["data"], "#0369a1", "#4d7c0f", "#a16207", "#0f766e", "#9d174d")
-"""Colours of edges: those that cross get different ones, as far as they last."""
+"""Colours of edges. Edges that cross get different colours while there are enough."""
 _BORDER = "#94a3b8"
 _HEADER, _HEADER_WITHOUT_MODEL = "#dbe7f6", "#e5e7eb"
 
@@ -108,7 +108,7 @@ def _key(spot: Spot) -> str:
 
 
 def _wires(routes: Sequence[Route]) -> Iterator[Group]:
-    """Wires by source. A pale edge around each keeps crossings readable, and must not cut wires of its own source.
+    """Wires by source. A pale halo around each wire keeps crossings readable; the halos of a source lie below all its wires.
 
     Where an output has both, the edge of the same pass lies on top and the feedback branches off it at a dot.
     """

@@ -104,7 +104,7 @@ class Label(msgspec.Struct, frozen=True):
 
 
 class PortBox(msgspec.Struct, frozen=True):
-    """One port: its rows of text, the point where wires attach, and the tag that says what it is to the outside."""
+    """One port: its rows of text, the point where wires attach, and its tag: graph input, graph output or static."""
 
     facts: PortFacts
     box: Box

@@ -221,7 +221,7 @@ def _corners(box: Box) -> list[float]:
 
 
 def _legend(picture: Picture) -> str:
-    """What the signs mean, as pieces that flow into the room there is."""
+    """The legend as pieces of HTML that wrap to the width of the page."""
     groups = [group for group in picture.groups if group.role == "legend"]
     pieces = []
     for entry, group in zip(picture.layout.legend, groups, strict=True):
@@ -240,7 +240,7 @@ def _asset(name: str) -> str:
 
 @cache
 def _script() -> str:
-    """All scripts, in the order of their names, as one that leaves no names behind."""
+    """All scripts, in the order of their names, in one function, so that they define no globals."""
     parts = [_asset(path.name) for path in sorted(_ASSETS.glob("*.js"))]
     return "\n".join(["'use strict';", "(() => {", *parts, "})();"])
 
@@ -252,7 +252,7 @@ def _markup(text: str) -> str:
 
 
 def _dark_style() -> str:
-    """Rules that recolour the picture. Text on tags and the bar of a static tag stay white."""
+    """Style rules that recolour the picture on a dark ground. Text on tags and the bar of a static tag stay white."""
     rules = []
     for light, dark in _DARK.items():
         fill = "rect" if light == "#ffffff" else ":is(rect,polygon,text)"
@@ -269,7 +269,7 @@ def _embedded(data: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value as the picture spells it: names in visible characters, numbers that JSON has."""
+    """The value as JSON takes it: control characters escaped as in the picture, NaN and infinity as text."""
     if isinstance(value, str):
         return visible(value)
     if value is None or isinstance(value, int):

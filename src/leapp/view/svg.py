@@ -69,7 +69,7 @@ def encode_mark(mark: Mark) -> str:
     label = mark.label
     size, bold = STYLES[label.style]
     weight = ' font-weight="bold"' if bold else ""
-    # The measured width holds whatever font the viewer has. Escaped glyphs were measured wider than they are here.
+    # The text takes its measured width in any font. Text with glyphs that our font lacks was measured with escapes.
     exact = drawable(label.text, bold) == label.text and label.width > 0
     length = f' textLength="{_number(label.width)}" lengthAdjust="spacingAndGlyphs"' if exact else ""
     return (

@@ -1,6 +1,6 @@
 """Text that is measured before it is drawn: fonts, visible forms of odd characters, line breaking.
 
-It knows neither graphs nor colours. Pillow is imported at the first measurement, so importing the station is free.
+It knows neither graphs nor colours. Pillow is imported at the first measurement, so importing this package does not load it.
 """
 
 from __future__ import annotations
