@@ -50,13 +50,12 @@ def public() -> dict[str, dict[str, Any]]:
             "leapp.InferenceManager": leapp.InferenceManager,
             "leapp.Pipeline": leapp.Pipeline,
             "What both share": Runner,
-            "leapp.runtime.PortInfo": runtime.PortInfo,
+            **{f"leapp.runtime.{name}": getattr(runtime, name) for name in runtime.__all__ if name != "Pipeline"},
         },
         "Fleets of recordings": {f"leapp.fleet.{name}": getattr(fleet, name) for name in fleet.__all__},
         "Serving": {
-            "leapp.client.Client": client.Client,
-            "leapp.serve.Options": serve.Options,
-            "leapp.serve.Service": serve.Service,
+            **{f"leapp.client.{name}": getattr(client, name) for name in client.__all__},
+            **{f"leapp.serve.{name}": getattr(serve, name) for name in serve.__all__},
             "leapp.serve.cluster.Cluster": Cluster,
         },
         "Deploying": {f"leapp.deploy.{name}": getattr(deploy, name) for name in deploy.__all__},
@@ -67,11 +66,7 @@ def public() -> dict[str, dict[str, Any]]:
             "GlueInfo": reports.GlueInfo,
             "ProofInfo": reports.ProofInfo,
         },
-        "Bundles": {
-            "leapp.bundle.open_bundle": bundle.open_bundle,
-            "leapp.bundle.check_files": bundle.check_files,
-            "leapp.bundle.Bundle": bundle.Bundle,
-        },
+        "Bundles": {f"leapp.bundle.{name}": getattr(bundle, name) for name in bundle.__all__},
         "Errors": {f"leapp.errors.{name}": getattr(errors, name) for name in errors.__all__},
     }
 

@@ -25,6 +25,20 @@ ANNOTATIONS = {
     "input_tensors", "output_tensors", "method", "state_tensors", "update_state", "register_buffer", "module",
     "mirror_leapp_tags", "warp_op",
 }  # fmt: skip
+PACKAGES = {
+    "leapp.bundle": {
+        "Bundle", "RawTensor", "Sample", "check_files", "load_contract", "open_bundle", "read_initial_values", "read_samples",
+    },
+    "leapp.runtime": {
+        "Bound", "Difference", "Latency", "Pipeline", "PortInfo", "Recorder", "Recording", "Replay", "RunStep",
+    },
+    "leapp.client": {"Client"},
+    "leapp.serve": {"Options", "Service"},
+    "leapp.fleet": {"Departure", "FleetReport", "PortReport", "find_recordings", "replay_fleet"},
+    "leapp.deploy": {
+        "CppHeader", "Deployment", "TritonOptions", "deploy_cpp", "deploy_triton", "fuse_onnx", "read_fused",
+    },
+}  # fmt: skip
 OLDER_PATHS = {
     "leapp.utils.tensor_description": {"TensorSemantics", "TemporalAxis", "GraphConfigs", "TensorDescription"},
     "leapp.utils.enums": {"InputKindEnum", "OutputKindEnum"},
@@ -49,6 +63,13 @@ def test_surface() -> None:
     assert leapp.__config_version__ == "1.3"
     with pytest.raises(AttributeError, match="nonsense"):
         leapp.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_surface_of_packages(package: str) -> None:
+    module = importlib.import_module(package)
+    assert set(module.__all__) == PACKAGES[package]
+    assert all(getattr(module, name) is not None for name in PACKAGES[package])
 
 
 def test_annotations() -> None:

@@ -92,7 +92,13 @@ class Bundle:
 
 
 def load_contract(path: str | os.PathLike[str]) -> Contract:
-    """What a bundle's YAML says, without touching the files it names."""
+    """What a bundle's YAML says. The files that it names are not read.
+
+    Example:
+        >>> from leapp.bundle import load_contract
+        >>> load_contract("exports/my_policy").pipeline.inputs
+        {'policy': ('obs',)}
+    """
     return _load(find_description(path)).contract
 
 
@@ -232,6 +238,11 @@ def read_initial_values(bundle: Bundle) -> dict[str, RawTensor]:
     Raises:
         BundleError: If a value is missing, unknown or does not fit its port.
         BundleFileError: If the file does not exist.
+
+    Example:
+        >>> from leapp.bundle import read_initial_values
+        >>> list(read_initial_values(open_bundle("exports/my_policy")))
+        ['policy/h_in']
     """
     if bundle.contract.pipeline.initial_values is None or bundle.initial_values is None:
         return _decode_initial_values(bundle, None)
@@ -249,7 +260,13 @@ def _decode_initial_values(bundle: Bundle, data: bytes | None) -> dict[str, RawT
 
 
 def read_samples(bundle: Bundle) -> dict[str, list[Sample]]:
-    """The recorded passes of every node, oldest first; empty if the bundle carries none."""
+    """The recorded passes of every node, oldest first; empty if the bundle carries none.
+
+    Example:
+        >>> from leapp.bundle import read_samples
+        >>> len(read_samples(open_bundle("exports/my_policy"))["policy"])
+        1
+    """
     name = f"{bundle.graph}_samples.safetensors"
     if name not in bundle.files and not (bundle.directory / name).exists():
         return {}

@@ -34,7 +34,13 @@ _MAX_HEADER = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A value as it lies in a file: little-endian, row after row."""
+    """A value as it lies in a file: little-endian, row after row.
+
+    Example:
+        >>> from leapp.bundle import RawTensor
+        >>> RawTensor.of(np.float32([1, 2])).shape
+        (2,)
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -42,7 +48,13 @@ class RawTensor:
 
     @classmethod
     def of(cls, value: Any) -> RawTensor:
-        """The raw form of a torch tensor or a NumPy array."""
+        """The raw form of a torch tensor or a NumPy array.
+
+        Example:
+            >>> from leapp.bundle import RawTensor
+            >>> RawTensor.of(torch.ones(3)).dtype
+            'float32'
+        """
         dtype, shape = dtype_name(value), shape_of(value)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
@@ -57,7 +69,13 @@ class RawTensor:
         return RawTensor, (self.dtype, self.shape, bytes(self.data))
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The value as a NumPy array of its own. A dtype NumPy lacks comes as unsigned integers of the same bits."""
+        """The value as a new NumPy array. A dtype that NumPy lacks comes as unsigned integers of the same bits.
+
+        Example:
+            >>> from leapp.bundle import RawTensor
+            >>> RawTensor.of(np.float32([1, 2])).numpy()
+            array([1., 2.], dtype=float32)
+        """
         import numpy as np
 
         lacking = self.dtype == "bfloat16" or self.dtype.startswith("float8")
@@ -158,7 +176,13 @@ def check_initial_values(values: Mapping[str, RawTensor], contract: Contract, wh
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The values of one node in one pass, by port name."""
+    """The values of one node in one pass, by port name.
+
+    Example:
+        >>> from leapp.bundle import read_samples
+        >>> list(read_samples(open_bundle("exports/my_policy"))["policy"][0].inputs)
+        ['h_in', 'obs']
+    """
 
     inputs: Mapping[str, RawTensor]
     outputs: Mapping[str, RawTensor]

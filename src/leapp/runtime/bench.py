@@ -27,6 +27,10 @@ class Latency:
         noise_p50: The median of doing nothing, timed the same way: the clock.
         noise_p999: One in a thousand of those takes longer: interruptions by the machine.
         noise_misses: How many of those were late: deadlines that no step could have kept. None without a rate.
+
+    Example:
+        >>> pipeline.bench(steps=100).steps
+        100
     """
 
     steps: int

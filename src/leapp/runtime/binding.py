@@ -68,7 +68,12 @@ def _permutation(key: str, wanted: Sequence[str], given: Iterable[str]) -> list[
 
 
 class Bound:
-    """A pipeline whose bound inputs and outputs are in the robot's order. The rest passes as it is."""
+    """A pipeline whose bound inputs and outputs are in the robot's order. Other values are passed on unchanged.
+
+    Example:
+        >>> robot = pipeline.bind(outputs={"policy/action": ["knee", "hip"]})
+        >>> action = robot({"policy/obs": obs.numpy()})["policy/action"]  # knee first
+    """
 
     def __init__(
         self,

@@ -31,6 +31,10 @@ class RunStep:
     Attributes:
         state: The state it found; None where that was put there from outside and shows nothing about the step before.
         outputs: What it returned.
+
+    Example:
+        >>> [list(step.outputs) for step in pipeline.follow(pipeline.read_recording("run.npz"))]
+        [['policy/action']]
     """
 
     state: dict[str, Array] | None
@@ -48,6 +52,10 @@ class Recording:
         start_ns: When each step started, in nanoseconds of a monotonic clock.
         duration_ns: How long each step took, in nanoseconds.
         placed: Whether the state before a step was put there from outside (reset, load_state, an unrecorded step).
+
+    Example:
+        >>> pipeline.read_recording("run.npz").inputs[0]["policy/obs"]
+        array([0., 0.], dtype=float32)
     """
 
     inputs: list[dict[str, Array]]
@@ -58,14 +66,24 @@ class Recording:
     placed: Array
 
     def steps(self) -> Iterator[RunStep]:
-        """The steps as they were recorded."""
+        """The steps as they were recorded.
+
+        Example:
+            >>> [list(step.outputs) for step in pipeline.read_recording("run.npz").steps()]
+            [['policy/action']]
+        """
         for state, outputs, placed in zip(self.state, self.outputs, self.placed.tolist(), strict=True):
             yield RunStep(None if placed else state, outputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first value that a replay computed otherwise: in which step, at which output or state, by how much at most."""
+    """The first output or state that a replay computed differently: in which step, which one, and by how much at most.
+
+    Example:
+        >>> pipeline.replay("run.npz").difference is None
+        True
+    """
 
     step: int
     key: str
@@ -135,7 +153,13 @@ class Recorder:
         return outputs
 
     def close(self) -> None:
-        """Write the file."""
+        """Write the file. The end of the ``with`` block does this.
+
+        Example:
+            >>> recorder = pipeline.record("short.npz")
+            >>> outputs = recorder({"policy/obs": obs})
+            >>> recorder.close()
+        """
         self._write(self._columns, np.array(self._times, np.int64).reshape(-1, 3))
 
     def __enter__(self) -> Recorder:
