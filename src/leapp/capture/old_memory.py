@@ -1,8 +1,8 @@
-"""Which plain memory is older than the open nodes, and what of it a pass carries over to the next.
+"""Find state that was not declared: plain memory older than the open nodes, whose content goes from one pass to the next.
 
-A node may read and change tensors that were there before it: a history kept as an attribute, a counter. Their content goes
-from one call to the next, so it is state, declared or not. While a node is open this module follows plain memory through
-plain ops: what it was made from, and whether it was changed in a way that keeps something of what it held.
+A node may read and change tensors that were there before it: a history kept as an attribute, a counter. While a node is open
+this module follows plain memory through plain ops. It knows what each memory was made from, and whether a change kept a part
+of the old content.
 """
 
 from __future__ import annotations
@@ -33,9 +33,13 @@ class OldMemory:
 
     def __init__(self) -> None:
         self._made_of: dict[int, frozenset[int]] = {}
+        """For memory that an open node filled, the old memories that went into it."""
         self._carried: set[int] = set()
+        """Memories that a plain op changed and that kept a part of their old content."""
         self._received: set[int] = set()
+        """Memories to which a traced value was written."""
         self._lent: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        """For memory of an array: the first storage over that array, and the array."""
         self._old: dict[int, int] = {}
         """Weak references to old memories that were read. While there is one, no other storage has that address."""
         self._unsure: set[int] = set()
@@ -76,7 +80,7 @@ class OldMemory:
             self._made_of.pop(cdata, None)
 
     def origins_and_lender(self, t: Tensor) -> tuple[frozenset[int], weakref.ref[Any] | None]:
-        """The old memories that went into what ``t`` holds, and the array over whose memory it lies, if that is one."""
+        """The old memories that went into what ``t`` holds, and the array that shares the memory of ``t``, if any."""
         if self._unsure:
             self._passing.update(m for m in self._unsure if storage_expired(self._old[m]))
             self._unsure.clear()
@@ -106,7 +110,7 @@ class OldMemory:
         return not self._received.isdisjoint(origins)
 
     def gone(self, origins: frozenset[int]) -> bool:
-        """Whether the program let go of one of these memories: it put something else in its place."""
+        """Whether one of these memories is freed: the program put something else in its place."""
         return any(storage_expired(self._old[m]) for m in origins & self._old.keys() - self._passing)
 
     def written(self, t: Tensor) -> None:
@@ -138,7 +142,7 @@ class OldMemory:
 
     def _plain_write(self, kind: Kind, target: Tensor, others: list[Tensor]) -> None:
         if kind.name.partition(".")[0] == "set_":
-            return  # the tensor lies over other memory now, which is as it was
+            return  # the tensor gets other memory, whose content does not change
         cdata = self._memory(target)
         into = frozenset[int]().union(*map(self.origins, others)) if others else _NONE
         storage = storage_of(target)

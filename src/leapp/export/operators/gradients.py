@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from leapp.compat.graphs import core_decompositions
 from leapp.export.operators.table import DECOMPOSITIONS, aten, replaces
 
-# The library leaves these two to torch, which leaves them whole.
+# torch's ONNX library expects torch to decompose these two, and torch does not by default.
 for _op in (aten.silu_backward.default, aten.mish_backward.default):
     DECOMPOSITIONS[_op] = core_decompositions()[_op]
 
@@ -69,7 +69,7 @@ def _avg_pool2d_backward(
     flat = grad.reshape(-1, 1, *grad.shape[-2:])
     weight = torch.full((1, 1, kh, kw), 1 / (divisor_override or kh * kw), dtype=grad.dtype, device=grad.device)
     sizes = zip(x.shape[-2:], grad.shape[-2:], (kh, kw), (sh, sw), (ph, pw), strict=True)
-    # Columns that the last window did not reach have no gradient; they may be more than a convolution can add.
+    # Columns that the last window did not reach have no gradient. A convolution cannot add any number of them.
     lengths = [(n, (out - 1) * s + k - 2 * p) for n, out, k, s, p in sizes]
     found = aten.convolution.default(flat, weight, None, [sh, sw], [ph, pw], [1, 1], True, [0, 0], 1)
     (height, h), (width, w) = lengths

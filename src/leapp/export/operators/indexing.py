@@ -10,12 +10,12 @@ from torch import Tensor
 
 from leapp.export.operators.table import aten, broadcast_shapes, replaces
 
-# Writes into a part: the library computes with the old content, and NaN or infinity in fresh memory spoils the result.
+# Writes into a part. torch's ONNX library computes with the old content, where NaN or infinity spoils the result.
 
 
 def _with_slices(x: Tensor, source: Tensor, dim: int, positions: range) -> Tensor:
-    """``x`` with the slices at ``positions`` along ``dim`` taken from ``source``, by choosing and nothing else."""
-    # The result lies in memory as ``x`` does: later views of it count on that.
+    """``x`` with the slices at ``positions`` along ``dim`` taken from ``source``, without arithmetic."""
+    # The result has the memory layout of ``x``, on which later views of it rely.
     order = sorted(range(x.dim()), key=lambda d: -x.stride()[d])
     out = _with_dense_slices(x.permute(order), source.to(x.dtype).permute(order), order.index(dim), positions)
     return out.permute([order.index(d) for d in range(x.dim())])
@@ -79,7 +79,7 @@ def _masked_select(x: Tensor, mask: Tensor) -> Any:
 def _nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Any:
     hits = (x != 0).reshape(-1)
     place = torch.cumsum(hits.to(torch.int64), 0) - 1
-    # What is no hit, or one too many, goes to a last row that is cut off.
+    # Zeros, and hits beyond ``size``, go to an extra last row that is cut off.
     place = torch.where(hits & (place < size), place, torch.full_like(place, size))
     found = torch.full((size + 1,), -1, dtype=torch.int64).scatter(0, place, torch.arange(hits.numel()))[:size]
     columns, stride = [], 1
@@ -96,7 +96,7 @@ def _squeeze(x: Tensor, dim: int | Sequence[int]) -> Any:
     single = [d for d in wanted if x.shape[d] == 1]
     if len(single) == len(wanted) and wanted:
         return NotImplemented
-    # A dimension of another length stays; the engine would call it an error.
+    # A dimension of another length stays, as in torch. ONNX Runtime refuses it.
     return x.reshape([size for d, size in enumerate(x.shape) if d not in single])
 
 
@@ -105,7 +105,7 @@ def _squeeze(x: Tensor, dim: int | Sequence[int]) -> Any:
 
 @replaces(aten.index_put.default)
 def _masked_write(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """A mask over some axes and everything along the others."""
+    """A write through a mask over some axes. The remaining axes are written whole."""
     masks = [(axis, i) for axis, i in enumerate(indices) if i is not None]
     if len(masks) != 1 or masks[0][1].dtype != torch.bool or accumulate:
         return NotImplemented
@@ -118,7 +118,7 @@ def _masked_write(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
         # The axis of hits becomes the axes of the mask.
         front, back = values.shape[: values.dim() - behind - 1], values.shape[values.dim() - behind :]
         if hits != 1:
-            # Each place takes the value whose turn it is. A mask with more hits than values is out of range, as in eager.
+            # The first hit takes the first value, and so on. A mask with more hits than values is out of range, as in eager.
             turn = torch.cumsum(mask.reshape(-1).to(torch.int64), 0) - 1
             turn = torch.where(mask.reshape(-1), turn, torch.zeros_like(turn))
             values = values.index_select(len(front), turn).reshape(*front, *mask.shape, *back)
