@@ -477,7 +477,7 @@ def _geometry(t: Tensor) -> Geometry | None:
 
 
 def snapshot(t: Tensor) -> Tensor:
-    """A private copy: outside of autograd graphs, made unseen by modes, and no inference tensor."""
+    """A private copy: outside of autograd graphs, made unseen by modes, and not an inference tensor."""
     if torch.is_inference_mode_enabled():
         with torch.inference_mode(False):
             return snapshot(t)

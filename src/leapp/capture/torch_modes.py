@@ -130,7 +130,7 @@ def refuse_functions(recorder: Recorder, name: str, args: Any, kwargs: Any) -> N
 
 
 def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> None:
-    """Refuse a backward pass that reads a tensor which no mode saw: autograd kept it of a call that was recorded whole."""
+    """Refuse a backward pass that reads a tensor which no mode saw: autograd saved it in a call that was recorded whole."""
     leaves = list(tensors((args, kwargs)))
     tape = recorder.owner(leaves)
     if tape is None:
@@ -138,7 +138,7 @@ def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Non
     for t in leaves:
         constant = tape.constant_ids.get(id(t))
         known = constant is not None and constant[0].tensor() is t
-        # A former value is such as a gradient that the pass before accumulated.
+        # A former value: for example a gradient that the pass before accumulated.
         known = known or t in recorder.plain_calls.made_inside or t in recorder.former_values
         if known or tape.find(t) is not None:
             continue

@@ -203,7 +203,7 @@ class TracedCalls:
         outs: list[int],
         results: list[Tensor],
     ) -> None:
-        """Remember the values whose shape depends on other values; that there are so many of them is a value that left."""
+        """Remember the values whose shape depends on other values. Their number of elements has left the graph."""
         if kind.factory and any(True for _ in tensors((args, kwargs))):
             slots = tuple(r.slot for r in refs.values())
             tape.escapes.append(Escape(kind.name, where(), tuple(results[0].shape), None, slots))

@@ -32,16 +32,16 @@ _LEAVES = frozenset({int, float, bool, str, bytes, type(None), Tensor, torch.nn.
 """The most frequent types that hold nothing else."""
 _CONTAINERS = (list, tuple, deque, dict)
 _CONTAINED = 64
-"""So many items of a container are looked at."""
+"""The most items of a container that are looked at."""
 _MOST = 4096
-"""So many values are looked at from one object, or from the variables of one function."""
+"""The most values that are looked at from one object, or from the variables of one function."""
 _LARGEST = 1 << 16
 """Arrays with more bytes are not copied to see whether they change."""
 _OWN = frozenset({"training", "dump_patches", "call_super_init"})
 _HEAP = 1 << 9
 """The flag of classes that Python code makes. Most values in variables are of types in C."""
 _ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "update", "add", "clear"})
-"""Methods that change a container and give nothing back: a log that grows is not read by them."""
+"""Methods that change a container without reading it, such as appending to a log."""
 
 
 class Changed(NamedTuple):
@@ -91,7 +91,7 @@ class _Seen(NamedTuple):
     """What holds the owner."""
     held: dict[Any, Any]
     arrays: list[tuple[Any, np.ndarray[Any, Any], bytes]]
-    """The arrays among it, by their keys, with their contents."""
+    """The arrays in it, by their keys, with copies of their contents."""
     where: Where
 
     def named(self, key: Any) -> str:
@@ -100,7 +100,7 @@ class _Seen(NamedTuple):
 
 
 class Attributes:
-    """What the variables and objects seen since a node was opened held at first."""
+    """The first contents of all variables and objects seen since a node was opened."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[Any, _Seen]] = {}
@@ -150,7 +150,7 @@ class Attributes:
     def changes(
         self, tracked: set[tuple[int, str]], traced: Callable[[Tensor], bool]
     ) -> tuple[list[Tensor], list[Changed]]:
-        """The tensors that are not where they were, and the numbers and arrays that are not what they were.
+        """The tensors that were replaced, and the numbers and arrays whose values changed.
 
         With the numbers come the places that held nothing and hold a value of the node now: its next call may begin with it.
 

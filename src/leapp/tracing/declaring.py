@@ -33,7 +33,7 @@ def _references(pair: tuple[Any, Any]) -> int:
 
 
 _OURS = _references((None, object()))
-"""How many references a value has if only its pair holds it; versions of Python count their own differently."""
+"""The reference count of a value that only one pair holds. It differs between versions of Python."""
 
 
 class Declaring:

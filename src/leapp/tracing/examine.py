@@ -169,7 +169,7 @@ def _is_wrong(node: NodeTrace) -> bool:
 
 
 def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:
-    """What no recorded call tells of: with one pass a suspicion, which further passes prove or clear.
+    """Changes that no recorded call shows. After one pass they are suspicions, which further passes prove or clear.
 
     ``arrays_told`` says that recorded calls already report memory that is read and changed, that of arrays included.
     """

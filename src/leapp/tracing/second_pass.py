@@ -102,8 +102,8 @@ class SecondPass:
     def _freeze_repeated_draws(self, node: NodeTrace, tape: Tape) -> None:
         """Random numbers that the second pass did not draw again, or drew again from the same seed, are constants.
 
-        The first are kept by the program, such as a projection that is drawn at the first call. The second follow a seed that
-        the node sets itself.
+        The program keeps numbers that it does not draw again, such as a projection that is drawn at the first call. Numbers
+        from the same seed follow a seed that the node sets itself.
         """
         assert node.tape is not None
         later: dict[str, list[Draw]] = {}

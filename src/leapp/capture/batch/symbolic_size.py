@@ -38,7 +38,7 @@ class Measure:
 
 
 class _Node:
-    """What torch's C++ code finds in a number that reached it past the modes: a plain value, and that is told."""
+    """What torch's C++ code finds in a number that reached it past the modes: a plain value. Its owner is told."""
 
     def __init__(self, number: Any) -> None:
         self._number = number
@@ -82,7 +82,7 @@ def _derive(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _decide(function: Callable[[Any, Any], bool], mine: Followed, other: Any) -> Any:
-    """A comparison. Its answer holds for every batch, or it is told that it does not."""
+    """A comparison. Its answer holds for every batch, or its owner is told that it does not."""
     if not isinstance(other, (Followed, int, float)):
         return NotImplemented
     others = other.values if isinstance(other, Followed) else (other,) * len(mine.values)

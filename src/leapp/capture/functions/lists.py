@@ -1,6 +1,6 @@
 """NumPy functions that get traced values inside lists.
 
-NumPy asks an array whether it has a form of its own of a function, but not the arrays and numbers in a list: it reads them.
+NumPy asks an array whether it implements a function itself. It does not ask the arrays and numbers in a list: it reads them.
 While a node is open, the functions below make an array of such a list first, which is recorded.
 """
 
@@ -58,7 +58,7 @@ def _of_items(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
 
 @replaces
 def _of_indices(arrays: Arrays, original: Any, a: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
-    """``np.take``, which asks the table but not the indices whether they have a form of their own of it."""
+    """``np.take``, which asks the table, but not the indices, whether they implement it."""
     if not arrays.memory.concerned(arrays_in(indices)):
         return original(a, indices, *args, **kwargs)
     return arrays.function(original, (a, indices, *args), kwargs)

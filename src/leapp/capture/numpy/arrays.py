@@ -263,7 +263,7 @@ class Arrays:
         return self.runs.perform(name, operands, numpy, torch_form)
 
     def followed(self, arguments: Any, result: Any) -> Any:
-        """The result of a call; that the batch size among its arguments is lost in it is told."""
+        """The result of a call. If the batch size was among its arguments, it is lost here, and that is noted."""
         if self.memory.recorder.batched:
             number = next(numbers(arguments), None)
             if number is not None and not any(self.memory.traced(a) is not None for a in arrays_in((result,))):
