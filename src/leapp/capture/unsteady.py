@@ -53,7 +53,7 @@ class UnsteadyNames:
 
     @functools.cached_property
     def _modules(self) -> dict[Any, ModuleType]:
-        """The loaded modules by the file they come from. A library that cffi wrapped calls itself a module and is none."""
+        """The loaded modules by the file they come from. A library that cffi wrapped calls itself a module but is not one."""
         loaded = [m for m in list(sys.modules.values()) if issubclass(type(m), ModuleType)]
         return {(_names_of(m) or {}).get("__file__"): m for m in loaded}
 
