@@ -365,14 +365,20 @@ def _latch_in_a_closure() -> Step:
     return step
 
 
-def _buffer_at_rest() -> Step:
-    total = torch.zeros(3, 4)
+def _written_first(write: Callable[[Tensor, Tensor], object]) -> Callable[[], Step]:
+    """Memory that a step writes to before it reads it, under a condition that no traced pass meets."""
 
-    def step(x: Tensor) -> Tensor:
-        total.add_(torch.relu(x - 50))  # HERE
-        return x + total
+    def make() -> Step:
+        total = torch.zeros(3, 4)
 
-    return step
+        def step(x: Tensor) -> Tensor:
+            write(total, x)  # a model that begins each call with zeros would be wrong
+            return x + total
+
+        step.total = total  # type: ignore[attr-defined]
+        return step
+
+    return make
 
 
 def _latch_that_begins_with_none() -> Step:
@@ -405,6 +411,10 @@ def _latch(write: Callable[[Tensor, Tensor], object]) -> Callable[[], Step]:
 
 LATCHES: dict[str, Callable[[], Step]] = {
     "an integrator at rest": _integrator_at_rest,
+    "a buffer at rest": _written_first(lambda t, x: t.add_(torch.relu(x - 50))),  # HERE
+    "a mask": _written_first(lambda t, x: t.__setitem__(x > 50, 1.0)),  # HERE
+    "a largest value": _written_first(lambda t, x: torch.maximum(t, (x > 50).float(), out=t)),  # HERE
+    "a mask through .numpy()": _written_first(lambda t, x: t.numpy().__setitem__((x > 50).numpy(), 1.0)),  # HERE
     "in a closure": _latch_in_a_closure,
     "begins with None": _latch_that_begins_with_none,
     "a number under a mask": _latch(lambda m, x: m.__setitem__(x > 50, 1.0)),
@@ -425,13 +435,25 @@ def test_state_that_is_the_same_in_both_passes_is_refused(name: str, tmp_path: P
         leapp.compile_graph(visualize=False)
 
 
-def test_memory_that_is_written_before_it_is_read_is_reported(tmp_path: Path) -> None:
-    """It may be other memory in every call, so that no pass proves it to be state."""
-    trace(tmp_path, _buffer_at_rest())
+def test_memory_that_no_second_pass_reads_again_is_reported(tmp_path: Path) -> None:
+    """It is other memory in every call, so that no pass proves it to be state."""
+
+    def program() -> Step:
+        totals = [torch.zeros(3, 4) for _ in range(3)]
+        unused = list(totals)
+
+        def step(x: Tensor) -> Tensor:
+            return x + unused.pop().add_(torch.relu(x - 50))  # HERE
+
+        step.totals = totals  # type: ignore[attr-defined]
+        return step
+
+    kept = [program(), program()]
+    trace(tmp_path, kept[0])
     leapp.compile_graph(visualize=False)
     (found,) = leapp.report().escapes
     assert found.kind.startswith("undeclared state") and "# HERE" in found.source and "state_tensors" in str(found)
-    trace(tmp_path, _buffer_at_rest(), escapes="error")
+    trace(tmp_path, kept[1], escapes="error")
     with pytest.raises(TraceError, match="undeclared state.*# HERE"):
         leapp.compile_graph(visualize=False)
 
@@ -515,9 +537,17 @@ def test_passes_on_the_same_inputs_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("delay", [3, 9])
 def test_what_changes_less_often_than_every_pass(delay: int, tmp_path: Path) -> None:
     """The recorded passes agree; a later one that is compared at its ports does not, and that is said."""
-    gains = itertools.chain([1.0] * delay, itertools.repeat(2.0))
-    trace(tmp_path, lambda x: x * next(gains), delay + 8)
+    (tmp_path / "gains").write_text("1.0\n" * delay + "2.0\n" * 8)
+    with (tmp_path / "gains").open() as gains:
+        trace(tmp_path, lambda x: x * float(next(gains)), delay + 8)
     with pytest.raises(ValidationError, match="first two passes were recorded and agree.*more passes"):
+        leapp.compile_graph(visualize=False)
+
+
+def test_an_iterator_that_a_later_pass_shows_is_named(tmp_path: Path) -> None:
+    gains = itertools.chain([1.0] * 3, itertools.repeat(2.0))
+    trace(tmp_path, lambda x: x * next(gains), 5)
+    with pytest.raises(TraceError, match=r"gains of <lambda>\(\) is different after the pass.*next\(gains\)"):
         leapp.compile_graph(visualize=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import random
 import re
 import weakref
 from collections import deque
@@ -553,6 +554,7 @@ class Policy:
 
     def __init__(self) -> None:
         self.obs, self.table = np.zeros(6, np.float32), {"last": np.zeros(3, np.float32)}
+        self.over = torch.from_numpy(self.obs)
         self.count, self.calls, self.mode, self.history = 0, 0, "warm", [0]
 
     def step(self, number: int, compute: Callable[[Policy, Any], Any], register: bool = False) -> None:
@@ -582,6 +584,14 @@ class Policy:
         y = x + self.obs[:3]
         self.obs[:3] = np.where(x > 50, 1.0, self.obs[:3])  # WRITE
         return y
+
+    def computed_with(self, x: Any) -> Any:
+        self.obs[:3][x > 50] = 1.0  # WRITE
+        return x * (1 - self.obs[:3])
+
+    def under_a_tensor(self, x: Any) -> Any:
+        self.obs[:3][x > 50] = 1.0  # WRITE
+        return torch.from_numpy(x) + self.over[:3]
 
     def reset(self) -> None:
         self.obs[:] = 0.0
@@ -714,6 +724,48 @@ def _generator() -> Iterator[bool]:
         yield n > 100  # READ
 
 
+def _one_of_ten() -> Iterator[bool]:
+    while True:
+        yield from (False, False, False, False, False, False, False, False, False, True)
+
+
+def _unrolled() -> Iterator[bool]:
+    while True:
+        yield False
+        yield False
+        yield False
+        yield True
+
+
+def _in_bytes(count: bytearray) -> Callable[[], bool]:
+    def tick() -> bool:
+        count[0] += 1
+        return count[0] > 100  # READ
+
+    return tick
+
+
+def _in_a_default(count: list[int] = [0]) -> bool:  # noqa: B006
+    count[0] += 1
+    return count[0] > 100  # READ
+
+
+def _of_an_argument(count: dict[str, int]) -> bool:
+    count["n"] += 1
+    return count["n"] > 100  # READ
+
+
+def _local_class() -> Any:
+    seen: list[int] = []
+
+    class Local:
+        def tick(self) -> bool:
+            seen.append(0)
+            return len(seen) > 100  # READ
+
+    return Local
+
+
 TICKS, STATE = 0, {"n": 0}
 
 
@@ -754,6 +806,20 @@ COUNTERS: dict[str, Callable[[], Callable[[Policy, Any], Any]]] = {
     "of a generator": _ticking(lambda: functools.partial(next, _generator())),
     "itertools.count": _ticking(lambda: (lambda c: lambda: next(c) > 100)(itertools.count())),  # READ
     "an iterator": _ticking(lambda: (lambda i: lambda: next(i) > 100)(iter(range(1000)))),  # READ
+    "itertools.cycle": _ticking(lambda: (lambda c: lambda: next(c) > 1)(itertools.cycle([0, 0, 0, 2]))),  # READ
+    "itertools.chain": _ticking(lambda: (lambda c: lambda: next(c))(itertools.chain([False] * 9, [True]))),  # READ
+    "map": _ticking(lambda: (lambda m: lambda: next(m))(map((9).__lt__, itertools.count()))),  # READ
+    "zip": _ticking(lambda: (lambda z: lambda: next(z)[0] > 9)(zip(range(20), range(20), strict=True))),  # READ
+    "enumerate": _ticking(lambda: (lambda e: lambda: next(e)[0] > 9)(enumerate("a" * 20))),  # READ
+    "the loop of a generator": _ticking(lambda: (lambda g: lambda: next(g))(_one_of_ten())),  # READ
+    "the place in a generator": _ticking(lambda: (lambda g: lambda: next(g))(_unrolled())),  # READ
+    "the size of a set": _ticking(lambda: (lambda a: lambda: a.add(len(a)) or len(a) > 9)(set())),  # READ
+    "bytes": _ticking(lambda: _in_bytes(bytearray(1))),
+    "a default value": _ticking(lambda: _in_a_default),
+    "an argument of a partial": _ticking(lambda: functools.partial(_of_an_argument, {"n": 0})),
+    "random.Random": _ticking(lambda: (lambda r: lambda: r.random() > 1.0)(random.Random(0))),  # READ
+    "a generator of NumPy": _ticking(lambda: (lambda r: lambda: r.random() > 1.0)(np.random.default_rng(0))),  # READ
+    "the length of a list, in a method": _ticking(lambda: _local_class()().tick),
     "a global number that another function counts": _ticking(lambda: _global_ticks),
     "in a global dict": _ticking(lambda: _in_a_global_dict),
 }
@@ -773,7 +839,7 @@ def test_a_write_into_an_older_array(compute: Callable[[Policy, Any], Any], tmp_
         leapp.compile_graph(visualize=False)
 
 
-@pytest.mark.parametrize("compute", [Policy.under_a_mask, Policy.where])
+@pytest.mark.parametrize("compute", [Policy.under_a_mask, Policy.where, Policy.computed_with, Policy.under_a_tensor])
 def test_a_write_that_no_pass_shows(compute: Callable[[Policy, Any], Any], tmp_path: Path) -> None:
     """The array is as it was after both passes. That the node writes to what it reads is reported with the line."""
     policy = Policy()
@@ -782,6 +848,20 @@ def test_a_write_that_no_pass_shows(compute: Callable[[Policy, Any], Any], tmp_p
     (found,) = leapp.report().escapes
     assert "is written to" in found.kind and "# WRITE" in found.source and "register_buffer('n'" in found.cure, found
     trace(tmp_path, lambda number: policy.step(number, Policy.only_read), 2)
+    assert leapp.report().escapes == []
+
+
+def test_an_array_that_is_written_to_outside_of_the_node(tmp_path: Path) -> None:
+    """The caller keeps its last action, and declares what it reads of it."""
+    last = np.zeros(3, np.float32)
+
+    def step(number: int) -> None:
+        given = last + values(number).numpy()
+        y = A.output_tensors("n", {"y": A.input_tensors("n", {"x": given}) * 2.0}, export_with="jit")
+        last[:] = np.tanh(y)
+
+    trace(tmp_path, step, 2)
+    assert leapp.compile_graph(visualize=False) == {"n": True}
     assert leapp.report().escapes == []
 
 

@@ -85,7 +85,7 @@ class PlainCalls:
             self._remember_draw(before if drawn else None, kind, args, kwargs, leaves, out)
         if recorder.published:
             recorder.published.follow(kind, args, leaves, results)
-        if kind.name == "numpy" and (leaves[0] in self.made_inside or recorder.source(leaves[0]) is not None):
+        if kind.name == "numpy" and (recorder.tapes or recorder.source(leaves[0]) is not None):
             return recorder.arrays.memory.wrap(out, leaves[0])
         draws = where() if drawn else self.random_tensors.first(leaves)
         if draws is not None:

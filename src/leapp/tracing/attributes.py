@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import itertools
+import operator
 import re
 import sys
 from collections import Counter, deque
@@ -21,16 +23,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from leapp.capture.aliasing import storage_of
+from leapp.capture.numpy.plain import bounds
 from leapp.capture.tape import Tape
 from leapp.capture.user_line import Where, is_installed, users_frames, where
 
-__all__ = ["Attributes", "Changed", "is_memory", "line_that_reads", "line_that_writes", "line_that_writes_into"]
+__all__ = [
+    "Attributes", "Changed", "Shown", "is_memory", "is_read_inside", "line_that_reads", "line_that_writes",
+    "line_that_writes_into",
+]  # fmt: skip
 
 Tensor = torch.Tensor
 _NUMBERS = (int, float, str, np.generic)
 _LEAVES = frozenset({int, float, bool, str, bytes, type(None), Tensor, torch.nn.Parameter})
 """The most frequent types that hold nothing else."""
-_CONTAINERS = (list, tuple, deque, dict)
+_CONTAINERS = (list, tuple, deque, dict, set)
 _CONTAINED = 64
 """The most items of a container that are looked at."""
 _MOST = 4096
@@ -40,8 +47,22 @@ _LARGEST = 1 << 16
 _OWN = frozenset({"training", "dump_patches", "call_super_init"})
 _HEAP = 1 << 9
 """The flag of classes that Python code makes. Most values in variables are of types in C."""
+_WHOLE = object()
+"""The key of what is known of a container or an iterator as a whole: its length, or its position."""
 _ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "update", "add", "clear"})
 """Methods that change a container without reading it, such as appending to a log."""
+
+
+class Shown(str):
+    """Text that is shown without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+_DIFFERENT = Shown("different")
 
 
 class Changed(NamedTuple):
@@ -76,6 +97,13 @@ class _Variables:
         self.names = names
 
 
+class _Suspended:
+    """Where a generator waits, apart from its variables."""
+
+    def __init__(self, generator: GeneratorType[Any, Any, Any]) -> None:
+        self.generator = generator
+
+
 class _Globals(_Variables):
     """The numbers among the global variables of a module, as they are now."""
 
@@ -93,10 +121,14 @@ class _Seen(NamedTuple):
     arrays: list[tuple[Any, np.ndarray[Any, Any], bytes]]
     """The arrays in it, by their keys, with copies of their contents."""
     where: Where
+    closed: bool
+    """Whether the user's code cannot name what is held here, as in an iterator."""
 
     def named(self, key: Any) -> str:
         """How the owner names something that is held here."""
-        return self.name if key is None else f"{self.name}[{key!r}]" if self.name else str(key)
+        if key is _WHOLE or self.closed:
+            return self.name
+        return f"{self.name}[{key!r}]" if self.name else str(key)
 
 
 class Attributes:
@@ -105,6 +137,8 @@ class Attributes:
     def __init__(self) -> None:
         self._seen: dict[int, tuple[Any, _Seen]] = {}
         self._openers: list[CodeType] = []
+        self._opened_at: dict[CodeType, int] = {}
+        """The instructions at which the running functions opened the first of the nodes."""
         self._named: list[FunctionType] = []
 
     def look(self, root: Any) -> None:
@@ -112,15 +146,16 @@ class Attributes:
         if id(root) in self._seen or (issubclass(type(root), torch.nn.Module) and _keeps_nothing(root)):
             return
         at = where()
-        todo: deque[tuple[Any, Any, str, Any]] = deque([(root, root, "", None)])
+        todo: deque[tuple[Any, Any, str, Any, bool]] = deque([(root, root, "", None, False)])
         left = _MOST
         while todo and left > 0:
-            thing, owner, name, above = todo.popleft()
+            thing, owner, name, above, closed = todo.popleft()
             if id(thing) in self._seen:
                 continue
             held = _held(thing)
             left -= 1 + len(held)
-            seen = _Seen(owner, name, above, held, [], at)
+            closed = closed or _is_closed(type(thing))
+            seen = _Seen(owner, name, above, held, [], at, closed)
             self._seen[id(thing)] = thing, seen
             for key, value in held.items():
                 kind = type(value)
@@ -129,15 +164,18 @@ class Attributes:
                 if kind is np.ndarray:
                     if value.nbytes <= _LARGEST and not value.dtype.hasobject:
                         seen.arrays.append((key, value, value.tobytes()))
-                elif issubclass(kind, _CONTAINERS) or _is_iterator(kind):
-                    todo.append((value, owner, seen.named(key), above))
+                elif issubclass(kind, _CONTAINERS) or _is_closed(kind):
+                    todo.append((value, owner, seen.named(key), above, closed))
                 elif _is_looked_into(value):
-                    todo.append((value, value, "", owner))
+                    todo.append((value, value, "", owner, False))
+                    if kind is GeneratorType:
+                        todo.append((_Suspended(value), owner, seen.named(key), above, closed))
 
     def look_around(self) -> None:
         """Look at what the code that opens a node can name: its ``self``, and what its variables hold."""
         for number, frame in enumerate(users_frames()):
             names = _variables(frame)
+            self._opened_at.setdefault(frame.f_code, frame.f_lasti)
             if not number:
                 self._openers.append(frame.f_code)
                 self._named += _functions({**_named_in(frame.f_code, frame.f_globals), **names})
@@ -169,6 +207,15 @@ class Attributes:
             for key, array, _ in seen.arrays:
                 yield Changed(seen.owner, seen.named(key), array, array, seen.where, seen.above)
 
+    def tensors_over(self, array: np.ndarray[Any, Any]) -> Iterator[Changed]:
+        """The tensors that were seen and lie over the memory of an array, as if they had been changed."""
+        low, high = bounds(array)
+        for _, seen in list(self._seen.values()):
+            for key, t in seen.held.items():
+                storage = storage_of(t) if issubclass(type(t), Tensor) else None
+                if storage is not None and storage.data_ptr() < high and low < storage.data_ptr() + storage.nbytes():
+                    yield Changed(seen.owner, seen.named(key), t, t, seen.where, seen.above)
+
     def codes(self, tape: Tape) -> list[CodeType]:
         """The user's code that ran in a node as far as it is known: what made calls, and what the code that opened it names.
 
@@ -186,9 +233,14 @@ class Attributes:
                 todo += _functions({**_named_in(function.__code__, function.__globals__), **_shared(function)})
         return list(found.values())
 
+    def inside(self) -> Callable[[Where], bool]:
+        """Whether a place in the code lies after what opened the nodes, and before what is running now and closes one."""
+        opened, closing = dict(self._opened_at), {frame.f_code: frame.f_lasti for frame in users_frames()}
+        return lambda at: opened.get(at.code, -1) <= at.instruction <= closing.get(at.code, sys.maxsize)
+
     def forget(self) -> None:
         """No node is open any more."""
-        self._seen, self._openers, self._named = {}, [], []
+        self._seen, self._openers, self._named, self._opened_at = {}, [], [], {}
 
 
 class _Comparison:
@@ -213,6 +265,7 @@ class _Comparison:
                 self._note(seen, key, array, array)
         if list(map(id, now.values())) == list(map(id, seen.held.values())):
             return
+        noted, keeps_tensors = len(self.changed), any(issubclass(type(v), Tensor) for v in now.values())
         for key, after in now.items():
             before = seen.held.get(key)
             if after is before:
@@ -223,7 +276,9 @@ class _Comparison:
                 if kept and self._traced(after):
                     self._note(seen, key, None, "a tensor")
             elif _is_number(before) and _is_number(after):
-                if before != after and (before == before or after == after):
+                # The length says nothing beyond the items that changed, or that are known as tensors.
+                told = key is _WHOLE and (keeps_tensors or len(self.changed) > noted)
+                if before != after and (before == before or after == after) and not told:
                     self._note(seen, key, before, after)
             elif id(before) in self._seen and type(after) is type(before):
                 self.compare(after, self._seen[id(before)][1])
@@ -235,6 +290,8 @@ class _Comparison:
         return (id(seen.owner), seen.named(key)) in self._tracked
 
     def _note(self, seen: _Seen, key: Any, before: Any, after: Any) -> None:
+        if seen.closed:
+            before = after = _DIFFERENT
         self.changed.append(Changed(seen.owner, seen.named(key), before, after, seen.where, seen.above))
 
 
@@ -249,28 +306,23 @@ def is_memory(changed: Changed, codes: Iterable[CodeType]) -> bool:
 
 def line_that_reads(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
     """Where the code of the node, or of the owner, reads a place for more than to write to it on the same line."""
-    for code in _concerned(changed, codes):
-        loads, stores, into = _uses(code, changed)
-        written = Counter(at.line for at in (*stores, *into))
-        read = Counter(at.line for at in loads)
-        for at in loads:
-            if read[at.line] > written[at.line]:
-                return at
-    return None
+    return next((at for code in _concerned(changed, codes) for at in _uses(code, changed).reads()), None)
 
 
 def line_that_writes(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
     """Where it sets the place, or an element of what is there."""
-    for code in _concerned(changed, codes):
-        _, stores, into = _uses(code, changed)
-        if stores or into:
-            return (stores or into)[0]
-    return None
+    uses = (_uses(code, changed) for code in _concerned(changed, codes))
+    return next((at for u in uses for at in (*u.stores, *u.into)), None)
 
 
-def line_that_writes_into(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
+def line_that_writes_into(changed: Changed, codes: Iterable[CodeType], inside: Callable[[Where], bool]) -> Where | None:
     """Where the code of the node itself sets an element of what is there."""
-    return next((into[0] for code in codes if (into := _uses(code, changed)[2])), None)
+    return next((at for code in codes for at in _uses(code, changed).into if inside(at)), None)
+
+
+def is_read_inside(changed: Changed, codes: Iterable[CodeType], inside: Callable[[Where], bool]) -> bool:
+    """Whether the code of the node itself reads a place."""
+    return any(inside(at) for code in codes for at in _uses(code, changed).reads())
 
 
 def _concerned(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType]:
@@ -280,6 +332,8 @@ def _concerned(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType
             yield owner.__code__
         elif isinstance(owner, GeneratorType):
             yield owner.gi_code
+        elif isinstance(owner, functools.partial) and isinstance(owner.func, FunctionType):
+            yield owner.func.__code__
         elif owner is not None and not isinstance(owner, _Variables):
             kind = owner if isinstance(owner, type) else type(owner)
             yield from (f.__code__ for base in kind.__mro__ for member in vars(base).values() for f in _methods(member))
@@ -295,23 +349,38 @@ def _methods(member: Any) -> Iterator[FunctionType]:
             yield function
 
 
-def _uses(code: CodeType, changed: Changed) -> tuple[list[Where], list[Where], list[Where]]:
-    """Where code reads the variable or attribute that was changed, where it sets it, and where it sets an element of it."""
-    loads: list[Where] = []
-    stores: list[Where] = []
-    into: list[Where] = []
+class _Uses(NamedTuple):
+    """Where code uses a variable or an attribute."""
+
+    loads: list[Where]
+    stores: list[Where]
+    """Where it sets the place, or only adds to what is there."""
+    into: list[Where]
+    """Where it sets an element of what is there."""
+
+    def reads(self) -> Iterator[Where]:
+        """Where it reads for more than to write on the same line."""
+        written = Counter(at.line for at in (*self.stores, *self.into))
+        read = Counter(at.line for at in self.loads)
+        return (at for at in self.loads if read[at.line] > written[at.line])
+
+
+def _uses(code: CodeType, changed: Changed) -> _Uses:
+    """Where code uses what was changed."""
+    uses = _Uses([], [], [])
     name, bracket, _ = changed.name.partition("[")
     if not any(name in names for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)):
-        return loads, stores, into
+        return uses
+    has_elements = bracket or isinstance(changed.after, np.ndarray) or changed.after is _DIFFERENT
     steps = _instructions(code)
     for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
         at = Where(code, step.offset)
-        if step.opname in _KEYS and (bracket or isinstance(changed.after, np.ndarray)) and name in _set_in(steps, i):
-            into.append(at)
+        if step.opname in _KEYS and has_elements and name in _set_in(steps, i):
+            uses.into.append(at)
         for word, verb in zip(_words(step), re.findall("LOAD|STORE", step.opname), strict=False):
             if word == name:
-                (stores if verb == "STORE" or following.argval in _ADDS else loads).append(at)
-    return loads, stores, into
+                (uses.stores if verb == "STORE" or following.argval in _ADDS else uses.loads).append(at)
+    return uses
 
 
 @functools.lru_cache(maxsize=256)
@@ -366,10 +435,14 @@ def _set_in(steps: list[dis.Instruction], i: int) -> Iterator[Any]:
 def _held(thing: Any) -> dict[Any, Any]:
     """What an object or a container holds itself. The items of a sequence are counted from the end: a history grows there."""
     kind = type(thing)  # not isinstance(), which asks some objects for their class
+    if _is_closed(kind):
+        return _of_closed(thing)
     if issubclass(kind, dict):
-        return dict(thing) if len(thing) <= _CONTAINED else dict(itertools.islice(thing.items(), _CONTAINED))
+        return {**dict(itertools.islice(thing.items(), _CONTAINED)), _WHOLE: len(thing)}
+    if issubclass(kind, set):
+        return {_WHOLE: len(thing)}
     if issubclass(kind, (list, tuple, deque)):
-        return dict(zip(range(-1, -_CONTAINED - 1, -1), reversed(thing), strict=False))
+        return {**dict(zip(range(-1, -_CONTAINED - 1, -1), reversed(thing), strict=False)), _WHOLE: len(thing)}
     if kind is _Globals:
         return {n: v for n, v in list(thing.names.items()) if _is_number(v) and n[:2] != "__"}
     if kind is _Variables:
@@ -378,17 +451,16 @@ def _held(thing: Any) -> dict[Any, Any]:
         own = {n: v for n, v in list(vars(thing).items()) if n[:1] != "_" and n not in _OWN}
         return {**own, **dict(thing._buffers.items())}
     if kind is FunctionType:
-        return {**vars(thing), **_shared(thing)}
+        return {**vars(thing), **_shared(thing), **_defaults(thing)}
     if kind is GeneratorType:
         return {} if thing.gi_frame is None else _variables(thing.gi_frame)
     if kind is MethodType:
         return {"__self__": thing.__self__, "__func__": thing.__func__}
     if kind is functools.partial:
-        return {"func": thing.func, "args": thing.args, "keywords": thing.keywords}
+        names = thing.func.__code__.co_varnames if type(thing.func) is FunctionType else itertools.count()
+        return {"func": thing.func, **dict(zip(names, thing.args, strict=False)), **thing.keywords}
     if issubclass(kind, type):
         return _of_class(thing)
-    if _is_iterator(kind):
-        return {None: repr(thing) if kind is itertools.count else thing.__length_hint__()}
     slots = (n for base in kind.__mro__[:-1] for n in vars(base).get("__slots__", ()))
     return {**_of_class(kind), **getattr(thing, "__dict__", {}), **{n: getattr(thing, n) for n in slots if hasattr(thing, n)}}
 
@@ -396,25 +468,69 @@ def _held(thing: Any) -> dict[Any, Any]:
 def _of_class(kind: type) -> dict[str, Any]:
     """The numbers, tensors and containers that a class of the user's program holds."""
     members = ((n, v) for base in reversed(kind.__mro__) if _is_the_users(base.__module__) for n, v in list(vars(base).items()))
-    return {n: v for n, v in members if n[:2] != "__" and issubclass(type(v), (Tensor, np.ndarray, *_NUMBERS, *_CONTAINERS))}
+    kinds = (Tensor, np.ndarray, *_NUMBERS, *_CONTAINERS)
+    found = dict(members)
+    named = {n: v for n, v in found.items() if n[:2] != "__" and issubclass(type(v), kinds)}
+    return {**named, **{n: v for n, v in found.items() if type(v) is FunctionType and _is_looked_into(v)}}
+
+
+def _is_closed(kind: type) -> bool:
+    """Whether this is a type of Python or NumPy whose state user code cannot name: an iterator, a random generator, bytes."""
+    module = kind.__module__
+    if module == "builtins":
+        return kind is bytearray or (hasattr(kind, "__next__") and kind is not GeneratorType)
+    if kind is _Suspended:
+        return True
+    if module.partition(".")[0] not in sys.stdlib_module_names and not module.startswith("numpy.random"):
+        return False
+    return kind not in (SimpleNamespace, functools.partial) and not issubclass(kind, (type, *_NUMBERS, *_CONTAINERS))
 
 
 def _is_iterator(kind: type) -> bool:
-    """Whether the position of an iterator of this type can be told."""
-    return kind is itertools.count or (kind.__module__ == "builtins" and hasattr(kind, "__length_hint__"))
+    return kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__") and kind is not GeneratorType
+
+
+def _of_closed(thing: Any) -> dict[Any, Any]:
+    """What tells the state of such an object."""
+    kind = type(thing)
+    if kind is _Suspended:
+        frame = thing.generator.gi_frame
+        if frame is None:
+            return {_WHOLE: -1}
+        # The iterators of its loops. Python 3.10 keeps them in the frame.
+        drawn = [v for v in (*gc.get_referents(thing.generator), *gc.get_referents(frame)) if _is_iterator(type(v))]
+        return {_WHOLE: frame.f_lasti, **dict(enumerate(drawn))}
+    if _is_iterator(kind):
+        position = repr(thing) if kind is itertools.count else operator.length_hint(thing, -1)
+        return {_WHOLE: position, **dict(enumerate(gc.get_referents(thing)))}
+    try:
+        told = thing.__reduce_ex__(2)  # what pickle asks for first
+    except Exception:  # whatever it says: it cannot be pickled
+        return dict(getattr(thing, "__dict__", {}))
+    parts = dict(enumerate(told[1:])) if isinstance(told, tuple) else {}
+    values = [v for part in parts.values() if part for v in (part.values() if isinstance(part, dict) else part)]
+    return parts if all(map(_is_data, values)) else {}
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a value is not a part of something that works by itself, as the locks and threads of a pool are."""
+    kinds = (type, np.ndarray, *_NUMBERS, *_CONTAINERS)
+    return value is None or issubclass(type(value), kinds) or type(value).__module__.startswith("numpy.")
 
 
 def _lasting(names: dict[str, Any]) -> dict[str, Any]:
     """The variables whose values may be changed and not only exchanged."""
     kinds = (np.ndarray, *_CONTAINERS)
-    return {n: v for n, v in names.items() if n[:2] != "__" and (issubclass(type(v), kinds) or _is_looked_into(v))}
+    found = {n: v for n, v in names.items() if n[:2] != "__"}
+    return {n: v for n, v in found.items() if issubclass(type(v), kinds) or _is_closed(type(v)) or _is_looked_into(v)}
 
 
 def _is_looked_into(value: Any) -> bool:
     """Whether a value can hold something of the user's program from one call to the next."""
     kind = type(value)
     if kind is FunctionType:
-        return bool(value.__closure__ or value.__dict__) and not _is_installed(value.__code__)
+        keeps = value.__closure__ or value.__dict__ or value.__defaults__ or value.__kwdefaults__
+        return bool(keeps) and not _is_installed(value.__code__)
     if kind is GeneratorType:
         return not _is_installed(value.gi_code)
     if kind in (MethodType, functools.partial, SimpleNamespace):
@@ -450,6 +566,13 @@ def _shared(function: FunctionType) -> dict[str, Any]:
     """The variables that a function shares with the one around it: they live as long as the function."""
     pairs = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return {name: cell.cell_contents for name, cell in pairs if not _is_empty(cell)}
+
+
+def _defaults(function: FunctionType) -> dict[str, Any]:
+    """The default values of the arguments of a function: they live as long as the function."""
+    code, given = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
+    return {**dict(zip(names, given, strict=True)), **(function.__kwdefaults__ or {})}
 
 
 def _is_empty(cell: CellType) -> bool:

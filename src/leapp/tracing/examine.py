@@ -69,7 +69,7 @@ def enforce(report: Report, policy: str, strict: bool) -> None:
     if varying:
         shown = "\n".join(f"  {e}" for e in varying)
         raise TraceError(
-            f"{len(varying)} frozen value(s) differ between the recorded passes, so the models would be wrong:\n{shown}\n"
+            f"{len(varying)} frozen value(s) are not the same in every call, so the models would be wrong:\n{shown}\n"
             f"Keep these values as tensors, and declare what the node keeps for its next call.{unfollowed()}"
         )
 
@@ -116,8 +116,9 @@ def _escapes(node: NodeTrace, seen: _Seen) -> list[EscapeInfo]:
         if kind:
             found.append(EscapeInfo(node.name, kind, w.file, w.line, w.text, _short(constant.value)))
     for constant, proven in undeclared_state(node):
-        w = constant.where
-        found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, _short(constant.value), proven))
+        w, shown = constant.where, _short(constant.value)
+        again = "" if wrong else shown
+        found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, shown, proven, again))
     found += _unseen(node, any(e.kind.startswith("undeclared state") for e in found))
     if not any(e.kind.startswith("undeclared state") for e in found) and not wrong:
         found += _outliving(node)
@@ -198,7 +199,8 @@ def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:
         w, shown = n.where, f"array {list(n.after.shape)}" if isinstance(n.after, np.ndarray) else _short(n.before)
         found.append(EscapeInfo(node.name, what, w.file, w.line, w.text, shown, proven, cure=cure))
     for n in node.changed_again if node.compared and not proven else ():
-        what = f"{n} changes from call to call ({n.before!r}, then {n.after!r}); the passes so far agree"
+        moved = f" ({n.before!r}, then {n.after!r})" if n.before is not n.after else ""
+        what = f"{n} changes from call to call{moved}; the passes so far agree"
         w, shown, cure = n.where, _short(n.before), _COUNTER
         if isinstance(n.after, np.ndarray):
             if node.difference is not None:

@@ -184,6 +184,8 @@ class NodeTrace:
         self.registered = 0
         self.suspects: dict[int, bool] = {}
         """Constants made of tensors that are older than the node and that the first pass changed; whether that is certain."""
+        self.read_again: set[int] = set()
+        """Constants of the first pass whose memory the second pass reads too."""
         self.changed: list[Changed] = []
         """What the first pass left changed in the user's objects."""
         self.changed_again: list[Changed] = []

@@ -19,7 +19,15 @@ from leapp.capture.pass_diff import Difference, Kind, by_data, differences
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import Program, Replay, cut
 from leapp.capture.tape import Constant, Draw, Tape
-from leapp.tracing.attributes import Attributes, Changed, is_memory, line_that_reads, line_that_writes_into
+from leapp.tracing.attributes import (
+    Attributes,
+    Changed,
+    Shown,
+    is_memory,
+    is_read_inside,
+    line_that_reads,
+    line_that_writes_into,
+)
 from leapp.tracing.batching import checked_axis
 from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
@@ -29,15 +37,6 @@ from leapp.tracing.undeclared import independent_of_inputs, reproduces
 __all__ = ["SecondPass"]
 
 Tensor = torch.Tensor
-
-
-class Shown(str):
-    """Text that is shown without quotes."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 class SecondPass:
@@ -93,6 +92,8 @@ class SecondPass:
         self._freeze_repeated_draws(node, tape)
         assert node.program is not None
         program = cut(tape, slots, [slot_of[n] for n in node.inputs if n in slot_of])
+        again = frozenset[int]().union(*(c.origins for c in program.constants.values()))
+        node.read_again = {slot for slot, c in node.program.constants.items() if not again.isdisjoint(c.origins)}
         node.compared = True
         found = next(_relevant(node, node.program, program, ports, sample), None)
         if found is not None and self._recorder.shared:
@@ -127,17 +128,23 @@ class SecondPass:
 
         With them come older arrays that the node reads and that its code writes to, with the line that writes.
         """
-        changed = [c for c in self._attributes.changes(set(), lambda _: False)[1] if not isinstance(c.after, np.ndarray)]
+        attributes = self._attributes
+        changed = [c for c in attributes.changes(set(), lambda _: False)[1] if not isinstance(c.after, np.ndarray)]
+        arrays = list(attributes.arrays())
+        codes, inside = attributes.codes(tape) if changed or arrays else [], attributes.inside()
         assert node.tape is not None
-        lenders = (c.lender() for c in node.tape.constants.values() if c.lender is not None)
-        read = {id(array) for array in lenders if array is not None}
-        arrays = [c for c in self._attributes.arrays() if id(owner_of(c.after)) in read] if read else []
-        codes = self._attributes.codes(tape) if changed or arrays else []
+        lenders = [c.lender() for c in node.tape.constants.values() if c.lender is not None]
+        counters = [c._replace(where=at) for c in changed if is_memory(c, codes) and (at := line_that_reads(c, codes))]
+        for c in arrays:
+            at = line_that_writes_into(c, codes, inside)
+            if at is not None and (
+                any(lender is owner_of(c.after) for lender in lenders)
+                or any(is_read_inside(place, codes, inside) for place in (c, *attributes.tensors_over(c.after)))
+            ):
+                counters.append(c._replace(where=at))
         if len(self._recorder.tapes) == 1:
-            self._attributes.forget()
-        kept = (c for c in changed if is_memory(c, codes))
-        counters = [c._replace(where=at) for c in kept if (at := line_that_reads(c, codes)) is not None]
-        return counters + [c._replace(where=at) for c in arrays if (at := line_that_writes_into(c, codes)) is not None]
+            attributes.forget()
+        return list({(str(c), str(c.where)): c for c in reversed(counters)}.values())[::-1]
 
 
 def _same_draw(a: Draw, b: Draw) -> bool:

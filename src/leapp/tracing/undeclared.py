@@ -68,8 +68,9 @@ def undeclared_state(node: NodeTrace) -> list[tuple[Constant, bool]]:
     if len(node.samples) > 1:
         if departs(node):
             return [(program.constants[s], True) for s in suspects]
-        # Not proven: the program may give every call memory of its own.
-        return [(program.constants[s], False) for s in suspects if s in program.copied and _changes_further_out(node, s)]
+        # Proven only if the second pass read the same memory: the program may give every call memory of its own, or reset it.
+        further = [s for s in suspects if s in program.copied and _changes_further_out(node, s)]
+        return [(program.constants[s], s in node.read_again and _is_at_rest(node, s)) for s in further]
     # Of memory that only traced values were written to, the program itself tells whether its old content is used.
     return [
         (program.constants[s], False)
@@ -175,36 +176,55 @@ def _changes_further_out(node: NodeTrace, slot: int) -> bool:
     assert node.tape is not None
     if node.tape.random or not _lives_on(node, slot):
         return False
+    first = [node.samples[0].inputs[n] for n in node.inputs]
     for factor in (100.0, -100.0):
         try:
-            if _matters(node, slot, _scaled([node.samples[0].inputs[n] for n in node.inputs], factor)):
+            far = _scaled(first, factor)
+            # A latch that these inputs set shows at the next call with others.
+            if any(_matters(node, slot, far, after) for after in (far, first)):
                 return True
         except Exception as error:  # whatever torch says: the calls do not take such inputs
             logger.debug("node '%s': its recorded calls fail on inputs times %g: %s", node.name, factor, error)
     return False
 
 
+def _is_at_rest(node: NodeTrace, slot: int) -> bool:
+    """Whether the first pass left the memory of a constant as it was."""
+    assert node.replay is not None
+    assert node.program is not None
+    with torch.no_grad():
+        left = node.replay.run([node.samples[0].inputs[n] for n in node.inputs])
+    return same_bits(left[slot], node.program.constants[slot].value)
+
+
 def _scaled(inputs: Iterable[Tensor], factor: float) -> list[Tensor]:
     return [t * factor if t.is_floating_point() else t for t in inputs]
 
 
-def _matters(node: NodeTrace, slot: int, inputs: Sequence[Tensor] | None = None) -> bool:
+def _matters(node: NodeTrace, slot: int, left_by: Sequence[Tensor] | None = None, then: Sequence[Tensor] | None = None) -> bool:
     """Whether the node gives other values if it begins with what a call left in the memory of a constant.
 
-    The call is the first one, or one with these ``inputs``.
+    Args:
+        node: The node.
+        slot: The constant.
+        left_by: The inputs of that call; those of the first pass, if not given.
+        then: The inputs of the next call; the same, if not given.
     """
     assert node.replay is not None
     assert node.program is not None
-    inputs = inputs or [node.samples[0].inputs[n] for n in node.inputs]
+    left_by = left_by or [node.samples[0].inputs[n] for n in node.inputs]
+    then = then or left_by
     constants = node.program.constants
     with torch.no_grad():
-        first = node.replay.run(inputs)
+        first = node.replay.run(left_by)
         after = first[slot].clone()
+        if then is not left_by:
+            first = node.replay.run(then)
         # The same memory may have been read before it was written to.
         same = {
             s for s, c in constants.items()
             if c.origins == constants[slot].origins and c.value.shape == after.shape and c.value.dtype == after.dtype
         }  # fmt: skip
         with node.replay.holding({s: after.clone() for s in same | {slot}}):
-            second = node.replay.run(inputs)
+            second = node.replay.run(then)
     return any(not same_bits(first[s], second[s]) for s in node.program.outputs)
