@@ -197,6 +197,30 @@ def test_code_that_wants_real_numbers(read: Callable[[Any], Any], tmp_path: Path
         assert read is READERS["its type"] or any(e.where.file == __file__ for e in tape.escapes)
 
 
+SIZES: dict[str, Callable[[Any], Any]] = {
+    "zeros": lambda n: np.zeros(n), "full": lambda n: np.full(n, 2.0), "ndarray": lambda n: np.ndarray(n).shape,
+    "broadcast_to": lambda n: np.broadcast_to(1.0, n), "random numbers": lambda n: np.random.default_rng(0).normal(size=n),
+    "a choice": lambda n: np.random.RandomState(0).choice(9, n), "iterable": lambda n: np.iterable(n), "bytes": bytes,
+    "__iter__": lambda n: hasattr(n, "__iter__"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_a_number_as_a_size(size: Callable[[Any], Any], tmp_path: Path) -> None:
+    """NumPy takes what can be iterated over for a shape."""
+    with node(tmp_path) as x:
+        np.testing.assert_array_equal(size(x[1, 0].astype(np.int64)), size(np.int64(3)))
+
+
+@pytest.mark.parametrize("ask", [list, iter, sum, set, lambda n: 1 in n, lambda n: [*n], lambda n: [].extend(n)])
+def test_a_number_has_no_items(ask: Callable[[Any], Any], tmp_path: Path) -> None:
+    with node(tmp_path) as x:
+        for number in (np.float64(3.0), x[1, 0]):
+            with pytest.raises(TypeError, match="iterable"):
+                ask(number)
+        assert x[1, 0][()] == 3.0
+
+
 @pytest.mark.parametrize("refuses", [decimal.Decimal, lambda r: datetime.timedelta(seconds=r)])
 def test_types_in_c_say_how_to_convert_a_number(refuses: Callable[[Any], Any], tmp_path: Path) -> None:
     with node(tmp_path) as x:

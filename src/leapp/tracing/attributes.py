@@ -29,7 +29,7 @@ from leapp.capture.tape import Tape
 from leapp.capture.user_line import Where, is_installed, users_frames, where
 
 __all__ = [
-    "Attributes", "Changed", "Shown", "is_memory", "is_read_inside", "line_that_reads", "line_that_writes",
+    "Attributes", "Changed", "Length", "Shown", "is_memory", "is_read_inside", "line_that_reads", "line_that_writes",
     "line_that_writes_into",
 ]  # fmt: skip
 
@@ -63,6 +63,12 @@ class Shown(str):
 
 
 _DIFFERENT = Shown("different")
+
+
+class Length(int):
+    """How many items a container has. A log grows too, so it says little unless some code reads it."""
+
+    __slots__ = ()
 
 
 class Changed(NamedTuple):
@@ -304,9 +310,15 @@ def is_memory(changed: Changed, codes: Iterable[CodeType]) -> bool:
     return any(step.opname == "STORE_GLOBAL" and step.argval == changed.name for step in steps)
 
 
-def line_that_reads(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
+def _anywhere(at: Where) -> bool:
+    return True
+
+
+def line_that_reads(
+    changed: Changed, codes: Iterable[CodeType], inside: Callable[[Where], bool] = _anywhere
+) -> Where | None:
     """Where the code of the node, or of the owner, reads a place for more than to write to it on the same line."""
-    return next((at for code in _concerned(changed, codes) for at in _uses(code, changed).reads()), None)
+    return next((at for code in _concerned(changed, codes) for at in _uses(code, changed).reads() if inside(at)), None)
 
 
 def line_that_writes(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
@@ -438,11 +450,11 @@ def _held(thing: Any) -> dict[Any, Any]:
     if _is_closed(kind):
         return _of_closed(thing)
     if issubclass(kind, dict):
-        return {**dict(itertools.islice(thing.items(), _CONTAINED)), _WHOLE: len(thing)}
+        return {**dict(itertools.islice(thing.items(), _CONTAINED)), _WHOLE: Length(len(thing))}
     if issubclass(kind, set):
-        return {_WHOLE: len(thing)}
+        return {_WHOLE: Length(len(thing))}
     if issubclass(kind, (list, tuple, deque)):
-        return {**dict(zip(range(-1, -_CONTAINED - 1, -1), reversed(thing), strict=False)), _WHOLE: len(thing)}
+        return {**dict(zip(range(-1, -_CONTAINED - 1, -1), reversed(thing), strict=False)), _WHOLE: Length(len(thing))}
     if kind is _Globals:
         return {n: v for n, v in list(thing.names.items()) if _is_number(v) and n[:2] != "__"}
     if kind is _Variables:

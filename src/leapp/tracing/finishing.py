@@ -19,7 +19,7 @@ from leapp.capture.user_line import Where
 from leapp.errors import AnnotationError, TraceError
 from leapp.semantics import TensorSemantics
 from leapp.tracing import tracked_buffers
-from leapp.tracing.attributes import Attributes, Changed, is_memory, line_that_reads, line_that_writes
+from leapp.tracing.attributes import Attributes, Changed, Length, is_memory, line_that_reads, line_that_writes
 from leapp.tracing.log import logger
 from leapp.tracing.modules import constant_names
 from leapp.tracing.node import NodeTrace, OutputPort, dtype_name
@@ -167,6 +167,7 @@ class Finisher:
         tape, ages = node.require_traced(), self._recorder.old_memory
         tracked = {(id(b.module), b.name) for b in node.buffers}
         replaced, changed = self._attributes.changes(tracked, tape.owns)
+        changed = [c for c in changed if type(c.after) is not Length]
         node.changed = [c for c in changed if not (isinstance(c.after, np.ndarray) and self._follows(tape, c.after))]
         codes = self._attributes.codes(tape) if node.changed else []
         gone = frozenset[int]().union(*map(ages.origins, replaced))

@@ -134,7 +134,7 @@ class SecondPass:
         codes, inside = attributes.codes(tape) if changed or arrays else [], attributes.inside()
         assert node.tape is not None
         lenders = [c.lender() for c in node.tape.constants.values() if c.lender is not None]
-        counters = [c._replace(where=at) for c in changed if is_memory(c, codes) and (at := line_that_reads(c, codes))]
+        counters = [c._replace(where=at) for c in changed if is_memory(c, codes) and (at := line_that_reads(c, codes, inside))]
         for c in arrays:
             at = line_that_writes_into(c, codes, inside)
             if at is not None and (

@@ -46,8 +46,19 @@ class TracedScalar(metaclass=_NumberType):
 
     __slots__ = ("__weakref__", "array")
 
+    __iter__ = None
+    """A class that may be indexed can be iterated over as well, unless it says that it cannot."""
+
     def __init__(self, array: Any) -> None:
         self.array = array
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__iter__":  # which NumPy's numbers do not have
+            raise AttributeError(f"'numpy.{number_type(self).__name__}' object has no attribute '__iter__'")
+        return object.__getattribute__(self, name)
+
+    def __bytes__(self) -> bytes:
+        return bytes(self.__array__())
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
