@@ -383,7 +383,7 @@ def _uses(code: CodeType, changed: Changed) -> _Uses:
     name, bracket, _ = changed.name.partition("[")
     if not any(name in names for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)):
         return uses
-    has_elements = bracket or isinstance(changed.after, np.ndarray) or changed.after is _DIFFERENT
+    has_elements = bracket or changed.after is _DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
     steps = _instructions(code)
     for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
         at = Where(code, step.offset)

@@ -188,6 +188,8 @@ class NodeTrace:
         """Constants of the first pass whose memory the second pass reads too."""
         self.changed: list[Changed] = []
         """What the first pass left changed in the user's objects."""
+        self.lengths: dict[str, int] = {}
+        """How long the containers were after it that it left longer or shorter, by their names."""
         self.changed_again: list[Changed] = []
         """Numbers in them that the second pass changed too, with the line that reads each."""
         self.samples: list[Sample] = []

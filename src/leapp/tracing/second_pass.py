@@ -22,6 +22,7 @@ from leapp.capture.tape import Constant, Draw, Tape
 from leapp.tracing.attributes import (
     Attributes,
     Changed,
+    Length,
     Shown,
     is_memory,
     is_read_inside,
@@ -130,6 +131,8 @@ class SecondPass:
         """
         attributes = self._attributes
         changed = [c for c in attributes.changes(set(), lambda _: False)[1] if not isinstance(c.after, np.ndarray)]
+        # A container that is made anew in every pass does not begin with what the pass before left.
+        changed = [c for c in changed if not isinstance(c.after, Length) or node.lengths.get(str(c)) == c.before]
         arrays = list(attributes.arrays())
         codes, inside = attributes.codes(tape) if changed or arrays else [], attributes.inside()
         assert node.tape is not None
