@@ -237,6 +237,21 @@ def test_a_refusal_names_the_users_line(backend, function, tmp_path):
     assert "'jit' or 'pt2'" in str(caught.value)
 
 
+@pytest.mark.parametrize("number", [1j, float("nan")])
+def test_a_number_that_a_pt2_file_cannot_hold_names_the_users_line(number, tmp_path):
+    def policy(x):
+        y = x.clamp(max=float("inf")) + 1
+        z = torch.where(y > 0, y, number)  # here
+        return torch.view_as_real(z)[..., 1] + x if z.is_complex() else z.nan_to_num(0.0)
+
+    trace(tmp_path, policy, "pt2")
+    if not torch.__version__.startswith("2.7."):
+        assert leapp.compile_graph(visualize=False) == {"n": True}
+        return
+    with pytest.raises(ExportError, match=r"n: .*first at where at .*test_proof\.py:\d+: .*# here.*Give the call a tensor"):
+        leapp.compile_graph(visualize=False)
+
+
 @pytest.mark.parametrize("function", [torch.special.i1, functools.partial(torch.polygamma, 2), torch.special.i0e])
 def test_the_line_of_a_refusal_takes_one_more_export(function, tmp_path, monkeypatch):
     """The operator that fails is known by the call that made it, however long the node."""

@@ -6,6 +6,7 @@ be translated, is the one.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import torch
 
 from leapp.capture.replay import Replay
 from leapp.capture.tape import Call
+from leapp.capture.trees import leaves
 from leapp.errors import ExportError
 from leapp.export.backends import is_onnx
 from leapp.export.job import RUNNING, ExportJob, ExportResult
@@ -56,7 +58,7 @@ def explained(job: ExportJob, backend: str | None, export: Callable[[ExportJob, 
         raise ExportError(f"{job.node}: {what}. Export this node with {_OTHERS}.") from error
     except Exception as error:  # exporters raise anything
         cause = _first_cause(error)
-        line = _line(job, export, lambda other: _first_cause(other) == cause)
+        line = _number_line(job, error) or _line(job, export, lambda other: _first_cause(other) == cause)
         raise _mixed(error, f"{job.node}: the {backend} export failed{line}: {cause}{_advice(error, backend)}") from error
 
 
@@ -138,18 +140,47 @@ _NUMBER = (
     "this version of torch cannot write {what} as a number into a .pt2 file. Give the call a tensor, as in "
     "torch.tensor({example}), export the node with 'jit' or 'onnx', or use a newer torch."
 )
+_NUMBERS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "not JSON compliant": (
+        _NUMBER.format(what="NaN", example="float('nan')"),
+        lambda number: isinstance(number, float) and math.isnan(number),
+    ),
+    "Unsupported argument type: <class 'complex'>": (
+        _NUMBER.format(what="complex numbers", example="1j"),
+        lambda number: isinstance(number, complex),
+    ),
+}
+"""What torch says of numbers that it cannot write: what we say, and which numbers they are."""
+
+
+def _unwritten(error: BaseException) -> tuple[str, Callable[[Any], bool]] | None:
+    return next((found for said, found in _NUMBERS.items() if said in str(_innermost(error))), None)
+
+
+def _number_line(job: ExportJob, error: BaseException) -> str:
+    """The first call with a number that torch cannot write, as part of a sentence. Nothing raises while it is traced."""
+    unwritten = _unwritten(error)
+    if unwritten is None or not isinstance(job.module, Replay):
+        return ""
+    for call in job.module.program.calls:
+        if any(map(unwritten[1], leaves((call.args, call.kwargs), (float, complex), skip=()))):
+            return f" (first at {spelled_call(call)})"
+    return ""
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _first_cause(error: BaseException) -> str:
     """The innermost error, which is where exporters say what was wrong; outer layers repeat it with banners."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    error = _innermost(error)
     if "DataDependent" in type(error).__name__ or "_local_scalar_dense" in str(error):
         return f"{_READ}."
-    if "not JSON compliant" in str(error):
-        return _NUMBER.format(what="NaN", example="float('nan')")
-    if "Unsupported argument type: <class 'complex'>" in str(error):
-        return _NUMBER.format(what="complex numbers", example="1j")
+    if (unwritten := _unwritten(error)) is not None:
+        return unwritten[0]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:6])}" if lines else type(error).__name__
 
