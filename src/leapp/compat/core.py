@@ -15,8 +15,8 @@ __all__ = [
     "DispatchMode", "HigherOrderOperator", "OpOverload", "clean_script", "copy_all", "disabled_torch_function", "find_operator",
     "frozen_script", "functorch_level", "fuses_on_cpu", "is_composite", "is_grad_enabled", "keep_stance", "new_script_graph",
     "open_script", "operator_names", "plain_dispatch",
-    "registered_device", "script_from_graph", "script_from_trace", "set_fusion_strategy", "set_grad_enabled", "storage_expired",
-    "tensor_guards", "tensor_type", "torch_function_modes", "with_state", "wrapper_tensor", "writes_inputs",
+    "registered_device", "script_from_graph", "script_from_trace", "script_text", "set_fusion_strategy", "set_grad_enabled",
+    "storage_expired", "tensor_guards", "tensor_type", "torch_function_modes", "with_state", "wrapper_tensor", "writes_inputs",
 ]  # fmt: skip
 
 OpOverload: Any = torch._ops.OpOverload
@@ -102,6 +102,12 @@ def open_script(model: bytes | str, device: torch.device) -> Any:
     unit: Any = torch._C.CompilationUnit()
     read: Any = torch._C.import_ir_module_from_buffer if isinstance(model, bytes) else torch._C.import_ir_module
     return read(unit, model, device, {}, False)
+
+
+def script_text(graph: Any) -> str:
+    """A TorchScript graph as text. To ask its nodes one by one takes several times as long."""
+    text: str = graph.str(False)
+    return text
 
 
 def frozen_script(module: Any) -> Any:

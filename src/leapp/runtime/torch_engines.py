@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from leapp.compat.core import (
     new_script_graph,
     open_script,
     script_from_graph,
+    script_text,
     set_fusion_strategy,
     tensor_type,
     writes_inputs,
@@ -154,6 +156,8 @@ def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.devic
 
 def _set_device(graph: Any, device: torch.device) -> None:
     """Let the operations that make tensors make them on ``device``. Opening a model moves its constants only."""
+    if ": Device = " not in script_text(graph):
+        return
     for node in graph.findAllNodes("prim::Constant"):
         if node.output().type().kind() == "DeviceObjType" and node.hasAttribute("value"):
             node.s_("value", str(device))
@@ -190,13 +194,11 @@ def _is_straight(graph: Any) -> bool:
     own = next(iter(graph.inputs()))
     (result,) = graph.outputs()
     shown = result.type().kind() == "TensorType" or result.node().kind() == "prim::TupleConstruct"
-    kinds = ((node, node.kind()) for node in graph.nodes())
-    special = [(node, kind) for node, kind in kinds if kind.startswith("prim::") and kind != "prim::Constant"]
-    plain = not any(kind in _CALLS or list(node.blocks()) for node, kind in special)
-    return shown and plain and not list(own.uses())
+    return shown and not list(own.uses()) and _BRANCH.search(script_text(graph)) is None
 
 
-_CALLS = ("prim::CallMethod", "prim::CallFunction")
+_BRANCH = re.compile(r"\bblock0\(|\bprim::Call(Method|Function)\b")
+"""What a graph says of branches, loops and calls. A text constant may say it too; its model is then run on copies."""
 
 
 _TRIAL = 1 << 22
