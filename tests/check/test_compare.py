@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from leapp.check.compare import Figures, compare
+from leapp.runtime.distance import gaps
 
 SAME = np.array([1.0, 2.0], np.float32)
 
@@ -16,7 +17,7 @@ SAME = np.array([1.0, 2.0], np.float32)
 def figures(*samples: tuple[np.ndarray, np.ndarray]) -> Figures:
     found = Figures()
     for got, want in samples:
-        found.add(got, want)
+        found.add(gaps(got, want))
     return found
 
 

@@ -24,7 +24,9 @@ def describe_model(path: Path, directory: Path, backend: str, extra: Mapping[str
         extra: Backend metadata such as ``opset_version``.
     """
     md5, sha256 = hash_file(path)
-    relative = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(directory))).as_posix()
+    relative = path.name
+    if path.parent != directory or path.is_symlink():
+        relative = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(directory))).as_posix()
     return ModelFile(model_path=relative, md5sum=md5, sha256sum=sha256, backend=backend, extra=dict(extra or {}))
 
 

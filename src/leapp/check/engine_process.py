@@ -58,7 +58,8 @@ def is_large(bundle: Bundle, nodes: Iterable[str]) -> bool:
     for node in map(bundle.contract.nodes.__getitem__, nodes):
         path = os.path.join(bundle.directory, node.model.model_path or "")
         for file in (path, f"{path}{EXTERNAL_DATA}") if node.model.backend == "onnx" else (path,):
-            size += os.path.getsize(file) if os.path.isfile(file) else 0
+            with suppress(OSError):
+                size += os.path.getsize(file)
     return size > LARGE
 
 

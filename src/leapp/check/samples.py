@@ -11,6 +11,7 @@ from leapp.bundle import Bundle, RawTensor, Sample
 from leapp.check.compare import Difference, Figures, compare, nonfinite
 from leapp.check.engines import Array, Engine, Place, engines, here, open_pipeline
 from leapp.graph.contract import Contract, Port, key, split_key
+from leapp.runtime.distance import gaps
 from leapp.runtime.values import from_raw
 
 __all__ = ["Outcome", "Verdict", "check_node", "check_pipeline", "element_name", "measure_node"]
@@ -101,9 +102,10 @@ def check_node(
                 got, want = outputs[port], from_raw(raw)
                 difference = None
                 if port not in varying | set(form_only) or (got.shape, got.dtype) != (want.shape, want.dtype):
-                    if got.shape == want.shape:
-                        outcome.figures.setdefault(port, Figures()).add(got, want)
-                    difference = compare(got, want, rtol, atol)
+                    gap = gaps(got, want) if got.shape == want.shape else None
+                    if gap is not None:
+                        outcome.figures.setdefault(port, Figures()).add(gap)
+                    difference = compare(got, want, rtol, atol, gap)
                 into = outcome.nonfinite if difference is None else outcome.verdicts
                 difference = difference or nonfinite(got, want)
                 if difference is not None:

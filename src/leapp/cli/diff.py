@@ -209,6 +209,7 @@ def _values(old: Bundle, new: Bundle, allow_code: bool) -> tuple[list[dict[str, 
 
     from leapp.check.compare import Figures
     from leapp.runtime import Pipeline
+    from leapp.runtime.distance import gaps
     from leapp.runtime.values import from_raw
 
     samples, whose = read_samples(old), "the first bundle's"
@@ -236,7 +237,7 @@ def _values(old: Bundle, new: Bundle, allow_code: bool) -> tuple[list[dict[str, 
         a, b = before(given), after(given)
         for where in common:
             if a[where].shape == b[where].shape:
-                figures[where].add(a[where], b[where])
+                figures[where].add(gaps(a[where], b[where]))
                 size[where] = max(size[where], float(np.nan_to_num(np.abs(a[where].astype(complex))).max(initial=0.0)))
             else:
                 figures[where].largest = float(np.inf)

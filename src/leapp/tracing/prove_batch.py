@@ -57,7 +57,7 @@ def moved_sample(node: NodeTrace, rows: int | None = None) -> Sample | None:
 def _moved(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if not t.is_floating_point() or not t.numel():
         return t
-    scale = float(t.float().abs().nan_to_num_(0.0, 0.0, 0.0).mean()) or 1.0
+    scale = t.float().abs().nan_to_num_(0.0, 0.0, 0.0).mean().item() or 1.0
     return t + torch.randn(t.shape, generator=generator).mul_(0.1 * scale).to(t)
 
 

@@ -35,9 +35,10 @@ _SPELLED: dict[str, Callable[..., Any]] = {
 def _register_lists() -> None:
     prefix = "aten::_foreach_"
     for full in operator_names():
-        name, _, overload = full.partition(".")
-        plain = name.removeprefix(prefix)
-        if not name.startswith(prefix) or plain.endswith("_") or overload.endswith("out") or overload == "out":
+        if not full.startswith(prefix):
+            continue
+        plain, _, overload = full.removeprefix(prefix).partition(".")
+        if plain.endswith("_") or overload.endswith("out"):
             continue
         function = _SPELLED.get(plain) or getattr(torch, plain, None)
         if function is not None:
