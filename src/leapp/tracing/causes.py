@@ -17,6 +17,7 @@ from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, Sample
 from leapp.tracing.node_files import FileNames, export_job
 from leapp.tracing.report import Report
+from leapp.tracing.rounding import last_rounding, rounding
 from leapp.tracing.undeclared import as_array
 
 __all__ = ["SHOWN", "cause", "nonfinite_cause", "other_model", "unseen_change"]
@@ -51,47 +52,28 @@ def unseen_change(node: NodeTrace, figures: Iterable[Figures]) -> str | None:
     same calls again: what lies between is a value that changed where no call shows it. ``figures`` tell how far the file is
     from the program; a file that is close needs no second look.
     """
-    if node.replay is None:
-        return None
     furthest = max((f.largest for f in figures), default=0.0)
-    if not furthest:
-        return None
-    narrow = _computes_in_float32(node)
     outputs = [t for s in node.samples for t in s.outputs.values() if t.is_floating_point() or t.is_complex()]
-    if all(furthest <= _rounding(node, t, narrow) for t in outputs):
+    if node.replay is None or all(furthest <= last_rounding(t) for t in outputs):
         return None
     for number, sample in enumerate(node.samples):
+        inputs = [sample.inputs[n] for n in node.inputs]
         with torch.no_grad():
-            again = node.replay(*(sample.inputs[n] for n in node.inputs))
-        for i, port in enumerate(node.outputs.values()):
-            want = sample.outputs[port.name]
-            difference = compare(as_array(again[i]), as_array(want), 0.0, _rounding(node, want, narrow))
+            again = node.replay(*inputs)
+        wanted = [sample.outputs[n] for n in node.outputs]
+        if all(map(same_bits, again, wanted)):
+            continue
+        bounds = rounding(node.replay, inputs, again)
+        for port, got, want, bound in zip(node.outputs.values(), again, wanted, bounds, strict=True):
+            difference = compare(as_array(got), as_array(want), 0.0, bound)
             if difference is not None:
                 return (
                     f"{node.name}/{port.name} (at {port.where}), sample {number}: the recorded calls do not give what the "
                     f"program computed, and rounding does not explain it: {difference.reason}.\ncause: a value changed where "
                     "no recorded call shows it, such as memory that compiled code or an array class of your own writes to. "
-                    "Keep it in a plain tensor or array, or give leapp a torch form of the function with FunctionPatch. If "
-                    "NumPy code of the node amplifies rounding itself (nearly singular, chaotic), write that part with torch."
+                    "Keep it in a plain tensor or array, or give leapp a torch form of the function with FunctionPatch."
                 )
     return None
-
-
-def _computes_in_float32(node: NodeTrace) -> bool:
-    """Whether some call gave float32: what is computed from it is not more exact as float64."""
-    memories = [node.tape.memory_of[slot] for call in node.tape.calls for slot in call.outs] if node.tape is not None else []
-    return any(g is not None and g.dtype in (torch.float32, torch.complex64) for m in memories for _, g in m.roots)
-
-
-def _rounding(node: NodeTrace, value: torch.Tensor, narrow: bool) -> float:
-    """How far rounding may move an element: half of the digits of the largest one, a third in float32, which has few."""
-    finite = value[torch.isfinite(value)]
-    if not finite.numel() or not (value.is_floating_point() or value.is_complex()):
-        return 0.0
-    single = torch.finfo(torch.float32).eps
-    eps = max(torch.finfo(value.dtype).eps, single if narrow else 0.0)
-    step = max(eps ** (1 / 2 if eps < single else 2 / 3), 2 * node.tape.precision if node.tape is not None else 0.0)
-    return float(finite.abs().max()) * float(step)
 
 
 def other_model(node: NodeTrace) -> str:

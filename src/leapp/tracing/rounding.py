@@ -1,0 +1,101 @@
+"""How far rounding may take the outputs of a node from those of another run of the same calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from leapp.capture.aliasing import storage_id
+from leapp.capture.replay import Replay
+from leapp.capture.tape import Call
+from leapp.capture.trees import tensors
+from leapp.tracing.log import logger
+
+__all__ = ["last_rounding", "rounding"]
+
+Tensor = torch.Tensor
+_FURTHER = 32
+"""How much further apart NumPy and torch may be than rounding steps in random directions take them: they add up differently."""
+_LAST_STEPS = 4
+"""How many rounding steps the last call may be off by."""
+_TRIES = 3
+_LARGE = 1 << 20
+"""Constants with more numbers are not moved."""
+
+
+def rounding(replay: Replay, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[float]:
+    """How far apart rounding may take each output of two runs of the same calls.
+
+    The calls are run a few times with every value moved by a rounding step in a random direction, so that what the computation
+    makes of rounding is in the answer. Of these runs the one in the middle counts: a step across the edge of ``floor`` says
+    nothing about the others.
+    """
+    steps = [0.0]
+    _run(replay, inputs, lambda t: steps.append(_step(t)))
+    runs = []
+    for seed in range(_TRIES):
+        move = functools.partial(_move, torch.Generator().manual_seed(seed))
+        # What a call is given is exact. What it adds up may cancel, so that its result alone does not show how it rounds.
+        moved = [t.clone() for t in inputs]
+        held = {s: c.value.clone() for s, c in replay.program.constants.items() if c.value.numel() <= _LARGE}
+        for t in (*moved, *held.values()):
+            move(t, max(steps))
+        try:
+            with replay.holding({s: t for s, t in held.items() if s not in replay.program.spread}):
+                runs.append(_run(replay, moved, move))
+        except Exception as error:  # whatever torch says: such values may be outside of what the user's code accepts
+            logger.debug("the recorded calls refuse values that are a rounding step away: %s", error)
+    found = []
+    for i, want in enumerate(outputs):
+        apart = sorted(_distance(run[i], want) for run in runs) or [0.0]
+        found.append(_FURTHER * apart[len(apart) // 2] + last_rounding(want))
+    return found
+
+
+def last_rounding(t: Tensor) -> float:
+    """How far apart the last call alone may take an output."""
+    return _FURTHER * _LAST_STEPS * _step(t) * _largest(t)
+
+
+def _run(replay: Replay, inputs: Sequence[Tensor], change: Callable[[Tensor], Any]) -> list[Tensor]:
+    """The outputs if all that a call computes is changed before the next one reads it."""
+
+    def run(_: int, call: Call, args: Any, kwargs: Any) -> Any:
+        result = call.func(*args, **kwargs)
+        given = {storage_id(t) for t in tensors((args, kwargs))}
+        for t in tensors(result):
+            if storage_id(t) not in given:  # else it is a view, or was written to
+                change(t)
+        return result
+
+    with torch.no_grad():
+        env = replay.run(inputs, run)
+    return [env[s] for s in replay.program.outputs]
+
+
+def _move(generator: torch.Generator, t: Tensor, step: float = 0.0) -> None:
+    """Move the numbers of a tensor by a rounding step: that of its type, or another."""
+    step = (step or _step(t)) if _step(t) else 0.0
+    if step and 0 not in t.stride():  # else several elements are one number in memory
+        directions = torch.randint(0, 2, t.shape, generator=generator).mul_(2).sub_(1).to(t.device)
+        t.mul_((1 + step * directions.double()).to(t.dtype))
+
+
+def _step(t: Tensor) -> float:
+    """The rounding step of a type; 0 for one that does not round."""
+    rounds = (t.is_floating_point() or t.is_complex()) and t.layout == torch.strided and t.dtype.itemsize > 1
+    return torch.finfo(t.dtype).eps if rounds else 0.0
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    """How far two tensors are apart where both are finite."""
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    return _largest(a.to(wide) - b.to(wide)) if a.shape == b.shape else 0.0
+
+
+def _largest(t: Tensor) -> float:
+    finite = t[torch.isfinite(t)]
+    return float(finite.abs().max()) if finite.numel() else 0.0
