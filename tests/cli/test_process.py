@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pty
+import re
 import resource
 import shutil
 import signal
@@ -167,6 +168,16 @@ def test_help_explains_every_option_of_a_verb(verb: str, capsys: pytest.CaptureF
     assert VERBS[verb].split()[0].capitalize() in shown and "--json" in shown
     options = next(a for a in build([verb])._actions if isinstance(a, argparse._SubParsersAction)).choices[verb]._actions
     assert [o.option_strings for o in options if o.option_strings and not o.help] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_page_of_the_command_line_has_every_option_of_a_verb(verb: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    sections = [text for text in re.split(r"^## ", page, flags=re.MULTILINE) if re.match(rf"[^\n:]*\b{verb}\b", text)]
+    assert len(sections) == 1, f"docs/cli.md has no section on {verb}"
+    actions = next(a for a in build([verb])._actions if isinstance(a, argparse._SubParsersAction)).choices[verb]._actions
+    known = [a.option_strings for a in actions if a.option_strings and a.help != argparse.SUPPRESS and a.dest != "help"]
+    assert [names for names in known if not any(re.search(rf"{name}\b", page) for name in names)] == []
 
 
 def test_there_is_a_module_for_each_verb() -> None:

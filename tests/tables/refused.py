@@ -99,7 +99,7 @@ if onnxscript.__version__ == "0.7.1":
 
 def refusal(case: Case, backend: str) -> str | None:
     """Why ``backend`` refuses the row, or None."""
-    for reason, tables in REFUSED[backend].items():
+    for reason, tables in REFUSED.get(backend, {}).items():
         if case.name in tables.get(case.table, "").split():
             return reason
     return None

@@ -142,6 +142,7 @@ class InferenceManager(Runner):
         Example:
             >>> action = manager.run_policy({"policy/obs": obs})["policy/action"]
         """
+        # Written by ``codegen`` when the bundle was opened: all the time of a step is spent there, or in ``_step_checked``.
         made = self._engine.frame.step(inputs)
         return self._step_checked(inputs) if made is None else made
 
