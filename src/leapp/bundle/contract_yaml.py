@@ -17,8 +17,6 @@ from leapp.errors import BundleError, visible
 from leapp.graph.contract import Contract, ModelFile, Node, Port, Wiring
 from leapp.graph.validate import port_problem, repeated, wiring_problem
 
-__all__ = ["MODELS", "PIPELINE", "SYSTEM", "TARGET", "contract_of", "dump_contract"]
-
 MODELS, PIPELINE, SYSTEM = "models", "pipeline", "system information"
 TARGET = "leapp target"
 """Key of the system information that names the target a bundle was spelled for."""

@@ -21,19 +21,6 @@ from typing import BinaryIO
 
 from leapp.errors import BundleError, BundleFileError
 
-__all__ = [
-    "as_argument",
-    "check_collisions",
-    "hash_file",
-    "locate",
-    "memory_of_machine",
-    "read_regular",
-    "read_verified",
-    "replace_file",
-    "sha256_of",
-    "verify",
-]
-
 _CHUNK = 1 << 20
 _PSEUDO = ("/proc/", "/sys/", "/dev/")
 _MAX_LINKS = 40

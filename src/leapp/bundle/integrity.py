@@ -25,8 +25,6 @@ from leapp.bundle.files import as_argument
 from leapp.errors import BundleError
 from leapp.graph.contract import Port
 
-__all__ = ["INTEGRITY", "UNSEALED", "Seal", "annotations_of", "seal", "verified_seal"]
-
 INTEGRITY = "integrity"
 UNSEALED = "unsealed"
 _VERSION = 2

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["parse"]
-
 
 def parse(data: bytes) -> Any:
     """The value of a JSON text in UTF-8.

@@ -11,8 +11,6 @@ import os
 from leapp.bundle.protobuf import SIZED, WireError, fields
 from leapp.errors import BundleError
 
-__all__ = ["beside", "external_files"]
-
 # Message → field number → message held by that field. Field numbers are those of onnx.proto, which never change.
 _HOLDS: dict[str, dict[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},

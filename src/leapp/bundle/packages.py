@@ -11,8 +11,6 @@ import zipfile
 
 from leapp.errors import BundleError
 
-__all__ = ["check_package"]
-
 _FREE = 64 * 1024 * 1024
 _RATIO = 10
 """Packages hold weights, which are stored, and a little text, which is deflated."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["FIXED32", "FIXED64", "NUMBER", "SIZED", "Chunks", "Value", "WireError", "copied", "fields", "message"]
-
 NUMBER, FIXED64, SIZED, FIXED32 = 0, 1, 2, 5
 """Wire types. A tag is a field number with its wire type in the lowest three bits."""
 

@@ -22,23 +22,6 @@ from leapp.bundle.signing import Keys, Signature, key_paths, verified_signature
 from leapp.errors import BundleError, BundleFileError, InputError
 from leapp.graph.contract import Contract
 
-__all__ = [
-    "Bundle",
-    "check_files",
-    "description_text",
-    "find_description",
-    "fingerprint",
-    "load_contract",
-    "model_file",
-    "open_bundle",
-    "read_initial_values",
-    "read_model",
-    "read_model_files",
-    "read_samples",
-    "require_digest",
-    "require_signed",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Bundle:

@@ -26,8 +26,6 @@ from leapp.semantics import dtype_name, shape_of
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["RawTensor", "Sample", "check_initial_values", "decode", "decode_samples", "encode", "encode_samples"]
-
 _DTYPES = {dtype.safetensors: name for name, dtype in DTYPES.items()}
 _MAX_HEADER = 16 * 1024 * 1024
 

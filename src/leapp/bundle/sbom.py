@@ -21,8 +21,6 @@ from leapp.bundle.system import package_version
 from leapp.graph.contract import Node
 from leapp.graph.formats import FORMATS
 
-__all__ = ["Origin", "bom_name", "bom_text", "describe_origin", "write_bom"]
-
 _SPACE = uuid.UUID("6f1f6f0e-2f0b-5d0a-9a5e-6c65617070ff")
 _LIBRARIES = {"torch version": "torch", "leapp version": "leapp", "warp version": "warp-lang"}
 """Packages that the system information names."""

@@ -11,8 +11,6 @@ from leapp.bundle.integrity import INTEGRITY, UNSEALED
 from leapp.graph.contract import CONFIG_VERSION, ModelFile, Port, Wiring
 from leapp.graph.dtypes import DTYPES
 
-__all__ = ["schema"]
-
 _SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 
 

@@ -18,8 +18,6 @@ from leapp.bundle.reading import description_text, find_description
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Node
 
-__all__ = ["seal_again"]
-
 
 def seal_again(path: str | os.PathLike[str]) -> tuple[Path, str]:
     """Give the description of a bundle a seal that fits what it says and the files that lie beside it.

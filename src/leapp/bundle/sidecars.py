@@ -11,8 +11,6 @@ from leapp.bundle.files import hash_file
 from leapp.bundle.safetensors import RawTensor, Sample, check_initial_values, encode, encode_samples
 from leapp.graph.contract import Contract, ModelFile
 
-__all__ = ["describe_model", "write_initial_values", "write_samples"]
-
 
 def describe_model(path: Path, directory: Path, backend: str, extra: Mapping[str, Any] | None = None) -> ModelFile:
     """The ``parameters`` of a node whose model lies at ``path``, seen from ``directory``.

@@ -23,8 +23,6 @@ from leapp.bundle import json_text
 from leapp.bundle.files import as_argument, read_regular, replace_file, sha256_of
 from leapp.errors import BundleError, BundleFileError, InputError, InputTypeError, MissingDependencyError
 
-__all__ = ["Keys", "Signature", "key_paths", "signature_path", "verified_signature", "write_signature"]
-
 Keys = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Files with the public keys that are trusted, in PEM: one, or several of which any will do."""
 

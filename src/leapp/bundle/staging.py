@@ -32,8 +32,6 @@ from leapp.errors import BundleError, SessionError, StorageError
 from leapp.graph.contract import Contract
 from leapp.graph.formats import EXTERNAL_DATA, FORMATS, RUNNABLE
 
-__all__ = ["MODEL_SUFFIXES", "Staging"]
-
 _MARK = ".leapp-staging"
 MODEL_SUFFIXES = (*(FORMATS[name].suffixes[0] for name in RUNNABLE), FORMATS["onnx"].suffixes[0] + EXTERNAL_DATA)
 """What follows the name of a node in the names of its files."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from leapp.graph.contract import CONFIG_VERSION
 
-__all__ = ["package_version", "system_information"]
-
 
 def system_information(torch_version: str | None = None, cuda: str | None = None) -> dict[str, Any]:
     """The block for this machine.

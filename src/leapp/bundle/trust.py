@@ -18,8 +18,6 @@ from leapp.errors import BundleError
 from leapp.graph.contract import Contract
 from leapp.graph.formats import FORMATS, is_program
 
-__all__ = ["record", "remember", "require_trust", "untrusted", "why_untrusted"]
-
 _MOST = 1 << 20
 """Bytes of the record; beyond them the older half is forgotten."""
 _here: set[str] = set()

@@ -14,8 +14,6 @@ import yaml
 
 from leapp.errors import BundleError
 
-__all__ = ["MAX_BYTES", "Flow", "dump", "line_of", "parse"]
-
 MAX_BYTES = 4 * 1024 * 1024
 _MAX_DEPTH = 40
 _MAX_VALUES = 200_000

@@ -6,8 +6,6 @@ import argparse
 
 from leapp.graph.tolerances import ATOL, RTOL
 
-__all__ = ["add_bundle", "add_code", "add_engine", "add_opening", "add_tolerances", "count", "rate", "seconds"]
-
 
 def add_bundle(parser: argparse.ArgumentParser) -> None:
     """The bundle that a verb works on."""

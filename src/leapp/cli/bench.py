@@ -11,8 +11,6 @@ from leapp.cli.bundle_page import write_bundle_page
 from leapp.cli.opening import open_pipeline
 from leapp.cli.output import Answer, Table, Text, announce
 
-__all__ = ["add_arguments", "command", "is_late"]
-
 _MICROSECONDS = ("p50", "p99", "p999", "longest", "jitter", "noise_p50", "noise_p999")
 
 

@@ -13,8 +13,6 @@ from leapp.graph.contract import key
 from leapp.graph.tolerances import ATOL, RTOL
 from leapp.graph.validate import feedback_ports, graph_ports
 
-__all__ = ["recorded_values", "write_bundle_page"]
-
 
 def write_bundle_page(bundle: Bundle, output: str | None, recording: str | None = None, *, measured: bool = False) -> Path:
     """Write a new page of a bundle, into a temporary directory by default.

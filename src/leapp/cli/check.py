@@ -9,8 +9,6 @@ from leapp.cli.arguments import add_bundle
 from leapp.cli.output import Answer, Cell, Table, Text
 from leapp.deploy.targets import TARGETS, check_target
 
-__all__ = ["add_arguments", "command"]
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp check``."""

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from leapp.cli.output import Answer, Text
 from leapp.cli.parser import VERBS, build
 
-__all__ = ["add_arguments", "command"]
-
 _Options = list[tuple[str, str, list[str]]]
 """For each option its flag, its help and its choices."""
 

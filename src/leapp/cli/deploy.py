@@ -16,8 +16,6 @@ from leapp.errors import InputError
 if TYPE_CHECKING:
     from leapp.deploy import CppHeader, Deployment
 
-__all__ = ["add_arguments", "command"]
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp deploy``."""

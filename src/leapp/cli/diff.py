@@ -19,8 +19,6 @@ from leapp.graph.validate import graph_ports, links
 from leapp.view.onnx_model import Weight, read_onnx
 from leapp.view.torch_weights import read_torch_weights
 
-__all__ = ["add_arguments", "command"]
-
 _Change = dict[str, Any]
 _MOST_WEIGHTS = 40
 """How many weights a table lists; ``--json`` lists all."""

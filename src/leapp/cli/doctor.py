@@ -12,8 +12,6 @@ from leapp.bundle.system import package_version, system_information
 from leapp.cli.output import Answer, Cell, Table, Text
 from leapp.extras import EXPORT, INSTALL
 
-__all__ = ["PACKAGES", "add_arguments", "command"]
-
 PACKAGES = {
     "numpy": "1.26", "msgspec": "0.19", "pyyaml": "6", "onnxruntime": "1.20", "onnx": "1.19", "onnxscript": "0.7.1",
     "onnx-ir": "0.1.16", "pillow": "10", "rich": "13", "torch": "2.7",

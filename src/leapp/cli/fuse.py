@@ -9,8 +9,6 @@ from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Text, progress
 from leapp.deploy.fuse import fuse_onnx
 
-__all__ = ["add_arguments", "command"]
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp fuse``."""

@@ -17,8 +17,6 @@ from leapp.graph.gaps import deployment_gaps
 from leapp.graph.validate import feedback_ports, graph_ports, links
 from leapp.semantics import TEMPORAL_AXIS
 
-__all__ = ["add_arguments", "command"]
-
 _SHOWN = 200
 """How many characters of an annotation are shown."""
 

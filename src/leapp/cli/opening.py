@@ -13,8 +13,6 @@ from leapp.cli.output import progress
 if TYPE_CHECKING:
     from leapp.runtime import Pipeline
 
-__all__ = ["consent", "open_for", "open_pipeline"]
-
 
 def open_for(arguments: Namespace, path: str | None = None) -> Bundle:
     """The bundle of a command, opened as ``--allow-outside``, ``--digest`` and ``--trust`` ask."""

@@ -20,8 +20,6 @@ from typing import Any, TextIO
 
 from leapp.errors import visible
 
-__all__ = ["Answer", "Cell", "Table", "Text", "announce", "progress", "report", "write"]
-
 _STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2"}
 _QUIET_SECONDS, _LINE_SECONDS = 1.0, 10.0
 """After how many seconds a terminal shows progress, and how often a pipe gets a line about it."""

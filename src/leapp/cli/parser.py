@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 
 from leapp.graph.suggest import close
 
-__all__ = ["VERBS", "build", "parse"]
-
 VERBS = {
     "inspect": "show what to feed a bundle, what it returns and what it lacks",
     "verify": "check every file and replay the recorded samples on this machine",

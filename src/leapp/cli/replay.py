@@ -13,8 +13,6 @@ from leapp.cli.output import Answer, Cell, Table, Text, announce, progress
 if TYPE_CHECKING:
     from leapp.fleet import FleetReport
 
-__all__ = ["add_arguments", "command"]
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp replay``."""

@@ -19,8 +19,6 @@ from leapp.graph.validate import graph_ports
 if TYPE_CHECKING:
     from leapp.runtime.arrays import Array
 
-__all__ = ["add_arguments", "command"]
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp run``."""

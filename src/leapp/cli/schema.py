@@ -8,8 +8,6 @@ from argparse import ArgumentParser, Namespace
 from leapp.bundle.schema import schema
 from leapp.cli.output import Answer, Text
 
-__all__ = ["add_arguments", "command"]
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """``leapp schema`` has no arguments of its own."""

@@ -18,8 +18,6 @@ from leapp.cli.opening import consent, open_for
 from leapp.cli.output import Answer, Text, progress, write
 from leapp.errors import InputError
 
-__all__ = ["add_arguments", "command"]
-
 _TOKEN = "LEAPP_TOKEN"
 
 

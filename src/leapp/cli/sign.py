@@ -10,8 +10,6 @@ from leapp.bundle.signing import write_signature
 from leapp.cli.arguments import add_bundle
 from leapp.cli.output import Answer, Text
 
-__all__ = ["add_arguments", "command"]
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp sign``."""

@@ -11,8 +11,6 @@ from leapp.cli.output import Answer, Text
 from leapp.errors import StorageError
 from leapp.graph.formats import is_program
 
-__all__ = ["add_arguments", "command"]
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp trust``."""

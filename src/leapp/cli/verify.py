@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from leapp.check.engines import Place
     from leapp.check.samples import Outcome
 
-__all__ = ["add_arguments", "command"]
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp verify``."""

@@ -11,8 +11,6 @@ from leapp.cli.bundle_page import write_bundle_page
 from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Text
 
-__all__ = ["add_arguments", "command"]
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp view``."""

@@ -13,8 +13,6 @@ from urllib.parse import urlsplit, urlunsplit
 from leapp.client.wire import FRAME, PROTOCOL, Assembly, Message, frames, unpack
 from leapp.errors import InputError, MissingDependencyError, ServerError, ServerTimeoutError
 
-__all__ = ["Closed", "Link", "address", "open_link"]
-
 _MAX_WELCOME = 1 << 30
 _AT_ONCE = 64 * 1024
 """Bytes that a connection accepts without waiting for the server."""

@@ -10,8 +10,6 @@ from leapp.runtime.arrays import Array
 from leapp.runtime.pipeline import Pipeline
 from leapp.runtime.runner import NonFinite
 
-__all__ = ["Client"]
-
 
 class Client(Pipeline):
     """A served bundle, used like ``leapp.runtime.Pipeline``: NumPy in, NumPy out, ``reset()``, ``state()`` and the rest.

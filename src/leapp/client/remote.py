@@ -34,8 +34,6 @@ from leapp.runtime.engine import CHECK_FIRST, Engine
 from leapp.runtime.plan import make_plan
 from leapp.runtime.values import to_array
 
-__all__ = ["RemoteEngine"]
-
 _RAISED: dict[str, type[LeappError]] = {
     **{kind.__name__: kind for kind in (InputError, InputTypeError, UnknownPortError, SessionLostError)},
     "Draining": Closed,

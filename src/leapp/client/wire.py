@@ -19,8 +19,6 @@ from leapp.errors import BundleError, InputError
 from leapp.runtime.arrays import Array
 from leapp.runtime.values import from_raw
 
-__all__ = ["FRAME", "PROTOCOL", "TICKET", "Assembly", "Message", "checked_array", "frames", "pack", "unpack"]
-
 PROTOCOL = 1
 """The version of the protocol, equal on both sides."""
 

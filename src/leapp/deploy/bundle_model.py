@@ -15,8 +15,6 @@ import triton_python_backend_utils as pb_utils
 from leapp.deploy.loop_model import Sequences, error, settings
 from leapp.runtime import Pipeline
 
-__all__ = ["TritonPythonModel"]
-
 
 class TritonPythonModel:
     """One step of the pipeline for each request."""

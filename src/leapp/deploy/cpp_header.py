@@ -18,8 +18,6 @@ from leapp.graph.contract import Port, split_key
 from leapp.runtime.plan import make_plan
 from leapp.runtime.ports import describe
 
-__all__ = ["CppHeader", "deploy_cpp"]
-
 _TYPES = {
     "float32": "float", "float64": "double", "bool": "bool", "complex64": "std::complex<float>",
     "complex128": "std::complex<double>", **{f"{sign}int{bits}": f"std::{sign}int{bits}_t" for sign in ("", "u")

@@ -24,8 +24,6 @@ from leapp.extras import require
 from leapp.graph.contract import Contract, key
 from leapp.graph.validate import execution_order, feedback_ports, graph_ports, links, ports
 
-__all__ = ["CONTRACT", "INITIAL_VALUES", "fuse_onnx", "fused_name", "read_fused"]
-
 CONTRACT = "leapp.contract"
 """Metadata key of the contract: the bundle's YAML as JSON."""
 INITIAL_VALUES = "leapp.initial_values"

@@ -14,8 +14,6 @@ from leapp.runtime.load import open_session
 from leapp.runtime.plan import make_plan
 from leapp.runtime.values import from_raw, rows_of, spread
 
-__all__ = ["FusedModel", "check_fused"]
-
 
 class FusedModel:
     """A fused model as a pipeline: graph inputs in, graph outputs out, states kept between steps.

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-__all__ = ["Sequences", "TritonPythonModel", "error", "settings"]
-
 _START = 1
 _END = 2
 

@@ -20,8 +20,6 @@ from leapp.graph.contract import Contract, Port, key
 from leapp.graph.dtypes import DTYPES
 from leapp.semantics import TEMPORAL_AXIS
 
-__all__ = ["TARGETS", "Finding", "TargetRules", "check_target", "spelled"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -25,8 +25,6 @@ from leapp.errors import BundleError, LeappError
 from leapp.graph.contract import Contract, Port
 from leapp.runtime.plan import Plan, make_plan
 
-__all__ = ["Deployment", "deploy_triton"]
-
 _MARK = "leapp deployment"
 _KIND = "triton"
 

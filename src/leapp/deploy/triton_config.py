@@ -19,11 +19,6 @@ from leapp.runtime.arrays import numpy_dtype
 from leapp.runtime.plan import Plan
 from leapp.runtime.values import castable
 
-__all__ = [
-    "TritonOptions", "describe", "entries", "free_name", "instance_group", "output_names", "pbtxt", "safe_name", "seen_ports",
-    "sequence_batching", "versions",
-]  # fmt: skip
-
 _TYPES = {
     "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64", "int8": "INT8",
     "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32", "float64": "FP64",

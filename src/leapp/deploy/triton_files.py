@@ -17,8 +17,6 @@ from leapp.deploy.triton_config import free_name, pbtxt, safe_name
 from leapp.graph.contract import Contract
 from leapp.graph.formats import FORMATS
 
-__all__ = ["copy_model", "move_models", "write_config", "write_values"]
-
 
 def write_config(root: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Write the configuration of a model into its directory, and return what runs it by its name."""

@@ -29,8 +29,6 @@ from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Port, key, split_key
 from leapp.runtime.plan import Plan
 
-__all__ = ["write_native"]
-
 _ENGINES = {"onnx": ("onnxruntime", "onnxruntime_onnx"), "jit": ("pytorch", "pytorch_libtorch")}
 
 

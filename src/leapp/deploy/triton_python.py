@@ -26,8 +26,6 @@ from leapp.deploy.triton_files import copy_model, move_models, write_config
 from leapp.graph.contract import Contract
 from leapp.runtime.plan import Plan
 
-__all__ = ["write_hosted"]
-
 _BUNDLE = "bundle"
 _MODEL = '''"""Runs the bundle beside this file. The Python of this server needs leapp and onnxruntime."""
 

@@ -18,8 +18,6 @@ import msgspec
 from leapp.errors import InputError
 from leapp.fleet.outcome import Result
 
-__all__ = ["Journal"]
-
 _MAGIC = b"leapp journal 1\n"
 _HEAD = struct.Struct("<II")
 

@@ -6,8 +6,6 @@ import msgspec
 
 from leapp.fleet.statistics import Statistics
 
-__all__ = ["Outcome", "Result"]
-
 
 class Result(msgspec.Struct):
     """What one recording showed.

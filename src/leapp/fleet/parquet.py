@@ -10,8 +10,6 @@ from typing import Any
 
 from leapp.errors import InputError, MissingDependencyError
 
-__all__ = ["check_output", "write_table"]
-
 _GROUP = 10_000
 _TYPES = {
     "recording": "string", "error": "string", "steps": "int64", "port": "string", "role": "string", "count": "int64",

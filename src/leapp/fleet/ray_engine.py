@@ -26,8 +26,6 @@ try:
 except ImportError as error:
     raise MissingDependencyError("The engine ray needs the package ray: pip install 'leapp[ray]'.") from error
 
-__all__ = ["replay_on_ray"]
-
 _LOST_WORKERS = 3
 """How many workers may die with a recording before it is given up."""
 

@@ -18,8 +18,6 @@ from leapp.fleet.outcome import Result
 from leapp.fleet.statistics import Statistics
 from leapp.graph.contract import Port
 
-__all__ = ["Departure", "FleetReport", "PortReport", "Report", "rows"]
-
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 
 

@@ -16,8 +16,6 @@ import numpy as np
 from leapp.runtime.arrays import Array
 from leapp.runtime.distance import beyond, gaps
 
-__all__ = ["Statistics"]
-
 _SHIFT = 45
 """Of the 52 bits after the point of a float64, the bins keep seven."""
 

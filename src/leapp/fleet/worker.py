@@ -30,8 +30,6 @@ from leapp.runtime.arrays import Array, form
 from leapp.runtime.plan import Plan, make_plan
 from leapp.runtime.recording import Recording, RunStep
 
-__all__ = ["Job", "Worker", "make_job", "reason"]
-
 _CHUNK = 128
 """Steps compared at once: enough to make the cost of a call small, few enough to need little memory."""
 

@@ -13,8 +13,6 @@ import msgspec
 
 from leapp.graph.dtypes import DTYPES
 
-__all__ = ["CONFIG_VERSION", "Contract", "ModelFile", "Node", "Port", "Wiring", "key", "split_key"]
-
 CONFIG_VERSION = "1.3"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["DTYPES", "Dtype"]
-
 
 class Dtype(NamedTuple):
     """How files write values of a dtype.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["EXTERNAL_DATA", "FORMATS", "RUNNABLE", "Format", "format_of", "is_program"]
-
 EXTERNAL_DATA = ".data"
 """What is added to the name of an ONNX file for the file that holds its large weights."""
 

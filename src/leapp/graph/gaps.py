@@ -6,8 +6,6 @@ from leapp.graph.contract import Contract, Port
 from leapp.graph.validate import graph_ports
 from leapp.semantics import TEMPORAL_AXIS
 
-__all__ = ["deployment_gaps"]
-
 
 def deployment_gaps(contract: Contract) -> list[str]:
     """What a deployer would have to ask for: one line for each kind of missing fact."""

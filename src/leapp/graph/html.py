@@ -9,8 +9,6 @@ from html import escape
 from leapp.graph.contract import Contract, Port
 from leapp.graph.validate import graph_ports, ports
 
-__all__ = ["card", "describe_contract", "picture", "table"]
-
 _CELL = "text-align:left;vertical-align:top;padding:2px 10px 2px 0;white-space:normal"
 _SHOWN = 6
 """How many element names a cell shows before it says how many follow."""

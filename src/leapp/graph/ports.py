@@ -7,8 +7,6 @@ from typing import Any
 from leapp.graph.contract import Port
 from leapp.semantics import TensorSemantics, check_element_names, plain
 
-__all__ = ["port"]
-
 _OWN_FIELDS = ("kind", "element_names", "temporal_period_ms")
 
 

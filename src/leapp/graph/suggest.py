@@ -9,8 +9,6 @@ from typing import Any, TypeVar, cast
 
 from leapp.errors import AnnotationTypeError
 
-__all__ = ["close", "knows_its_keywords", "nearest", "refuse_unknown"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ATOL", "RTOL"]
-
 RTOL = 1e-3
 """Relative to the size of the expected value."""
 

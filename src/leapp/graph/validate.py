@@ -14,11 +14,6 @@ from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Node, Port, Wiring, key, split_key
 from leapp.graph.dtypes import DTYPES
 
-__all__ = [
-    "Problem", "check", "execution_order", "feedback_ports", "graph_ports", "links", "misfit", "port_problem", "ports",
-    "repeated", "wiring_problem",
-]  # fmt: skip
-
 _MAX_ELEMENTS = 2**40
 
 

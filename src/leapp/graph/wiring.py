@@ -13,8 +13,6 @@ from leapp.errors import AnnotationError
 from leapp.graph.contract import Node, Wiring, split_key
 from leapp.graph.validate import misfit, ports
 
-__all__ = ["Link", "components", "wire"]
-
 
 @dataclass(frozen=True, slots=True)
 class Link:

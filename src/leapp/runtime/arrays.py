@@ -14,8 +14,6 @@ from leapp.errors import BundleError, MissingDependencyError
 from leapp.graph.contract import Port
 from leapp.graph.dtypes import DTYPES
 
-__all__ = ["ONNX_TYPES", "Array", "allocate", "check_sum", "form", "is_float", "numpy_dtype", "random_array"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ONNX_TYPES = {

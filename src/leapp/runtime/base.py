@@ -16,8 +16,6 @@ from leapp.runtime.arrays import Array, allocate
 from leapp.runtime.engine import Engine, NoEngine
 from leapp.runtime.plan import Plan
 
-__all__ = ["RunnerBase"]
-
 
 class RunnerBase:
     """What every part of a runner may use.

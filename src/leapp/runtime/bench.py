@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Latency", "measure"]
-
 
 @dataclass(frozen=True, slots=True)
 class Latency:

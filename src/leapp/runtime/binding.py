@@ -10,8 +10,6 @@ import numpy as np
 from leapp.errors import BundleError, InputError
 from leapp.graph.contract import Port
 
-__all__ = ["Bound", "Reordering", "reorder"]
-
 Reordering = tuple[Any, ...]
 """An index that puts the elements of one axis into another order."""
 

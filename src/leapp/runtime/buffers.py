@@ -25,8 +25,6 @@ from leapp.runtime.plan import Plan
 if TYPE_CHECKING:
     from leapp.runtime.guards import Guard
 
-__all__ = ["Frame", "Program", "Slot", "bind"]
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:

@@ -23,8 +23,6 @@ from leapp.runtime.buffers import Frame, Program, Slot
 if TYPE_CHECKING:
     from leapp.runtime.engine import LocalEngine
 
-__all__ = ["CallerCode", "Name", "failed", "write_step", "wrong"]
-
 Name = Callable[[Any], str]
 """Makes an object known to the text and returns its name there."""
 

@@ -12,8 +12,6 @@ from leapp.runtime.base import RunnerBase
 from leapp.runtime.binding import Bound, Reordering, reorder
 from leapp.runtime.ports import PortInfo, describe
 
-__all__ = ["Description"]
-
 
 class Description(RunnerBase):
     """A runner's description of itself."""

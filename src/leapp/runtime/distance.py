@@ -6,8 +6,6 @@ import numpy as np
 
 from leapp.runtime.arrays import Array
 
-__all__ = ["beyond", "gaps"]
-
 
 def gaps(got: Array, want: Array) -> Array:
     """How far each value is from the wanted one.

@@ -20,8 +20,6 @@ from leapp.runtime.load import Unit
 from leapp.runtime.plan import Plan
 from leapp.runtime.values import spread
 
-__all__ = ["CHECK_FIRST", "Engine", "LocalEngine", "NoEngine", "Turn"]
-
 
 class Turn(Protocol):
     """The step that is next."""

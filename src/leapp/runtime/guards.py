@@ -15,8 +15,6 @@ import torch
 
 from leapp.compat.core import tensor_guards
 
-__all__ = ["Guard"]
-
 _PATIENCE = 16
 """How many unknown forms pass before the next one is learned."""
 

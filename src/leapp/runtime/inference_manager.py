@@ -26,8 +26,6 @@ from leapp.runtime.runner import Runner
 from leapp.runtime.torch_engines import TORCH_DTYPES, array_over, tensor_over, torch_device
 from leapp.runtime.values import misfit, require_plain, to_array
 
-__all__ = ["InferenceManager", "NodeRunner"]
-
 OUT = "==out=="
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 
 from leapp.bundle.protobuf import NUMBER, SIZED, Chunks, Value, WireError, copied, fields, message
 
-__all__ = ["Part", "merge"]
-
 LARGEST = 16 * 1024 * 1024
 """Beyond this size in bytes the arithmetic outweighs the trips, and a second copy of the weights would hurt."""
 

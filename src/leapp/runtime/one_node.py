@@ -13,8 +13,6 @@ from leapp.runtime.codegen import failed, wrong
 from leapp.runtime.load import OnnxUnit, TorchUnit, Unit
 from leapp.runtime.plan import Plan
 
-__all__ = ["run_session", "run_unit"]
-
 
 def run_unit(plan: Plan, unit: Unit, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of a unit for inputs that fit their ports.

@@ -16,8 +16,6 @@ from leapp.runtime.plan import Plan
 from leapp.runtime.runner import Runner
 from leapp.runtime.values import to_array
 
-__all__ = ["Pipeline"]
-
 
 class _ArrayCode:
     """The lines of a step that take and return NumPy arrays. See ``CallerCode``."""

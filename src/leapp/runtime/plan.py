@@ -15,8 +15,6 @@ from leapp.graph.formats import RUNNABLE
 from leapp.graph.suggest import close
 from leapp.graph.validate import check, execution_order, links, ports
 
-__all__ = ["Plan", "make_plan"]
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -7,8 +7,6 @@ from typing import Any
 
 from leapp.graph.contract import Port, split_key
 
-__all__ = ["PortInfo", "describe"]
-
 
 @dataclass(frozen=True, slots=True)
 class PortInfo:

@@ -21,8 +21,6 @@ from leapp.runtime.arrays import Array
 from leapp.runtime.distance import beyond, gaps
 from leapp.runtime.recording_files import Column, Columns, read, writer
 
-__all__ = ["Difference", "Recorder", "Recording", "Replay", "RunStep", "compare", "read_recording"]
-
 
 @dataclass(slots=True)  # made for every step, and freezing costs as much as the rest of it
 class RunStep:

@@ -16,8 +16,6 @@ from leapp.runtime.recording import Recorder, Recording, Replay, RunStep, compar
 from leapp.runtime.state import Stateful
 from leapp.runtime.values import is_tensor, to_array
 
-__all__ = ["RecordingApi"]
-
 
 class RecordingApi(Stateful):
     """What a runner does with more than one step."""

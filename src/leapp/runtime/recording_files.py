@@ -23,8 +23,6 @@ from leapp.errors import InputError, MissingDependencyError
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, form, numpy_dtype
 
-__all__ = ["Column", "Columns", "load_npz", "read", "writer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Column:

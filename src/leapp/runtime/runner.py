@@ -27,8 +27,6 @@ from leapp.runtime.plan import Plan, make_plan
 from leapp.runtime.recording_api import RecordingApi
 from leapp.runtime.values import from_raw
 
-__all__ = ["NonFinite", "Runner"]
-
 NonFinite = Literal["ignore", "warn", "raise"]
 
 

@@ -15,8 +15,6 @@ from leapp.runtime.base import RunnerBase
 from leapp.runtime.engine import Engine
 from leapp.runtime.values import is_tensor, require_plain, rows_of, to_array
 
-__all__ = ["Stateful", "fix_batch"]
-
 
 class Stateful(RunnerBase):
     """A runner's memory, as callers read and write it."""

@@ -15,8 +15,6 @@ from leapp.errors import InputError, InputTypeError
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, form, numpy_dtype
 
-__all__ = ["castable", "from_raw", "is_tensor", "misfit", "require_plain", "rows_of", "spread", "to_array"]
-
 
 def from_raw(raw: RawTensor) -> Array:
     """An array with the value of a raw tensor, on memory of its own."""

@@ -29,8 +29,6 @@ from leapp.serve.metrics import Snapshot
 from leapp.serve.options import Options, open_served
 from leapp.serve.service import Service
 
-__all__ = ["Cluster"]
-
 _APPLICATION, _NAMESPACE, _BOARD = "leapp", "leapp", "leapp-board"
 _POST_EVERY = 0.25
 _OTHER_REQUESTS = 64

@@ -21,8 +21,6 @@ from leapp.runtime.state import fix_batch
 from leapp.serve.metrics import Metrics
 from leapp.serve.options import Options, open_served
 
-__all__ = ["Engine", "State"]
-
 State = Mapping[str, Array]
 """The value of every fed-back input. It never changes after it was made."""
 

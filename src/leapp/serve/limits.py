@@ -6,8 +6,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-__all__ = ["Allowance", "Allowances"]
-
 
 class Allowance:
     """A token bucket: it holds the requests of one second and fills up at a steady rate.

@@ -6,8 +6,6 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Metrics", "Snapshot", "render"]
-
 _BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _KINDS = {
     "leapp_steps_total": ("counter", "Steps that ran, by transport."),

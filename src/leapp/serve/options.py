@@ -9,8 +9,6 @@ from leapp.bundle import Bundle, open_bundle
 from leapp.errors import InputError
 from leapp.runtime.runner import NonFinite
 
-__all__ = ["Options", "is_loopback", "open_served"]
-
 _SHORTEST_TOKEN = 16
 
 

@@ -20,8 +20,6 @@ from leapp.graph.dtypes import DTYPES
 from leapp.runtime.arrays import Array, numpy_dtype
 from leapp.runtime.ports import PortInfo
 
-__all__ = ["from_plain", "longest_text", "seal_state", "to_plain", "unseal_state"]
-
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 

@@ -29,8 +29,6 @@ from leapp.serve.engine import Engine, State
 from leapp.serve.metrics import Metrics
 from leapp.serve.options import Options
 
-__all__ = ["RowEngine"]
-
 _SCALES = (1e-6, 1e2, 1e4, 1e8, 1e30)
 """The other rows are also tried much smaller and much larger: some models mix rows only then."""
 _CLOSE = {"rtol": RTOL, "atol": ATOL}

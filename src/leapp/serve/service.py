@@ -26,8 +26,6 @@ from leapp.serve.plain import from_plain, longest_text, seal_state, to_plain, un
 from leapp.serve.rows import RowEngine
 from leapp.serve.session import Session
 
-__all__ = ["Refusal", "Service"]
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

@@ -23,8 +23,6 @@ from leapp.serve.limits import Allowance
 if TYPE_CHECKING:
     from leapp.serve.service import Receive, Send, Service
 
-__all__ = ["Session"]
-
 _BAD = (InputError, InputTypeError, UnknownPortError, SessionLostError)
 _NORMAL, _POLICY, _TOO_BIG, _RESTART, _LATER = 1000, 1008, 1009, 1012, 1013
 _MOMENT = 1.0

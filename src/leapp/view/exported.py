@@ -15,8 +15,6 @@ from leapp.graph.contract import Contract
 from leapp.graph.validate import ports
 from leapp.view.text import visible
 
-__all__ = ["exported_details"]
-
 _MAX_BYTES = 64 << 20
 
 

@@ -11,8 +11,6 @@ from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Node, Port, key, split_key
 from leapp.graph.validate import links
 
-__all__ = ["LinkFacts", "LinkKind", "NodeFacts", "PortFacts", "Side", "Spot", "Subject", "TagKind", "describe"]
-
 Side = Literal["in", "out"]
 LinkKind = Literal["data", "feedback", "state"]
 TagKind = Literal["input", "output", "static", "static output"]

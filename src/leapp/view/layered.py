@@ -18,8 +18,6 @@ from leapp.view.facts import LinkFacts, LinkKind, Spot
 from leapp.view.node_box import TRACK, NodeBox, Point, Route, rounded
 from leapp.view.order import Segment, assign_heights, cut_cycles, layer_nodes, reduce_crossings
 
-__all__ = ["Sheet"]
-
 _CURVE_MIN, _CURVE_MAX = 56.0, 240.0
 _BAND_GAP = 44.0
 # Another fold must make everything at least this much larger: wires between bands are longer ones.

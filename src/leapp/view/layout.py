@@ -15,8 +15,6 @@ from leapp.view.facts import LinkFacts, Spot, Subject
 from leapp.view.layered import Sheet
 from leapp.view.node_box import Box, Label, NodeBox, Point, Route, line_height, lines_of, measure
 
-__all__ = ["Layout", "LegendEntry", "arrange"]
-
 _MARGIN = 32.0
 _SHEET_GAP = 48.0
 

@@ -15,8 +15,6 @@ from leapp.view.layout import Layout, LegendEntry
 from leapp.view.node_box import Box, Label, NodeBox, Path, Point, PortBox, Route, lines_of
 from leapp.view.text import visible
 
-__all__ = ["BACKGROUND", "Group", "Line", "Mark", "Polygon", "Rect", "Text", "compose"]
-
 BACKGROUND = "#f6f7f9"
 
 _INK = "#111827"

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["MAX_VALUES", "model_facts", "spaced", "weight_facts", "weights_facts"]
-
 MAX_VALUES = 1 << 16
 """How many values of a weight are looked at."""
 _MAX_OPERATORS, _MAX_WEIGHTS, _BINS = 400, 60, 32

@@ -13,23 +13,6 @@ import msgspec
 from leapp.view.facts import LinkFacts, LinkKind, NodeFacts, PortFacts, Spot
 from leapp.view.text import text_width, wrap
 
-__all__ = [
-    "STYLES",
-    "TRACK",
-    "Box",
-    "Label",
-    "NodeBox",
-    "Path",
-    "Point",
-    "PortBox",
-    "Route",
-    "flatten",
-    "line_height",
-    "lines_of",
-    "measure",
-    "rounded",
-]
-
 Point = tuple[float, float]
 
 Path = tuple[tuple[float, ...], ...]

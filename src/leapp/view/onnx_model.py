@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.generic]
 
-__all__ = ["Model", "Operator", "Weight", "read_onnx"]
-
 _MAX_FIELDS, _MAX_SHAPES, _MAX_PORTS, _MAX_TEXT, _MAX_NUMBERS = 200_000, 50_000, 24, 160, 64
 
 _DTYPES = {dtype.onnx: name for name, dtype in DTYPES.items()}

@@ -12,8 +12,6 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-__all__ = ["Segment", "assign_heights", "cut_cycles", "layer_nodes", "reduce_crossings"]
-
 T = TypeVar("T", bound=Hashable)
 Pair = tuple[str, str]
 

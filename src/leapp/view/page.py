@@ -27,8 +27,6 @@ from leapp.view.text import visible
 if TYPE_CHECKING:
     from leapp.bundle import Sample
 
-__all__ = ["Recorded", "page", "write_page", "write_views"]
-
 _ASSETS = Path(__file__).with_name("assets")
 
 _DARK = {

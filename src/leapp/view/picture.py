@@ -16,8 +16,6 @@ from leapp.view.facts import Subject, describe
 from leapp.view.layout import Layout, arrange
 from leapp.view.marks import Group, compose
 
-__all__ = ["Picture", "draw", "file_for"]
-
 
 class Picture(msgspec.Struct, frozen=True):
     """A finished layout, ready to be written in either format."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.uint8]
 
-__all__ = ["encode_png", "png_scale"]
-
 _HANDY_AREA, _LARGEST_AREA = 3e6, 40e6
 _LEVELS = 16
 """Steps between a colour and the ground it is mixed with."""

@@ -9,8 +9,6 @@ from leapp.view.marks import BACKGROUND, Group, Line, Mark, Polygon, Rect
 from leapp.view.node_box import STYLES, Path, Point
 from leapp.view.text import drawable, visible
 
-__all__ = ["encode_mark", "encode_svg", "path_data"]
-
 
 def encode_svg(groups: Sequence[Group], width: float, height: float, name: str) -> str:
     """A self-contained SVG document: no script, no link, no font file."""

@@ -15,8 +15,6 @@ from leapp.extras import require
 if TYPE_CHECKING:
     from PIL import ImageFont
 
-__all__ = ["drawable", "font", "text_width", "visible", "wrap"]
-
 # The first pair found on the machine is used; without any, the font bundled with Pillow, which has no bold face.
 TYPEFACES = (
     ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf"),

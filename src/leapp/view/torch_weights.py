@@ -20,8 +20,6 @@ from typing import Any
 from leapp.graph.dtypes import DTYPES
 from leapp.view.onnx_model import Weight
 
-__all__ = ["read_torch_weights"]
-
 _MAX_TEXT, _MAX_PICKLE, _MAX_AXES = 64 << 20, 4 << 20, 64
 _COPIED = 64
 """Items of a list or tuple that a call in a pickle may copy: a long one that is copied often would fill the memory."""
