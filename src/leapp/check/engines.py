@@ -61,7 +61,7 @@ def open_engine(bundle: Bundle, name: str) -> Engine:
 
 
 def open_pipeline(bundle: Bundle) -> Pipeline:
-    """The whole bundle. Whoever checks one has asked before whether its programs may run; an export checks its own."""
+    """The whole bundle. The caller has decided whether its programs may run; an export checks its own."""
     return Pipeline(bundle, allow_code=True)
 
 

@@ -3,8 +3,8 @@
 No other module of leapp touches a private name of these packages; ``tests/test_compat.py`` reads the source to be sure, and
 imports every name here on each supported version. A new release is looked at here first. Each name says why it is needed.
 
-One module per weight of import: ``core`` needs torch alone, ``graphs`` its tracers, ``onnx_exporter`` its ONNX exporter, which
-takes a second to load.
+The modules differ in what it costs to import them: ``core`` needs torch alone, ``graphs`` its tracers,
+``onnx_exporter`` its ONNX exporter, which takes a second to load.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def script_from_trace(function: Callable[..., Any], example: tuple[Any, ...], st
 
 
 def open_script(model: bytes | str, device: torch.device) -> Any:
-    """A TorchScript module as C++ has it. The one that ``torch.jit.load`` gives takes half as long again to make."""
+    """A TorchScript module as C++ has it. The one that ``torch.jit.load`` gives takes 50 % longer to make."""
     unit: Any = torch._C.CompilationUnit()
     read: Any = torch._C.import_ir_module_from_buffer if isinstance(model, bytes) else torch._C.import_ir_module
     return read(unit, model, device, {}, False)
@@ -121,7 +121,7 @@ def frozen_script(module: Any) -> Any:
 
 
 def clean_script(graph: Any) -> None:
-    """Drop what is unused and where it was written from a TorchScript graph, and store equal constants once."""
+    """Drop unused nodes and source locations from a TorchScript graph, and store equal constants once."""
     torch._C._jit_pass_dce(graph)
     torch._C._jit_pass_constant_pooling(graph)  # type: ignore[attr-defined]
     empty = new_script_graph()
@@ -188,7 +188,7 @@ def tensor_guards() -> Callable[..., Any] | None:
 
 
 def keep_stance() -> Callable[[], None]:
-    """A function that puts the compiler's stance of now back. ``set_stance`` as a context cannot be left from elsewhere."""
+    """A function that restores the compiler's present stance. ``set_stance`` as a context cannot be left from elsewhere."""
     from torch._dynamo import eval_frame
 
     before = eval_frame._stance

@@ -43,11 +43,11 @@ backward_task: Callable[[], int] = torch._C._current_graph_task_id
 """The number of the backward pass that is running, or -1. What it calls is on no line of the program."""
 
 free_weak_storage: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
-"""Gives back a weak reference to memory."""
+"""Frees a weak reference to memory."""
 
 
 def storage_uses(storage: torch.UntypedStorage) -> int:
-    """How many hold a memory."""
+    """The reference count of a memory."""
     uses: int = torch._C._storage_Use_Count(storage._cdata)
     return uses
 
@@ -58,6 +58,6 @@ _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.Dispat
 
 
 def normal_dispatch() -> Any:
-    """As long as it lives, calls of this thread reach the modes, though a mode is at work."""
+    """As long as it lives, calls of this thread reach the modes, even from inside a mode."""
     include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     return torch._C._ForceDispatchKeyGuard(include, exclude - _PYTHON)

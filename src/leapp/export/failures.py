@@ -82,7 +82,7 @@ def _line(
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         try:
             export(replace(job, module=noted), Path(folder))
-        except Exception as error:  # whatever the exporter raises: only its likeness counts
+        except Exception as error:  # whatever the exporter raises: it is only compared
             causes = list(_causes(error))
             raised = (call for cause, call in noted.failed if any(cause is c for c in causes))
             found = next(raised, None) or next((c.call for c in causes if hasattr(c, "call")), None)

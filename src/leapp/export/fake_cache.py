@@ -30,7 +30,7 @@ _known: dict[Any, _Result] = {}
 
 
 class _UnknownError(Exception):
-    """A tensor of which its form does not say all."""
+    """A tensor that its form does not describe fully."""
 
 
 class Shadows:
@@ -85,7 +85,7 @@ class Shadows:
         return tuple(key)
 
     def _learn(self, key: Any, out: Any) -> None:
-        """Remember the form of a result, if forms say all of it."""
+        """Remember the form of a result, if forms describe it fully."""
         kind, parts = (None, [out]) if isinstance(out, torch.Tensor) else (type(out), out)
         if kind not in (None, list, tuple) or not all(type(p) is FakeTensor and _is_plain(p) for p in parts):
             return

@@ -18,7 +18,7 @@ RUNNING: ContextVar[Any] = ContextVar("RUNNING", default=None)
 """The recorded call that is being traced, when a failed export is run again in search of it."""
 
 _SHOWN = logging.WARNING + 1
-"""The level of news that are no warnings and that the console shows."""
+"""The log level of news: below a warning, and shown on the console."""
 
 
 def tell_loading(node: str, why: str, module: str) -> None:

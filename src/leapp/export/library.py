@@ -1,6 +1,6 @@
 """Writes a node as ONNX with the help of torch's own ONNX library.
 
-It translates what our functions leave to it: seldom operators, complex numbers, sizes that are not known. To load it, with all
+It translates what our functions leave to it: rare operators, complex numbers, sizes that are not known. To load it, with all
 that it needs, takes seconds, and its tables are built once per process; building them for every node is what makes the stock
 exporter slow.
 """

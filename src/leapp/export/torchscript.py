@@ -40,7 +40,10 @@ _TAKEN = frozenset(
 )
 
 _UNSAFE = {f"aten::unsafe_{name}": f"aten::{name}" for name in ("chunk", "split", "split_with_sizes")}
-"""Operators that share memory without telling. Engines fold them into constants, and writes of the model change those."""
+"""Operators whose results share memory, which their schemas do not say.
+
+Engines fold them into constants, and writes of the model change those.
+"""
 
 _OPERATORS = "and or xor mul add sub truediv floordiv mod pow eq ne lt le gt ge".split()
 _NAMED = "bitwise_and bitwise_or bitwise_xor mul multiply add sub subtract div divide pow eq ne lt le gt ge".split()

@@ -25,7 +25,7 @@ from leapp.export.operators import (
     spectra,
 )
 
-# Last, because each goes before what the others have registered.
+# Last, because each is asked before what was registered so far.
 from leapp.export.operators import complexes, narrow, wide  # isort: skip
 from leapp.export.operators.table import DECOMPOSITIONS, TRANSLATIONS, whole_composites
 

@@ -103,7 +103,7 @@ def _relu_integer(x: Tensor) -> Any:
 
 
 _SATURATES = bool(torch.zeros(1, dtype=torch.uint8, device="cpu").clamp(min=-5)[0] == 0)
-"""Whether a bound that the integers of a tensor do not reach is no bound (torch 2.15), or taken by its low bits (before)."""
+"""Whether a bound beyond the integers of a tensor has no effect (torch 2.15), or is taken by its low bits (before)."""
 
 
 def _reached(x: Tensor, bound: Any) -> Any:

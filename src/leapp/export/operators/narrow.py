@@ -79,7 +79,7 @@ for _dtypes, _targets in _HERE.items():
         replaces_where(lambda tensor, dtypes=_dtypes: tensor.dtype in dtypes, _target)(_widened(_target, _dtypes))  # type: ignore[misc]
 
 
-# Narrow floats: eager multiplies and divides them by a single number in float32. 1e5 and 1e-8 are no float16.
+# Narrow floats: eager multiplies and divides them by a single number in float32. float16 has neither 1e5 nor 1e-8.
 
 _FLOATS = (torch.float16, torch.bfloat16)
 

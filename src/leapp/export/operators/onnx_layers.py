@@ -124,9 +124,9 @@ def _recurrent(
 
 
 def _not_numbers(op: Writer, steps: Value, states: Sequence[Value], ways: int) -> tuple[Value, Value]:
-    """What is added to the outputs and the last state of a layer: NaN from where one entered on, 0 before.
+    """What is added to the outputs and the last state of a layer: NaN from the step on at which one entered, 0 before.
 
-    The engine limits the gates to finite numbers, and goes on as if nothing were wrong.
+    The engine limits the gates to finite numbers, and so hides a NaN.
     """
 
     def found(x: Value) -> Value:

@@ -38,7 +38,7 @@ def _sum_along(op: Writer, x: Value, dims: Any, keepdim: bool = False, *, dtype:
 
 
 def _summed(op: Writer, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    """A sum. That of int32 stops at the limits in the engine; eager goes on around them."""
+    """A sum. ONNX Runtime stops a sum of int32 at the limits of the type; eager arithmetic wraps around."""
     wide = x if x.dtype.is_floating_point else op.cast(x, torch.int64)
     return op.cast(_reduced(op, "ReduceSum", wide, dims, keepdim), x.dtype)
 

@@ -15,7 +15,7 @@ from leapp.export.operators.table import aten, replaces
 
 _UNROLL_LIMIT = 8
 _SWEEPS = 10
-"""So many times each pair of columns is turned; the angles left shrink quadratically."""
+"""How often each pair of columns is turned. The remaining angles shrink quadratically."""
 
 
 def _rounds(n: int) -> list[tuple[list[int], list[int]]]:

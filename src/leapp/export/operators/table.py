@@ -59,7 +59,7 @@ def replaces(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 def replaces_where(
     applies: Callable[[Tensor], bool], *targets: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register what overloads are written as where a tensor among their arguments is such; else what replaced them stays."""
+    """Register what overloads are written as if ``applies`` to one of their tensors. Otherwise an earlier replacement stays."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for target in targets:
