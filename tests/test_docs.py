@@ -165,6 +165,16 @@ def test_programs_run(page: Path, tmp_path: Path) -> None:
     assert run_program(tmp_path / "program.py", tmp_path).splitlines() == printed
 
 
+@pytest.mark.parametrize("page", [REPOSITORY / "CONTRIBUTING.md", DOCS / "design.md"], ids=named)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    """A path is given from the root of the repository, from ``src/leapp``, or (a module alone) by its name."""
+    modules = {path.name for path in (REPOSITORY / "src").rglob("*.py")}
+    paths = re.findall(r"`((?:\w+/)+[\w.]*|\w+\.py)`", page.read_text())
+    assert len(paths) > 10
+    roots = (REPOSITORY, REPOSITORY / "src" / "leapp", *(REPOSITORY / "src" / "leapp").iterdir())
+    assert [path for path in paths if path not in modules and not any((root / path).exists() for root in roots)] == []
+
+
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
     spec = importlib.util.spec_from_file_location("api_reference", REPOSITORY / "scripts" / "api_reference.py")
