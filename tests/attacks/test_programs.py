@@ -24,7 +24,7 @@ from leapp.deploy import TritonOptions, deploy_triton
 from leapp.errors import BundleError
 from leapp.fleet import replay_fleet
 from leapp.runtime import Pipeline
-from leapp.serve.engine import Engine
+from leapp.serve.engine import SharedEngine
 from leapp.serve.metrics import Metrics
 from leapp.serve.options import Options
 from tests.warm import run_python
@@ -158,7 +158,7 @@ PYTHON = {
     "InferenceManager": lambda path, **given: InferenceManager(path, **given),
     "InferenceManager.nodes": lambda path, **given: InferenceManager(path, **given).nodes["n"](torch.zeros(1, 3)),
     "replay_fleet": lambda path, **given: replay_fleet(path, ["recording.npz"], **given),
-    "serve": lambda path, **given: Engine(Options(str(path), **given), Metrics()),
+    "serve": lambda path, **given: SharedEngine(Options(str(path), **given), Metrics()),
     "deploy_triton": lambda path, **given: deploy_triton(path, "repository", **given),
     "deploy_triton in Python": lambda path, **given: deploy_triton(
         path, "repository", TritonOptions(backend="python"), **given

@@ -24,7 +24,7 @@ from leapp.deploy import deploy_triton
 from leapp.errors import BundleError, InputError, InputTypeError, LeappError
 from leapp.fleet import replay_fleet
 from leapp.runtime import Pipeline
-from leapp.serve.engine import Engine
+from leapp.serve.engine import SharedEngine
 from leapp.serve.metrics import Metrics
 from leapp.serve.options import Options
 from tests.attacks.test_programs import exchange, export, hostile_script
@@ -79,7 +79,7 @@ def test_what_a_trusted_key_signed_runs(
     with Pipeline(bundle, trust=public).record("recording.npz") as step:
         step({"n/x": x.numpy()})
     assert replay_fleet(bundle, ["recording.npz"], trust=public).same
-    assert Engine(Options(str(bundle), trust=(str(public),)), Metrics()).graph == "g"
+    assert SharedEngine(Options(str(bundle), trust=(str(public),)), Metrics()).graph == "g"
     assert deploy_triton(bundle, "repository", trust=public).model == "g"
 
 

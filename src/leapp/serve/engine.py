@@ -25,7 +25,7 @@ State = Mapping[str, Array]
 """The value of every fed-back input. It never changes after it was made."""
 
 
-class Engine:
+class SharedEngine:
     """A bundle, loaded once for all sessions of a replica.
 
     Args:

@@ -25,7 +25,7 @@ from leapp.runtime.arrays import Array, random_array
 from leapp.runtime.engine import NoEngine
 from leapp.runtime.plan import make_plan
 from leapp.runtime.runner import NonFinite
-from leapp.serve.engine import Engine, State
+from leapp.serve.engine import SharedEngine, State
 from leapp.serve.metrics import Metrics
 from leapp.serve.options import Options
 
@@ -43,7 +43,7 @@ class _Job:
     done: asyncio.Future[tuple[dict[str, Array], State]]
 
 
-class RowEngine(Engine):
+class RowEngine(SharedEngine):
     """Runs as many waiting sessions at once as the batch has rows. A session sees ports of one row.
 
     Args:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from leapp.errors import InputError, InputTypeError, LeappError, UnknownPortError
 from leapp.runtime.ports import PortInfo
-from leapp.serve.engine import Engine
+from leapp.serve.engine import SharedEngine
 from leapp.serve.limits import Allowances
 from leapp.serve.metrics import Metrics, Snapshot, render
 from leapp.serve.options import Options, is_loopback
@@ -61,7 +61,7 @@ class Service:
     def __init__(self, options: Options, replica: str = "local", gather: Gather | None = None) -> None:
         self.options, self.replica, self._gather = options, replica, gather
         self.metrics = Metrics()
-        self.engine = Engine(options, self.metrics) if options.batch is None else RowEngine(options, self.metrics)
+        self.engine = SharedEngine(options, self.metrics) if options.batch is None else RowEngine(options, self.metrics)
         sizes = self.engine.sizes()
         # A state among the inputs replaces the one held, so a request may bring it twice.
         self.max_bytes = options.max_bytes or 2 * sum(sizes.values()) + _SPARE
