@@ -89,64 +89,26 @@ class ExportManager(metaclass=_ManagerType):
         """Whether a session is open and its nodes are traced."""
         return cls().interpreting
 
+    @staticmethod
+    def start(*args: Any, **kwargs: Any) -> None:
+        """As :func:`leapp.start`."""
+        start(*args, **kwargs)
+
+    @staticmethod
+    def stop() -> None:
+        """As :func:`leapp.stop`."""
+        stop()
+
+    @staticmethod
+    def compile_graph(*args: Any, **kwargs: Any) -> dict[str, Any] | bool:
+        """As :func:`leapp.compile_graph`."""
+        return compile_graph(*args, **kwargs)
+
     def _reset(self) -> None:
         self.session: Session | None = None
         self.settings: Settings | None = None
         self.patches: Patches | None = None
         self.report: Report | None = None
-
-    def start(
-        self,
-        name: str | os.PathLike[str],
-        save_path: str | os.PathLike[str] = ".",
-        verbose: bool = False,
-        dry_run: bool = False,
-        non_traced: str | Iterable[str] | None = None,
-        max_cached_io: int = 5,
-        global_patching: bool = True,
-        patching: Iterable[FunctionPatch] | None = None,
-        *,
-        escapes: Escapes = "warn",
-        dynamic_batch: bool = False,
-        min_passes: int = 1,
-    ) -> None:
-        """See :func:`leapp.start`."""
-        require("Exporting")
-        Recorder.sweep()
-        graph, directory = _place(name, save_path)
-        if not isinstance(max_cached_io, int):
-            raise AnnotationTypeError(f"max_cached_io is a number of samples, not {type(max_cached_io).__name__}.")
-        if not isinstance(min_passes, int) or isinstance(min_passes, bool) or min_passes < 1:
-            raise AnnotationError(f"min_passes={min_passes!r}: give a number of passes, 1 or more.")
-        if escapes not in _ESCAPES:
-            raise AnnotationError(f"escapes={escapes!r}: choose one of {', '.join(map(repr, _ESCAPES))}.")
-        if non_traced is not None and not isinstance(non_traced, (str, Iterable)):
-            raise AnnotationTypeError(f"non_traced is a list of node names, not {type(non_traced).__name__}.")
-        patches = check_patches(patching)
-        if patches and not global_patching:
-            raise AnnotationError("patching= has no effect with global_patching=False. Leave global_patching at True.")
-        directory.mkdir(parents=True, exist_ok=True)
-        again = self.interpreting
-        if again:
-            self._leave()
-        log = Log(directory / "log.txt", verbose)
-        if again:
-            logger.warning("start() was called while a session was open: what that session had traced is dropped.")
-        names = [non_traced] if isinstance(non_traced, str) else list(non_traced or ())
-        self.session = Session(
-            non_traced=names, max_cached_io=max_cached_io, escapes=escapes, dynamic_batch=dynamic_batch, min_passes=min_passes
-        )
-        self.settings = Settings(graph, directory, dry_run, log)
-        self.report = None
-        self.patches = Patches(self.session.recorder, patches, follow_arrays=global_patching)
-        try:
-            self.session.begin()
-            follow_copies()
-            self.session.is_open = True
-            annotate._session = self.session
-        except BaseException:
-            self._leave()
-            raise
 
     def _repr_html_(self) -> str:
         if self.session is None or self.settings is None:
@@ -155,15 +117,6 @@ class ExportManager(metaclass=_ManagerType):
             return card("ExportManager", {"graph": self.settings.graph}, [self.session._repr_html_()])
         facts, parts = self.session.described()
         return card("ExportManager", {"graph": self.settings.graph, **facts}, [*parts, self.report._repr_html_()])
-
-    def stop(self) -> None:
-        """See :func:`leapp.stop`."""
-        Recorder.sweep()
-        if not self.interpreting or self.session is None:
-            raise SessionError("stop() was called but no session is open. Call leapp.start() first.")
-        self._leave()
-        for name in self.session.unfinished():
-            logger.warning("node '%s' has inputs but no outputs: output_tensors('%s', ...) was never called.", name, name)
 
     def _leave(self) -> None:
         """Undo everything the session did to the process. An interrupt comes through when that is done."""
@@ -188,57 +141,6 @@ class ExportManager(metaclass=_ManagerType):
                 Recorder.sweep()
                 if self.session is not None:
                     self.session.is_open = False
-
-    def compile_graph(
-        self,
-        visualize: bool = True,
-        verbose: bool | None = None,
-        validate: bool | Literal["thorough"] = True,
-        rtol: float = 1e-3,
-        atol: float = 1e-5,
-        strict: bool = True,
-        graph_configs: GraphConfigs | None = None,
-        *,
-        dry_run: bool = False,
-        fuse: bool = False,
-        target: Target | None = None,
-        allow_nonfinite: bool = False,
-        allow_random: bool = False,
-        sbom: bool | str = False,
-    ) -> dict[str, Any] | bool:
-        """See :func:`leapp.compile_graph`."""
-        from leapp.tracing.compiling import compile_session  # with exporters and engines, which tracing does without
-
-        Recorder.sweep()
-        if self.interpreting:
-            raise SessionError("compile_graph() was called while the session is open. Call leapp.stop() first.")
-        if self.session is None or self.settings is None:
-            raise SessionError("compile_graph() was called but nothing was traced. Call leapp.start() first.")
-        if graph_configs is not None and not isinstance(graph_configs, GraphConfigs):
-            raise AnnotationTypeError(f"graph_configs is a GraphConfigs, not {type(graph_configs).__name__}.")
-        if validate not in (True, False, "thorough"):
-            raise AnnotationError(f"validate={validate!r}: choose True, False or 'thorough'.")
-        unfinished = self.session.unfinished()
-        if unfinished:
-            raise SessionError(
-                f"{len(unfinished)} node(s) have inputs but no outputs: {', '.join(unfinished)}. "
-                "Call annotate.output_tensors() for each before stop()."
-            )
-        if verbose is not None:
-            self.settings.log.verbose(verbose)
-        self.report = examine(self.session)
-        try:
-            return compile_session(
-                self.session, self.settings, self.report,
-                visualize=visualize, validate=validate, rtol=rtol, atol=atol, strict=strict, configs=graph_configs,
-                dry_run=dry_run or self.settings.dry_run, fuse=fuse, target=target,
-                allow_nonfinite=allow_nonfinite, allow_random=allow_random, sbom=sbom,
-            )  # fmt: skip
-        except LeappError as error:
-            logger.log(FATAL, "%s", error, extra=RAISED)
-            if self.session.nodes and not isinstance(error, StorageError):
-                keep_log(self.settings.directory, self.settings.log.path)
-            raise
 
 
 def _leave_child() -> None:
@@ -318,10 +220,43 @@ def start(
     Example:
         >>> leapp.start("my_policy", save_path="exports")
     """
-    ExportManager().start(
-        name, save_path, verbose, dry_run, non_traced, max_cached_io, global_patching, patching, escapes=escapes,
-        dynamic_batch=dynamic_batch, min_passes=min_passes,
-    )  # fmt: skip
+    manager = ExportManager()
+    require("Exporting")
+    Recorder.sweep()
+    graph, directory = _place(name, save_path)
+    if not isinstance(max_cached_io, int):
+        raise AnnotationTypeError(f"max_cached_io is a number of samples, not {type(max_cached_io).__name__}.")
+    if not isinstance(min_passes, int) or isinstance(min_passes, bool) or min_passes < 1:
+        raise AnnotationError(f"min_passes={min_passes!r}: give a number of passes, 1 or more.")
+    if escapes not in _ESCAPES:
+        raise AnnotationError(f"escapes={escapes!r}: choose one of {', '.join(map(repr, _ESCAPES))}.")
+    if non_traced is not None and not isinstance(non_traced, (str, Iterable)):
+        raise AnnotationTypeError(f"non_traced is a list of node names, not {type(non_traced).__name__}.")
+    patches = check_patches(patching)
+    if patches and not global_patching:
+        raise AnnotationError("patching= has no effect with global_patching=False. Leave global_patching at True.")
+    directory.mkdir(parents=True, exist_ok=True)
+    again = manager.interpreting
+    if again:
+        manager._leave()
+    log = Log(directory / "log.txt", verbose)
+    if again:
+        logger.warning("start() was called while a session was open: what that session had traced is dropped.")
+    names = [non_traced] if isinstance(non_traced, str) else list(non_traced or ())
+    manager.session = Session(
+        non_traced=names, max_cached_io=max_cached_io, escapes=escapes, dynamic_batch=dynamic_batch, min_passes=min_passes
+    )
+    manager.settings = Settings(graph, directory, dry_run, log)
+    manager.report = None
+    manager.patches = Patches(manager.session.recorder, patches, follow_arrays=global_patching)
+    try:
+        manager.session.begin()
+        follow_copies()
+        manager.session.is_open = True
+        annotate._session = manager.session
+    except BaseException:
+        manager._leave()
+        raise
 
 
 def stop() -> None:
@@ -334,7 +269,13 @@ def stop() -> None:
         >>> action = step(obs)
         >>> leapp.stop()
     """
-    ExportManager().stop()
+    manager = ExportManager()
+    Recorder.sweep()
+    if not manager.interpreting or manager.session is None:
+        raise SessionError("stop() was called but no session is open. Call leapp.start() first.")
+    manager._leave()
+    for name in manager.session.unfinished():
+        logger.warning("node '%s' has inputs but no outputs: output_tensors('%s', ...) was never called.", name, name)
 
 
 @knows_its_keywords
@@ -383,10 +324,39 @@ def compile_graph(
         >>> leapp.compile_graph(graph_configs=GraphConfigs(frequency=50))
         {'policy': True}
     """
-    return ExportManager().compile_graph(
-        visualize, verbose, validate, rtol, atol, strict, graph_configs, dry_run=dry_run, fuse=fuse, target=target,
-        allow_nonfinite=allow_nonfinite, allow_random=allow_random, sbom=sbom,
-    )  # fmt: skip
+    from leapp.tracing.compiling import compile_session  # with exporters and engines, which tracing does without
+
+    manager = ExportManager()
+    Recorder.sweep()
+    if manager.interpreting:
+        raise SessionError("compile_graph() was called while the session is open. Call leapp.stop() first.")
+    if manager.session is None or manager.settings is None:
+        raise SessionError("compile_graph() was called but nothing was traced. Call leapp.start() first.")
+    if graph_configs is not None and not isinstance(graph_configs, GraphConfigs):
+        raise AnnotationTypeError(f"graph_configs is a GraphConfigs, not {type(graph_configs).__name__}.")
+    if validate not in (True, False, "thorough"):
+        raise AnnotationError(f"validate={validate!r}: choose True, False or 'thorough'.")
+    unfinished = manager.session.unfinished()
+    if unfinished:
+        raise SessionError(
+            f"{len(unfinished)} node(s) have inputs but no outputs: {', '.join(unfinished)}. "
+            "Call annotate.output_tensors() for each before stop()."
+        )
+    if verbose is not None:
+        manager.settings.log.verbose(verbose)
+    manager.report = examine(manager.session)
+    try:
+        return compile_session(
+            manager.session, manager.settings, manager.report,
+            visualize=visualize, validate=validate, rtol=rtol, atol=atol, strict=strict, configs=graph_configs,
+            dry_run=dry_run or manager.settings.dry_run, fuse=fuse, target=target,
+            allow_nonfinite=allow_nonfinite, allow_random=allow_random, sbom=sbom,
+        )  # fmt: skip
+    except LeappError as error:
+        logger.log(FATAL, "%s", error, extra=RAISED)
+        if manager.session.nodes and not isinstance(error, StorageError):
+            keep_log(manager.settings.directory, manager.settings.log.path)
+        raise
 
 
 def report() -> Report:

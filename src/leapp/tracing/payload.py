@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any
 
 from leapp.errors import AnnotationError, AnnotationTypeError, LeappError
@@ -17,6 +17,8 @@ from leapp.semantics import TensorSemantics
 __all__ = ["Entry", "Loans", "entries", "is_leaf", "leaf_names", "located", "map_leaves", "refuse_nested_state", "unpack"]
 
 Entry = tuple[str, Any, TensorSemantics | None]
+Parts = list[tuple[Any, Any]]
+"""What a container holds, with the key, place or field of each."""
 
 
 def entries(payload: Any) -> list[Entry]:
@@ -108,32 +110,54 @@ _leaves: set[type] = set()
 """The classes of tensors, arrays and numbers themselves, as far as they have been met."""
 
 
-def map_leaves(name: str, value: Any, visit: Callable[[str, Any], Any], other: Callable[[str, Any], None]) -> Any:
+def map_leaves(
+    name: str,
+    value: Any,
+    visit: Callable[[str, Any], Any],
+    other: Callable[[str, Any], None],
+    rebuilt: Callable[[Any, Parts, Parts], Any] | None = None,
+) -> Any:
     """A copy of ``value`` with each tensor replaced by ``visit(port name, tensor)``, depth first.
 
-    ``other`` is called with what is neither a tensor nor a container; such values stay as they are.
+    ``other`` is called with what is neither a tensor nor a container; such values stay as they are. ``rebuilt`` gets a
+    container, its parts and the parts that replace them, and gives what stands in its place.
     """
     if is_leaf(value):
         return visit(name, value)
+    parts = _parts(value)
+    if parts is None:
+        other(name, value)
+        return value
+    new = [(key, map_leaves(f"{name}_{_part(name, key)}", part, visit, other, rebuilt)) for key, part in parts]
+    return (rebuilt or _rebuilt)(value, parts, new)
 
-    def walk(path: str, item: Any) -> Any:
-        if is_leaf(item):
-            return visit(path, item)
-        if isinstance(item, Mapping):
-            return {k: walk(f"{path}_{_part(path, k)}", v) for k, v in item.items()}
-        if isinstance(item, tuple) and hasattr(item, "_fields"):
-            return type(item)(*(walk(f"{path}_{f}", v) for f, v in zip(item._fields, item, strict=True)))
-        if isinstance(item, tuple):
-            return tuple(walk(f"{path}_{i}", v) for i, v in enumerate(item))
-        if isinstance(item, Sequence) and not isinstance(item, (str, bytes, bytearray)):
-            return [walk(f"{path}_{i}", v) for i, v in enumerate(item)]
-        if dataclasses.is_dataclass(item) and not isinstance(item, type):
-            fields = {f.name: walk(f"{path}_{f.name}", getattr(item, f.name)) for f in dataclasses.fields(item)}
-            return _rebuild(item, fields)
-        other(path, item)
-        return item
 
-    return walk(name, value)
+def _parts(item: Any) -> Parts | None:
+    """What a container holds, by key, place or field; ``None`` for what is not a container."""
+    if isinstance(item, Mapping):
+        return list(item.items())
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return list(zip(item._fields, item, strict=True))
+    if isinstance(item, Sequence) and not isinstance(item, (str, bytes, bytearray)):
+        return list(enumerate(item))
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        return [(f.name, getattr(item, f.name)) for f in dataclasses.fields(item) if hasattr(item, f.name)]
+    return None
+
+
+def _rebuilt(item: Any, _: Parts, new: Parts) -> Any:
+    """A container with other parts. The ``__init__`` of a dataclass is not run, so that derived fields stay as they are."""
+    if isinstance(item, Mapping):
+        return dict(new)
+    values = [value for _, value in new]
+    if isinstance(item, tuple):
+        return type(item)(*values) if hasattr(item, "_fields") else tuple(values)
+    if isinstance(item, Sequence):
+        return values
+    made = object.__new__(type(item))
+    for name, value in {**getattr(item, "__dict__", {}), **dict(new)}.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 class Loans:
@@ -147,50 +171,36 @@ class Loans:
 
     def put(self, name: str, value: Any, visit: Callable[[str, Any], Any], other: Callable[[str, Any], None]) -> Any:
         """As :func:`map_leaves`, but a container that can be changed is changed in place."""
+        return map_leaves(name, value, visit, other, self._changed)
 
-        def change(path: str, item: Any, parts: Iterable[tuple[Any, Any]], set_part: Callable[[Any, Any], None]) -> Any:
-            for key, part in parts:
-                new = walk(f"{path}_{_part(path, key)}", part)
-                if new is not part:
-                    set_part(key, new)
-                    self._lent.append((item, part, new))
-            return item
-
-        def walk(path: str, item: Any) -> Any:
-            if isinstance(item, MutableMapping):
-                return change(path, item, list(item.items()), item.__setitem__)
-            if isinstance(item, MutableSequence) and not isinstance(item, bytearray):
-                return change(path, item, list(enumerate(item)), item.__setitem__)
-            if dataclasses.is_dataclass(item) and not isinstance(item, type) and not _is_frozen(item):
-                parts = [(f.name, getattr(item, f.name)) for f in dataclasses.fields(item)]
-                return change(path, item, parts, lambda key, new: object.__setattr__(item, key, new))
-            if isinstance(item, tuple) and hasattr(item, "_fields"):
-                return type(item)(*(walk(f"{path}_{f}", v) for f, v in zip(item._fields, item, strict=True)))
-            if isinstance(item, tuple):
-                return tuple(walk(f"{path}_{i}", v) for i, v in enumerate(item))
-            return map_leaves(path, item, visit, other)
-
-        return walk(name, value)
+    def _changed(self, item: Any, parts: Parts, new: Parts) -> Any:
+        if not _is_mutable(item):
+            return _rebuilt(item, parts, new)
+        for (key, part), (_, value) in zip(parts, new, strict=True):
+            if value is not part:
+                _set(item, key, value)
+                self._lent.append((item, part, value))
+        return item
 
     def give_back(self, kept: Callable[[Any], bool]) -> None:
         """Put the caller's tensors back wherever the function left the lent ones, but for those to be ``kept``."""
         for item, part, new in self._lent:
-            if kept(new):
-                continue
-            if isinstance(item, MutableMapping):
-                for key in [k for k, v in item.items() if v is new]:
-                    item[key] = part
-            elif isinstance(item, MutableSequence):
-                for i in [i for i, v in enumerate(item) if v is new]:
-                    item[i] = part
-            else:
-                for field in dataclasses.fields(item):
-                    if getattr(item, field.name, None) is new:
-                        object.__setattr__(item, field.name, part)
+            for key, value in () if kept(new) else _parts(item) or ():
+                if value is new:
+                    _set(item, key, part)
 
 
-def _is_frozen(item: Any) -> bool:
-    return bool(type(item).__dataclass_params__.frozen)
+def _is_mutable(item: Any) -> bool:
+    if isinstance(item, (MutableMapping, MutableSequence)):
+        return True
+    return dataclasses.is_dataclass(item) and not getattr(item, "__dataclass_params__").frozen  # noqa: B009
+
+
+def _set(item: Any, key: Any, value: Any) -> None:
+    if isinstance(item, (MutableMapping, MutableSequence)):
+        item[key] = value
+    else:
+        object.__setattr__(item, key, value)
 
 
 def _part(path: str, key: Any) -> str:
@@ -198,14 +208,6 @@ def _part(path: str, key: Any) -> str:
     if "/" in text:
         raise AnnotationError(f"the key '{text}' under '{path}' cannot be part of a port name: it contains '/'.")
     return text
-
-
-def _rebuild(item: Any, fields: dict[str, Any]) -> Any:
-    """A dataclass with other field values; ``__init__`` is not run, so that derived fields stay as they are."""
-    new = object.__new__(type(item))
-    for name, value in {**getattr(item, "__dict__", {}), **fields}.items():
-        object.__setattr__(new, name, value)
-    return new
 
 
 def refuse_nested_state(payload: Mapping[str, Any]) -> None:
