@@ -10,6 +10,7 @@ the other way round, the two are brought together after each write to their memo
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,12 @@ from leapp.capture.aliasing import Geometry, geometry, same_storage, version_of
 from leapp.capture.tape import Call, Memory, Ref, Tape, refer
 from leapp.capture.user_line import where
 
-__all__ = ["IndexedRows", "getitem", "setitem"]
+__all__ = ["IndexedRows", "at_numbers", "getitem", "is_number", "setitem", "spread"]
 
 Tensor = torch.Tensor
 
 
-def _is_number(part: Any) -> bool:
+def is_number(part: Any) -> bool:
     """Whether a part of an index is a tensor that holds one whole number."""
     return isinstance(part, Tensor) and part.dim() == 0 and part.dtype not in (torch.bool, torch.uint8)
 
@@ -41,22 +42,13 @@ def _width(part: Any) -> int:
 def getitem(x: Tensor, index: Any) -> Tensor:
     """``x[index]``."""
     parts = index if isinstance(index, tuple) else (index,)
-    if not any(_is_number(p) for p in parts):
+    if not any(is_number(p) for p in parts):
         return x[index]
-    rest: list[Any] = []
-    chosen: list[tuple[int, Tensor]] = []
-    dim = 0
-    for i, part in enumerate(parts):
-        if part is Ellipsis:
-            dim = x.dim() - sum(map(_width, parts[i + 1 :]))
-        if _is_number(part):
-            chosen.append((dim, part))
-        else:
-            rest.append(part)
-        dim += _width(part)
-    for dim, number in reversed(chosen):
+    whole = spread(parts, x.dim())
+    dims = itertools.accumulate(map(_width, whole), initial=0)
+    for dim, number in reversed([(d, p) for d, p in zip(dims, whole, strict=False) if is_number(p)]):
         x = torch.ops.aten.index.Tensor(x, [None] * dim + [number])
-    return x[tuple(rest)] if rest else x
+    return _part(x, [p for p in whole if not is_number(p)])
 
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
@@ -67,41 +59,33 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     if isinstance(value, Tensor) and same_storage(value, x):
         value = value.clone()  # select() may copy from a part of the same memory, an index may not
     parts = index if isinstance(index, tuple) else (index,)
-    numbers = [i for i, p in enumerate(parts) if _is_number(p)]
-    if not numbers or any(isinstance(p, (Tensor, list)) for i, p in enumerate(parts) if i not in numbers):
-        x[index] = value
-        return
-    if len(numbers) > 1:
-        _set_at(x, parts, value)
-        return
-    at = numbers[0]
-    wide = (*parts[:at], parts[at].reshape(1), *parts[at + 1 :])
-    if isinstance(value, Tensor) and value.dim():
-        behind = x[wide].dim() - 1 - _position(x, parts, at)
-        if value.dim() > behind:
-            value = value.unsqueeze(value.dim() - behind)
-    x[wide] = value
+    kinds = {is_number(p) for p in parts if isinstance(p, (Tensor, list))}
+    if kinds == {True}:
+        x, index = at_numbers(x, spread(parts, x.dim()))
+    x[index] = value
 
 
-def _set_at(x: Tensor, parts: tuple[Any, ...], value: Any) -> None:
-    """Assign to where several numbers point: their dimensions go first, and are one of size one."""
+def spread(parts: Sequence[Any], dims: int) -> list[Any]:
+    """An index with ``...`` written out, and with full slices for what it leaves off."""
     dots = next((i for i, p in enumerate(parts) if p is Ellipsis), len(parts))
-    missing = x.dim() - sum(map(_width, parts))
-    spread = (*parts[:dots], *[slice(None)] * missing, *parts[dots + 1 :])
-    view = x[tuple(slice(None) if _is_number(p) else p for p in spread)]
-    kept: list[Any] = [p for p in spread if not isinstance(p, int) or isinstance(p, bool)]
-    dims = [d for d, p in enumerate(kept) if _is_number(p)]
-    view.movedim(dims, list(range(len(dims))))[tuple(kept[d].reshape(1) for d in dims)] = value
+    missing = [slice(None)] * (dims - sum(map(_width, parts)))
+    return [*parts[:dots], *missing, *parts[dots + 1 :]]
 
 
-def _position(x: Tensor, parts: tuple[Any, ...], at: int) -> int:
-    """Which dimension of the result the index at ``at`` would be, had it one."""
-    if any(p is Ellipsis for p in parts[:at]):
-        kept_before = x.dim() - sum(map(_width, parts[at:]))
-    else:
-        kept_before = sum(map(_width, parts[:at]))
-    removed = sum(1 for p in parts[:at] if isinstance(p, int) and not isinstance(p, bool))
-    return kept_before - removed + sum(1 for p in parts[:at] if p is None)
+def _part(x: Tensor, parts: Sequence[Any]) -> Tensor:
+    return x if all(isinstance(p, slice) and p == slice(None) for p in parts) else x[tuple(parts)]
+
+
+def at_numbers(x: Tensor, parts: Sequence[Any]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """What an index with such numbers chooses from: a view whose first dimensions are theirs, and an index into it.
+
+    The index keeps one dimension of size one in their place.
+    """
+    view = _part(x, [slice(None) if is_number(p) else p for p in parts])
+    kept: list[Any] = [p for p in parts if not isinstance(p, int) or isinstance(p, bool)]
+    dims = [d for d, p in enumerate(kept) if is_number(p)]
+    first = list(range(len(dims)))
+    return view if dims == first else view.movedim(dims, first), tuple(kept[d].reshape(1) for d in dims)
 
 
 @dataclass(slots=True, eq=False)
@@ -146,7 +130,7 @@ class IndexedRows:
     def note(self, base: Tensor, index: Any, out: Any, refs: dict[int, Ref]) -> None:
         """``out`` is ``base[index]``. If it lies in the memory of ``base``, the two have to be kept together."""
         parts = index if isinstance(index, tuple) else (index,)
-        if not any(_is_number(p) for p in parts) or not same_storage(base, out):
+        if not any(is_number(p) for p in parts) or not same_storage(base, out):
             return
         ref = self._tape.known[id(out)]
         kept = {id(p): self._tape.remember(refs[id(p)]) for p in parts if isinstance(p, Tensor)}

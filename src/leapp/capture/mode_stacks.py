@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from leapp.compat.modes import (
@@ -58,27 +58,19 @@ class Modes(NamedTuple):
 
     def insert(self, mode: Any) -> None:
         """Put a mode below all others."""
-        above = []
-        while self.length():
-            above.append(self.pop())
-        self.push(mode)
-        if above:
-            self._put_back(above)
+        self._exchange(lambda modes: [*modes, mode])
 
     def discard(self, mode: Any) -> None:
         """Take a mode out, if it is there."""
-        above = []
-        while self.length() and (top := self.pop()) is not mode:
-            above.append(top)
-        if above:
-            self._put_back(above)
+        self.keep(lambda other: other is not mode)
 
     def keep(self, wanted: Callable[[Any], bool]) -> None:
         """Take out the modes that are not wanted."""
-        self._put_back([mode for mode in [self.pop() for _ in range(self.length())] if wanted(mode)])
+        self._exchange(lambda modes: filter(wanted, modes))
 
-    def _put_back(self, modes: list[Any]) -> None:
-        for mode in reversed(modes):
+    def _exchange(self, change: Callable[[list[Any]], Iterable[Any]]) -> None:
+        """Put other modes in the place of those there are, the top first."""
+        for mode in reversed([*change([self.pop() for _ in range(self.length())])]):
             self.push(mode)
 
 

@@ -11,6 +11,7 @@ import enum
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -109,10 +110,14 @@ class _Walk:
         self.found: list[Difference] = []
 
     def run(self) -> Iterator[Difference]:
-        calls = self.first.calls, self.second.calls
-        for a, b in zip(*calls, strict=False):
-            if not _same_function(a.func, b.func):
-                yield Difference(Kind.CALL, a.where, _name(a.func), _name(b.func), b.where)
+        ends: list[Where | None] = [None, None]
+        for a, b in zip_longest(self.first.calls, self.second.calls):
+            if a is None or b is None or not _same_function(a.func, b.func):
+                names = [_name(c.func) if c is not None else "nothing more" for c in (a, b)]
+                at = [c.where if c is not None else end for c, end in zip((a, b), ends, strict=True)]
+                place = at[0] or at[1]
+                assert place is not None
+                yield Difference(Kind.CALL, place, names[0], names[1], at[1] or place)
                 return
             parted = not self._same((a.args, a.kwargs), (b.args, b.kwargs), a.where, b.where) or len(a.outs) != len(b.outs)
             yield from self.found
@@ -120,17 +125,9 @@ class _Walk:
             if parted:
                 return
             self.slots.update(zip(a.outs, b.outs, strict=True))
-        if len(calls[0]) != len(calls[1]):
-            index = min(map(len, calls))
-            at = [c[index].where if index < len(c) else c[-1].where if c else None for c in calls]
-            names = [_name(c[index].func) if index < len(c) else "nothing more" for c in calls]
-            place = at[0] or at[1]
-            assert place is not None
-            yield Difference(Kind.CALL, place, names[0], names[1], at[1] or place)
-            return
-        end = calls[0][-1].where if calls[0] else None
+            ends = [a.where, b.where]
         for ours, theirs in zip(self.first.outputs, self.second.outputs, strict=True):
-            self._same_slot(ours, theirs, end, end)
+            self._same_slot(ours, theirs, ends[0], ends[0])
         yield from self.found
 
     def _note(self, kind: Kind, one: Where, two: Where, first: Any, second: Any, slots: tuple[int, int] = (-1, -1)) -> bool:

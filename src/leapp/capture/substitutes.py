@@ -26,7 +26,7 @@ from leapp.capture.trees import tensors
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
 
-__all__ = ["CONSTRUCTORS", "COVERED", "HANDLERS", "KERNELS", "WORKSPACE_LAST", "assemble"]
+__all__ = ["CONSTRUCTORS", "COVERED", "HANDLERS", "KERNELS", "WORKSPACE_LAST", "constructed"]
 
 Tensor = torch.Tensor
 Handler = Callable[["Recorder", Tape, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -34,12 +34,6 @@ _KEEP = "_leapp_keep"
 
 
 # -- handlers ----------------------------------------------------------------------------------------------------------
-
-
-def _iterate(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if args[0].dim() == 0:
-        return func(*args, **kwargs)
-    return iter(recorder.calls.run(tape, torch.unbind, (args[0], 0)))
 
 
 def _deepcopy(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -50,14 +44,16 @@ def _deepcopy(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], 
 
 def _construct(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``torch.tensor``, ``as_tensor`` and ``asarray`` of traced tensors, alone or in nested lists."""
-    data = args[0] if args else kwargs["data"]
-    result = func(*args, **kwargs)
+    return constructed(recorder, tape, args[0] if args else kwargs["data"], func(*args, **kwargs))
+
+
+def constructed(recorder: Recorder, tape: Tape, data: Any, result: Tensor) -> Tensor:
+    """``result`` was made of ``data``: of a tensor, or of nested lists, whose values torch reads out where no mode sees it."""
     if isinstance(data, Tensor):
         tape.same(data, result)
-        return result
-    # A list becomes one tensor element by element: the values are read out by item(), which no mode sees.
-    refs = {id(t): tape.find(t) or recorder.constants.slot(tape, t) for t in tensors(data)}
-    tape.made(result, assemble, refer(data, refs), result.dtype, result.device)
+    else:
+        refs = {id(t): tape.find(t) or recorder.constants.slot(tape, t) for t in tensors(data)}
+        tape.made(result, assemble, refer(data, refs), result.dtype, result.device)
     return result
 
 
@@ -90,7 +86,6 @@ CONSTRUCTORS = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 
 HANDLERS: dict[Any, Handler] = {
     "numpy": _numpy,
-    "__iter__": _iterate,
     "__deepcopy__": _deepcopy,
     "data": _data,
     **dict.fromkeys(CONSTRUCTORS, _construct),
@@ -116,14 +111,10 @@ def _attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """``torch._native_multi_head_attention`` for batch-first tensors."""
+    """``torch._native_multi_head_attention`` for batch-first tensors. It is called where all three tensors are one."""
     batch, length = query.shape[0], query.shape[1]
     keep = getattr(query, _KEEP, None)
-    if query is key and key is value:
-        q, k, v = F.linear(query, qkv_weight, qkv_bias).chunk(3, dim=-1)
-    else:
-        parts = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
-        q, k, v = (F.linear(t, w, b) for t, w, b in parts)
+    q, k, v = F.linear(query, qkv_weight, qkv_bias).chunk(3, dim=-1)
 
     def heads(t: Tensor) -> Tensor:
         return t.reshape(batch, t.shape[1], num_head, embed_dim // num_head).transpose(1, 2)

@@ -405,7 +405,7 @@ class Tape:
         """From here on ``target`` is a copy of the traced ``source``."""
         ref = self.find(source)
         if ref is not None and self.find(target) is None:
-            self.made(target, _copied, ref, target.dtype)
+            self.made(target, _copied, ref, target.dtype, target.device)
 
     def move(self, source: Tensor, target: Tensor, first: int) -> bool:
         """Let the traced ``source`` live in the memory of ``target`` from here on.
@@ -459,8 +459,8 @@ def refer(value: Any, refs: dict[int, Ref]) -> Any:
     return mapped(value, lambda v: refs[id(v)] if isinstance(v, (Tensor, Followed)) else v)
 
 
-def _copied(t: Tensor, dtype: torch.dtype) -> Tensor:
-    return t.to(dtype, copy=True)
+def _copied(t: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return t.to(dtype=dtype, device=device, copy=True)
 
 
 def is_known(known: dict[int, Ref], t: Tensor) -> bool:

@@ -36,10 +36,9 @@ from leapp.capture.numpy.table import BLIND, CHECKS, IN_PLACE, READ_OUT, SEQUENC
 from leapp.capture.numpy.traced import set_current
 from leapp.capture.numpy.two_runs import TwoRuns
 from leapp.capture.numpy.ufuncs import Ufuncs
-from leapp.capture.substitutes import assemble
-from leapp.capture.tape import Call, refer
+from leapp.capture.substitutes import constructed
 from leapp.capture.trees import ATOMS, leaves, mapped
-from leapp.capture.user_line import asked_by_capture, where
+from leapp.capture.user_line import asked_by_capture
 
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
@@ -359,13 +358,7 @@ class Arrays:
             if whole is not None and result.dtype == whole.dtype:
                 self.memory.copy_source(whole, result)
             return result
-        data = self._torch_arguments(data)
-        refs = {id(t): tape.find(t) or self.memory.recorder.constants.slot(tape, t) for t in arrays_in(data)}
-        reads = tuple({r.slot for r in refs.values()})
-        given = (refer(data, refs), result.dtype, result.device)
-        function = _copied if isinstance(data, Tensor) else assemble
-        tape.calls.append(Call(function, given, {}, (tape.bind(result).slot,), reads, (), where()))
-        return result
+        return constructed(self.memory.recorder, tape, self._torch_arguments(data), result)
 
 
 def _giving_arrays(value: Any) -> Any:
@@ -415,10 +408,6 @@ def _same_results(a: list[Tensor] | None, b: list[Tensor] | None) -> bool:
     return a is not None and b is not None and len(a) == len(b) and all(
         x.dtype == y.dtype and x.shape == y.shape and same_bits(x, y) for x, y in zip(a, b, strict=True)
     )  # fmt: skip
-
-
-def _copied(t: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return t.to(dtype=dtype, device=device, copy=True)
 
 
 def _number(t: Tensor) -> Any:

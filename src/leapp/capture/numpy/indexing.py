@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from leapp.capture.indexed_views import at_numbers, is_number, spread
 from leapp.capture.numpy.scalars import TracedScalar
 from leapp.capture.numpy.table import Unmapped
 
@@ -34,27 +35,12 @@ def runs_backwards(index: Any) -> bool:
     return any(isinstance(p, slice) and p.step is not None and operator.index(p.step) < 0 for p in _parts(index))
 
 
-def _spread(index: Any, dims: int) -> list[Any]:
-    """The index with ``...`` written out and full slices for what it leaves off."""
-    parts = list(_parts(index))
-    used = sum(_axes_taken(p) for p in parts)
-    missing = [slice(None)] * (dims - used)
-    at = next((i for i, p in enumerate(parts) if p is Ellipsis), None)
-    return parts + missing if at is None else parts[:at] + missing + parts[at + 1 :]
-
-
-def _axes_taken(part: Any) -> int:
-    if isinstance(part, Tensor) and part.dtype == torch.bool:
-        return part.dim()
-    return int(part is not None and part is not Ellipsis)
-
-
 def basic(index: Any, shape: tuple[int, ...], flips: tuple[int, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """A basic index for a tensor that runs backwards along ``flips``, and the axes along which its result does."""
     parts: list[Any] = []
     backwards: list[int] = []
     source = result = 0
-    for part in _spread(index, len(shape)):
+    for part in spread(_parts(index), len(shape)):
         if part is None:
             parts.append(None)
             result += 1
@@ -87,14 +73,12 @@ def chosen(index: Any) -> tuple[Any, ...]:
 
 def locate(t: Tensor, index: Any) -> tuple[Tensor, Any, bool]:
     """The elements that an index with tensors means: a view of ``t``, an index into it, and whether that adds an axis."""
-    parts = _spread(tuple(_tensor(p) for p in _parts(index)), t.dim())
+    parts = spread(chosen(index), t.dim())
     if any(isinstance(p, slice) and p.step is not None and p.step < 0 for p in parts):
         raise Unmapped
-    advanced = [p for p in parts if isinstance(p, Tensor)]
-    if all(_point(p) for p in advanced):
-        return _at_points(t, parts)
-    spread = [torch.tensor([p]) if isinstance(p, int) else p.reshape(1) if _point(p) else p for p in parts]
-    return t, tuple(spread), False
+    if all(is_number(p) for p in parts if isinstance(p, Tensor)):
+        return *at_numbers(t, parts), True
+    return t, tuple(torch.tensor([p]) if isinstance(p, int) else p.reshape(1) if is_number(p) else p for p in parts), False
 
 
 def leading_mask(place: Any) -> Tensor | None:
@@ -102,19 +86,6 @@ def leading_mask(place: Any) -> Tensor | None:
     first, *rest = place if isinstance(place, tuple) and place else (None,)
     whole = all(isinstance(p, slice) and p == slice(None) for p in rest)
     return first if whole and isinstance(first, Tensor) and first.dtype == torch.bool and first.dim() else None
-
-
-def _point(part: Any) -> bool:
-    return isinstance(part, Tensor) and part.dim() == 0 and part.dtype != torch.bool
-
-
-def _at_points(t: Tensor, parts: list[Any]) -> tuple[Tensor, Any, bool]:
-    """Single elements of some axes, chosen by values: those axes go first."""
-    view = t[tuple(slice(None) if isinstance(p, Tensor) else p for p in parts)]
-    kept = [p for p in parts if not isinstance(p, int)]
-    axes = [d for d, p in enumerate(kept) if isinstance(p, Tensor)]
-    view = view.movedim(axes, list(range(len(axes))))
-    return view, tuple(p.reshape(1) for p in parts if isinstance(p, Tensor)), True
 
 
 def _tensor(part: Any) -> Any:

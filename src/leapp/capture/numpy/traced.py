@@ -326,11 +326,9 @@ def _both(
 ) -> Any:
     """A method as NumPy and as torch have it."""
     arrays = listening()
-    plain = ndarray.view(array, np.ndarray)
 
     def numpy() -> Any:
-        found = _bare(array) if name in ("real", "imag") else plain
-        value = getattr(found, name)
+        value = getattr(ndarray.view(array, np.ndarray), name)
         return value(*args, **kwargs) if callable(value) else value
 
     if arrays is None:

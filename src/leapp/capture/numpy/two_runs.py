@@ -253,48 +253,33 @@ class TwoRuns:
         self, name: str, outs: tuple[Any, ...], operands: list[Any], numpy: Callable[[], Any], expression: Callable[[], Any]
     ) -> Any:
         """A call whose results go into given arrays."""
-        if len(outs) != 1 or outs[0] is None:
-            result = self.memory.quietly(numpy)
-            for out in outs:
-                if out is not None:
-                    self._freeze(name, out, operands)
-            return given(result, outs)
-        found = self.attempt(self.memory.traced_by(operands), lambda: unwrap(expression(), self.memory))
+        found: Tensor | None = None
+        if len(outs) == 1:  # what goes into one of several is an escape
+            found = self.attempt(self.memory.traced_by(operands), lambda: unwrap(expression(), self.memory))
 
-        def record(target: Tensor) -> Any:
+        def record(_: Tensor) -> Tensor:
             if found is None:
                 raise Unmapped
             return found
 
-        self.write(name, outs[0], operands, numpy, record)
-        return outs[0]
-
-    def _freeze(self, name: str, out: Array, operands: list[Any]) -> None:
-        def fail(_: Tensor) -> None:
-            raise Unmapped
-
-        self.write(name, out, operands, lambda: None, fail)
+        first, *others = (out for out in outs if out is not None)
+        result = self.write(name, first, operands, numpy, record)
+        for out in others:
+            self.write(name, out, operands, lambda: None, record)
+        return given(result, outs)
 
     def _recorded(self, tape: Tape | None, found: Overlay, after: Array, record: Callable[[Tensor], Any]) -> bool:
-        mark = 0 if tape is None else len(tape.escapes)
-        try:
+        def expression() -> bool:
             target = flipped(found.tensor, found.flips) if found.flips else found.tensor
             new = record(target)
             if new is not None or found.flips:
                 self._store(found, target if new is None else unwrap(new, self.memory))
-        except LeappError:
-            raise
-        except _CANNOT:
-            recorded = False
-        else:
             with self.memory.recorder.silence():
                 now = found.tensor.detach().numpy()
                 now = np.flip(now, found.flips) if found.flips else now
-                recorded = agree(after, now, _TOLERANCE.get(found.tensor.dtype, 0.0))
-        if tape is not None and (len(tape.escapes) > mark or not recorded):
-            del tape.escapes[mark:]
-            return False
-        return recorded
+                return agree(after, now, _TOLERANCE.get(found.tensor.dtype, 0.0))
+
+        return bool(self.attempt(tape, expression))
 
     def _store(self, found: Overlay, value: Any) -> None:
         value = value.to(found.tensor.dtype) if value.dtype != found.tensor.dtype else value

@@ -50,14 +50,6 @@ def _isin(element: Any, test_elements: Any, assume_unique: bool = False, invert:
     return ~found if invert else found
 
 
-@expression("select")
-def _select(condlist: Any, choicelist: Any, default: Any = 0) -> Tensor:
-    *choices, result = promoted(*choicelist, default)
-    for condition, choice in reversed(list(zip(condlist, choices, strict=True))):
-        result = torch.where(tensor(condition), choice, result)
-    return result
-
-
 @expression("lexsort")
 def _lexsort(keys: Any, axis: int = -1) -> Tensor:
     order: Tensor | None = None

@@ -30,15 +30,6 @@ def _unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: flo
     return torch.cat([p.narrow(axis, 0, 1), rest], axis)
 
 
-@expression("polyval")
-def _polyval(p: Any, x: Any) -> Tensor:
-    p, x = promoted(p, x)
-    result = torch.zeros_like(x)
-    for coefficient in torch.unbind(p):
-        result = result * x + coefficient
-    return result
-
-
 @expression("vander")
 def _vander(x: Any, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803
     x = tensor(x)

@@ -207,14 +207,6 @@ def _histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, w
     return inside.sum(0), edges
 
 
-@expression("bincount")
-def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Tensor:
-    if not minlength:
-        raise Unmapped
-    hits = tensor(x).unsqueeze(-1) == torch.arange(minlength)
-    return hits.sum(0) if weights is None else (hits * tensor(weights).to(torch.float64).unsqueeze(-1)).sum(0)
-
-
 @expression("lstsq", np.linalg)
 def _lstsq(a: Any, b: Any, rcond: Any = None) -> Any:
     a, b = (floating(tensor(v)) for v in (a, b))
