@@ -265,11 +265,11 @@ class _Comparison:
         if id(seen) in self._compared:
             return
         self._compared.add(id(seen))
-        now = _held(thing)
+        now = seen.held if _holds_still(thing, seen.held) else _held(thing)
         for key, array, content in seen.arrays:
             if now.get(key) is array and array.tobytes() != content:
                 self._note(seen, key, array, array)
-        if list(map(id, now.values())) == list(map(id, seen.held.values())):
+        if len(now) == len(seen.held) and all(map(operator.is_, now.values(), seen.held.values())):
             return
         noted, keeps_tensors = len(self.changed), any(issubclass(type(v), Tensor) for v in now.values())
         for key, after in now.items():
@@ -475,6 +475,15 @@ def _held(thing: Any) -> dict[Any, Any]:
         return _of_class(thing)
     slots = (n for base in kind.__mro__[:-1] for n in vars(base).get("__slots__", ()))
     return {**_of_class(kind), **getattr(thing, "__dict__", {}), **{n: getattr(thing, n) for n in slots if hasattr(thing, n)}}
+
+
+def _holds_still(thing: Any, held: dict[Any, Any]) -> bool:
+    """Whether a container holds what it held. Most do, and are not taken apart again."""
+    kind = type(thing)
+    if kind is not dict and kind is not list and kind is not tuple:
+        return False
+    values = thing.values() if kind is dict else reversed(thing)
+    return min(len(thing), _CONTAINED) == len(held) and all(map(operator.is_, values, held.values()))
 
 
 def _of_class(kind: type) -> dict[str, Any]:
