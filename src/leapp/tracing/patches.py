@@ -218,8 +218,6 @@ def _table(follow_arrays: bool) -> Iterator[Row]:
 
 def _both(ready: Ready, arrays: Arrays, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run a function, and its torch form on traced arrays, which is recorded."""
-    if not arrays.memory.recorder.tapes:
-        return original(*args, **kwargs)
     return arrays.both(f"{ready.module}.{ready.function_name}", original, ready.replacement, args, kwargs)
 
 

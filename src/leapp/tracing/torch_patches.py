@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from leapp.capture.numpy.patches import Row
+from leapp.capture.numpy.arrays import Arrays
+from leapp.capture.numpy.patches import Row, replaces
 from leapp.capture.recorder import Recorder
 from leapp.capture.torch_modes import refuse_functions
 from leapp.capture.traced_calls import PLAIN
@@ -30,9 +31,9 @@ __all__ = ["torch_rows"]
 def torch_rows() -> Iterator[Row]:
     """Owner, name, and what makes the replacement of the original."""
     for owner, name in ((torch.jit, "trace"), (torch.export, "export"), (torch.func, "linearize")):
-        yield owner, name, functools.partial(_refuse_exporter, f"{owner.__name__}.{name}()")
+        yield owner, name, _exporter(f"{owner.__name__}.{name}()")
     if "torch.onnx" in sys.modules:  # it loads slowly
-        yield torch.onnx, "export", functools.partial(_refuse_exporter, "torch.onnx.export()")
+        yield torch.onnx, "export", _exporter("torch.onnx.export()")
     yield torch.autograd.forward_ad, "make_dual", _refuse_make_dual
     yield torch, "cond", _refuse_traced_branches
     yield torch, "load", _note_loaded_tensors
@@ -41,84 +42,53 @@ def torch_rows() -> Iterator[Row]:
     yield ThreadPoolExecutor, "submit", _record_submitted_work
 
 
-def _listening() -> Recorder | None:
-    recorder = Recorder.current
-    return recorder if recorder is not None and recorder.installed else None
+def _exporter(name: str) -> Callable[[Any], Any]:
+    return replaces(functools.partial(_refuse_exporter, name))
 
 
-def _refuse_exporter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """An exporter is refused inside a node."""
-
-    @functools.wraps(original)
-    def export(*args: Any, **kwargs: Any) -> Any:
-        recorder = _listening()
-        if recorder is not None and recorder.tapes:
-            raise TraceError(
-                f"node '{recorder.tapes[-1].node}': {name} at {where()} follows calls as the open node does, and neither can "
-                "see through the other. Export before annotate.input_tensors(); what it gives may be called inside the node."
-            )
-        return original(*args, **kwargs)
-
-    return export
+def _refuse_exporter(name: str, arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
+    raise TraceError(
+        f"node '{arrays.memory.recorder.tapes[-1].node}': {name} at {where()} follows calls as the open node does, and neither "
+        "can see through the other. Export before annotate.input_tensors(); what it gives may be called inside the node."
+    )
 
 
-def _refuse_make_dual(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def make_dual(*args: Any, **kwargs: Any) -> Any:
-        recorder = _listening()
-        if recorder is not None and recorder.tapes and functorch_level() is None:
-            raise TraceError(
-                f"node '{recorder.tapes[-1].node}': the forward-mode derivative at {where()} cannot be exported, because "
-                "make_dual() is not recorded. Use torch.func.jvp() or torch.func.jacfwd()."
-            )
-        return original(*args, **kwargs)
-
-    return make_dual
+@replaces
+def _refuse_make_dual(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
+    if functorch_level() is None:
+        raise TraceError(
+            f"node '{arrays.memory.recorder.tapes[-1].node}': the forward-mode derivative at {where()} cannot be exported, "
+            "because make_dual() is not recorded. Use torch.func.jvp() or torch.func.jacfwd()."
+        )
+    return original(*args, **kwargs)
 
 
-def _refuse_traced_branches(original: Callable[..., Any]) -> Callable[..., Any]:
+@replaces
+def _refuse_traced_branches(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
     """``torch.cond`` compiles its functions, and the compiler cannot see through the modes of a node."""
-
-    @functools.wraps(original)
-    def cond(*args: Any, **kwargs: Any) -> Any:
-        recorder = _listening()
-        if recorder is not None and recorder.tapes:
-            with recorder.silence():
-                refuse_functions(recorder, "torch.cond()", args, kwargs)
-        return original(*args, **kwargs)
-
-    return cond
+    recorder = arrays.memory.recorder
+    with recorder.silence():
+        refuse_functions(recorder, "torch.cond()", args, kwargs)
+    return original(*args, **kwargs)
 
 
-def _note_loaded_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load(*args: Any, **kwargs: Any) -> Any:
-        found = original(*args, **kwargs)
-        recorder = _listening()
-        if recorder is not None and recorder.tapes:
-            recorder.old_memory.read_in(tensors(found))
-        return found
-
-    return load
+@replaces
+def _note_loaded_tensors(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
+    found = original(*args, **kwargs)
+    arrays.memory.recorder.old_memory.read_in(tensors(found))
+    return found
 
 
-def _leave_out_own_mode(original: Callable[..., Any]) -> Callable[..., Any]:
+@replaces
+def _leave_out_own_mode(arrays: Arrays, original: Any, args: Iterable[Any]) -> bool:
     """Attention layers ask for torch functions before they use their fused kernels; our own mode must not count."""
-
-    @functools.wraps(original)
-    def has_torch_function(args: Iterable[Any]) -> bool:
-        if torch_function_modes() != 1 or _listening() is None:
-            return bool(original(args))
-        return any(type(a) not in PLAIN for a in args if isinstance(a, torch.Tensor))
-
-    return has_torch_function
+    if torch_function_modes() != 1:
+        return bool(original(args))
+    return any(type(a) not in PLAIN for a in args if isinstance(a, torch.Tensor))
 
 
-def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded(recorder: Recorder, function: Callable[..., Any]) -> Callable[..., Any]:
     """Work that a node hands to another thread."""
-    recorder = _listening()
-    if recorder is None or not recorder.tapes:
-        return function
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -128,22 +98,15 @@ def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _record_started_thread(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def start(thread: threading.Thread) -> None:
-        run = thread.run
-        if (listened := _recorded(run)) is not run:
-            thread.run = listened  # type: ignore[method-assign]
-        original(thread)
-
-    return start
+@replaces
+def _record_started_thread(arrays: Arrays, original: Any, thread: threading.Thread) -> None:
+    thread.run = _recorded(arrays.memory.recorder, thread.run)  # type: ignore[method-assign]
+    original(thread)
 
 
-def _record_submitted_work(original: Callable[..., Any]) -> Callable[..., Any]:
+@replaces
+def _record_submitted_work(
+    arrays: Arrays, original: Any, pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
     """Work that is handed to a pool, whose threads may be older."""
-
-    @functools.wraps(original)
-    def submit(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return original(pool, _recorded(function), *args, **kwargs)
-
-    return submit
+    return original(pool, _recorded(arrays.memory.recorder, function), *args, **kwargs)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.functions.tensors import stacked
 from leapp.capture.numpy.arrays import Arrays
 from leapp.capture.numpy.patches import gathered, replaces
 from leapp.capture.numpy.plain import arrays_in, unwrapped
 from leapp.capture.numpy.table import Unmapped
+from leapp.capture.numpy.table.tensors import promoted
 from leapp.capture.numpy.traced import listening
 from leapp.compat.python import getframe
 
@@ -83,9 +83,7 @@ def _joined(original: Any) -> Any:
             if self.axis not in (0, -1) or any(isinstance(item, str) for item in items):
                 raise Unmapped
             given = [original(self, item) if isinstance(item, slice) else item for item in items]
-            parts = [_raised(stacked(arrays.memory.tensors_for(item)), self.ndmin) for item in given]
-            dtype = functools.reduce(torch.promote_types, (p.dtype for p in parts))
-            return torch.cat([p.to(dtype) for p in parts], self.axis)
+            return torch.cat([_raised(p, self.ndmin) for p in promoted(*arrays.memory.tensors_for(given))], self.axis)
 
         return arrays.runs.perform("np.r_" if self.axis == 0 else "np.c_", operands, lambda: original(self, plain), torch_form)
 

@@ -8,22 +8,18 @@ from typing import Any
 
 import torch
 
-from leapp.capture.functions.tensors import stacked
 from leapp.capture.numpy.table import UFUNCS, Unmapped
+from leapp.capture.numpy.table.tensors import double, tensor
 
 __all__ = ["FUNCTIONS"]
 
 Tensor = torch.Tensor
 
 
-def _double(value: Any) -> Tensor:
-    return stacked(value).to(torch.float64)
-
-
 def _of_doubles(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(function)
     def call(*args: Any) -> Tensor:
-        return function(*(_double(a) for a in args))
+        return function(*(double(a) for a in args))
 
     return call
 
@@ -42,31 +38,31 @@ def _gamma(x: Tensor) -> Tensor:
 
 
 def _whole(name: str) -> Callable[..., Tensor]:
-    return lambda x: UFUNCS[name](_double(x)).to(torch.int64)
+    return lambda x: UFUNCS[name](double(x)).to(torch.int64)
 
 
 def _dist(p: Any, q: Any) -> Tensor:
-    return torch.sqrt(((_double(p) - _double(q)) ** 2).sum())
+    return torch.sqrt(((double(p) - double(q)) ** 2).sum())
 
 
 def _fsum(seq: Any) -> Tensor:
-    return _double(list(seq)).sum()
+    return double(list(seq)).sum()
 
 
 def _prod(iterable: Any, *, start: Any = 1) -> Tensor:
-    found = stacked(list(iterable)).prod() * stacked(start)
+    found = tensor(list(iterable)).prod() * tensor(start)
     if not found.is_floating_point():
         raise Unmapped
     return found.to(torch.float64)
 
 
 def _sumprod(p: Any, q: Any) -> Tensor:
-    return (_double(list(p)) * _double(list(q))).sum()
+    return (double(list(p)) * double(list(q))).sum()
 
 
 def _isclose(a: Any, b: Any, *, rel_tol: float = 1e-9, abs_tol: float = 0.0) -> Any:
-    a, b = _double(a), _double(b)
-    near = (a - b).abs() <= torch.maximum(rel_tol * torch.maximum(a.abs(), b.abs()), _double(abs_tol))
+    a, b = double(a), double(b)
+    near = (a - b).abs() <= torch.maximum(rel_tol * torch.maximum(a.abs(), b.abs()), double(abs_tol))
     return (a == b) | (near & torch.isfinite(a) & torch.isfinite(b))
 
 

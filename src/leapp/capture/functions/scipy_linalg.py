@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from leapp.capture.functions.tensors import stacked
 from leapp.capture.numpy.table import Unmapped
+from leapp.capture.numpy.table.tensors import tensor
 
 __all__ = ["FUNCTIONS"]
 
@@ -25,7 +25,7 @@ def _form(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _floats(*values: Any) -> list[Tensor]:
-    found = [stacked(v) for v in values]
+    found = [tensor(v) for v in values]
     dtype = torch.float32
     for t in found:
         dtype = torch.promote_types(dtype, t.dtype if t.is_floating_point() else torch.float64)
@@ -148,7 +148,7 @@ def solve_discrete_are(a: Any, b: Any, q: Any, r: Any, e: Any = None, s: Any = N
     """By the doubling algorithm, whose error is squared in every step."""
     if e is not None or s is not None:
         raise Unmapped
-    a, b, q, r = _floats(*(t if t.dim() == 2 else t.reshape(1, -1) for t in map(stacked, (a, b, q, r))))
+    a, b, q, r = _floats(*(t if t.dim() == 2 else t.reshape(1, -1) for t in map(tensor, (a, b, q, r))))
     g, h = b @ torch.linalg.solve(r, b.mT), q
     one = torch.eye(a.shape[-1], dtype=a.dtype)
     for _ in range(_DOUBLINGS):

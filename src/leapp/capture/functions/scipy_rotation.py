@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from leapp.capture.functions.tensors import stacked
+from leapp.capture.numpy.table.tensors import double
 
 __all__ = [
     "apply", "as_euler", "as_matrix", "as_mrp", "as_quat", "as_rotvec", "compose", "from_euler", "from_matrix", "from_mrp",
@@ -21,10 +21,6 @@ __all__ = [
 Tensor = torch.Tensor
 _SMALL = 1e-3
 _NEWTON_STEPS = 14
-
-
-def _double(value: Any) -> Tensor:
-    return stacked(value).to(torch.float64)
 
 
 def _norm(v: Tensor) -> Tensor:
@@ -40,13 +36,13 @@ def _unit(q: Tensor) -> Tensor:
 
 def from_quat(quat: Any, *, scalar_first: bool = False) -> Tensor:
     """Normalised quaternions."""
-    q = _double(quat)
+    q = double(quat)
     return _unit(torch.cat([q[..., 1:], q[..., :1]], -1) if scalar_first else q)
 
 
 def from_rotvec(rotvec: Any, degrees: bool = False) -> Tensor:
     """Of axes times angles."""
-    v = _double(rotvec)
+    v = double(rotvec)
     v = v * (math.pi / 180) if degrees else v
     angle = _norm(v)
     small = angle <= _SMALL
@@ -58,14 +54,14 @@ def from_rotvec(rotvec: Any, degrees: bool = False) -> Tensor:
 
 def from_mrp(mrp: Any) -> Tensor:
     """Of modified Rodrigues parameters."""
-    v = _double(mrp)
+    v = double(mrp)
     square = (v * v).sum(-1, keepdim=True)
     return torch.cat([2 * v, 1 - square], -1) / (1 + square)
 
 
 def from_matrix(matrix: Any, assume_valid: bool = False) -> Tensor:
     """Of matrices, after the nearest orthogonal one has been found."""
-    m = _double(matrix)
+    m = double(matrix)
     m = m if assume_valid else _orthogonal(m)
     d = torch.stack([m[..., 0, 0], m[..., 1, 1], m[..., 2, 2]], -1)
     trace = d.sum(-1, keepdim=True)
@@ -104,7 +100,7 @@ def _cross(a: Tensor, b: Tensor) -> Tensor:
 
 def from_euler(seq: str, angles: Any, degrees: bool = False) -> Tensor:
     """Of angles about axes; upper case turns with the body."""
-    a = _double(angles)
+    a = double(angles)
     a = a * (math.pi / 180) if degrees else a
     if len(seq) == 1:
         a = a if a.dim() and a.shape[-1] == 1 else a.unsqueeze(-1)
@@ -233,7 +229,7 @@ def power(q: Tensor, n: float) -> Tensor:
 def apply(q: Tensor, vectors: Any, inverse: bool = False) -> Tensor:
     """Turned vectors."""
     m = as_matrix(q)
-    v = _double(vectors)
+    v = double(vectors)
     m = m.mT if inverse else m
     return (m * v.unsqueeze(-2)).sum(-1)
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.functions.tensors import stacked
 from leapp.capture.mode_stacks import silence
 from leapp.capture.numpy.table import Unmapped
+from leapp.capture.numpy.table.tensors import double
 
 __all__ = ["FUNCTIONS"]
 
@@ -42,10 +42,10 @@ def _matrix(made: Any) -> Tensor:
 
 
 def _samples(x: Any, axis: int) -> Tensor:
-    found = stacked(x)
+    found = double(x)
     if found.shape[axis] > _LONGEST:
         raise Unmapped
-    return found.to(torch.float64).movedim(axis, -1)
+    return found.movedim(axis, -1)
 
 
 def _mapped(matrix: Tensor, x: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def _with_state(function: Callable[..., Any], x: Any, axis: int, zi: Any, order:
     states = np.eye(k).reshape(*order, k)
     by_x, rest = function(np.eye(n), np.zeros((*order, n)))
     by_z, last = function(np.zeros((n, k)), states)
-    z = stacked(zi).to(torch.float64)
+    z = double(zi)
     # The state has the axis of the filter's order in the place of the samples' axis, and sections before all others.
     place = axis % moved.dim() + len(order) - 1
     z = z.movedim(place, -1)

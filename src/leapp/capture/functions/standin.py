@@ -36,10 +36,10 @@ def rotation_rows() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
     kind = getattr(sys.modules.get("scipy.spatial.transform"), "Rotation", None)
     if kind is None or not kind.__flags__ & _TYPE_CAN_CHANGE:
         return
-    for name in _MAKERS:
-        yield kind, name, _maker
-    yield kind, "apply", _apply
-    yield kind, "__mul__", _times
+    for name, form in _MAKERS.items():
+        yield kind, name, _followed_as(form, kind=staticmethod)
+    yield kind, "apply", _followed_as(rotation.apply, gives_rotation=False)
+    yield kind, "__mul__", _followed_as(rotation.compose)
 
 
 def unfollowed() -> str:
@@ -51,28 +51,19 @@ def unfollowed() -> str:
     return f" Values are followed through scipy's Rotation from scipy 1.17 on; this is scipy {have}."
 
 
-def _maker(original: Any) -> Any:
-    @functools.wraps(original)
-    def make(*args: Any, **kwargs: Any) -> Any:
-        return _followed(original.__name__, original, _MAKERS[original.__name__], args, kwargs, gives_rotation=True)
+def _followed_as(
+    form: Callable[..., Any], gives_rotation: bool = True, kind: Callable[[Any], Any] = lambda made: made
+) -> Callable[[Any], Any]:
+    """Makes the replacement of a function of the class that has a form over quaternions."""
 
-    return staticmethod(make)
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return _followed(original.__name__, original, form, args, kwargs, gives_rotation)
 
+        return kind(call)
 
-def _apply(original: Any) -> Any:
-    @functools.wraps(original)
-    def apply(self: Any, vectors: Any, inverse: bool = False) -> Any:
-        return _followed("apply", original, rotation.apply, (self, vectors, inverse), {})
-
-    return apply
-
-
-def _times(original: Any) -> Any:
-    @functools.wraps(original)
-    def times(self: Any, other: Any) -> Any:
-        return _followed("__mul__", original, rotation.compose, (self, other), {}, gives_rotation=True)
-
-    return times
+    return make
 
 
 class TracedRotation:

@@ -44,7 +44,9 @@ def replaces(call: Callable[..., Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def replacement(*args: Any, **kwargs: Any) -> Any:
             arrays = listening()
-            return original(*args, **kwargs) if arrays is None else call(arrays, original, *args, **kwargs)
+            if arrays is None or not arrays.memory.recorder.tapes:
+                return original(*args, **kwargs)
+            return call(arrays, original, *args, **kwargs)
 
         return replacement
 
@@ -102,8 +104,6 @@ def _is_compiled(module: Any) -> bool:
 
 def _new(arrays: Arrays, made: Any) -> Any:
     """What a constructor made, followed if the code that called it is the user's and runs in an open node."""
-    if not arrays.memory.recorder.tapes:
-        return made
     frame = getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") in _AROUND:
         frame = frame.f_back
@@ -185,9 +185,8 @@ def _from_numpy(arrays: Arrays, original: Any, ndarray: Any) -> Any:
     if isinstance(ndarray, np.ndarray) and arrays.memory.concerned([ndarray]):
         return arrays.ufuncs.to_tensor(ndarray)
     made = original(ndarray)
-    if arrays.memory.recorder.tapes:
-        with arrays.memory.recorder.lock:
-            arrays.memory.recorder.old_memory.over(ndarray, made)
+    with arrays.memory.recorder.lock:
+        arrays.memory.recorder.old_memory.over(ndarray, made)
     return made
 
 

@@ -14,6 +14,7 @@ import torch
 from numpy import ndarray
 
 from leapp.capture.aliasing import geometry, same_storage
+from leapp.capture.batch.symbolic_size import bare
 from leapp.capture.numpy.overlays import Overlay, Overlays, flipped
 from leapp.capture.numpy.plain import (
     Array,
@@ -30,6 +31,7 @@ from leapp.capture.numpy.plain import (
 )
 from leapp.capture.numpy.scalars import TracedScalar, scalar
 from leapp.capture.numpy.table import Unmapped
+from leapp.capture.numpy.table.tensors import tensor
 from leapp.capture.tape import Tape
 from leapp.errors import LeappError
 
@@ -290,24 +292,24 @@ class TwoRuns:
     def make(self, original: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
         """``np.array``, ``np.asarray`` and their kin, of arrays, tensors and nested lists of them."""
         operands = arrays_in(data)
-        bare = unwrapped(data)
+        plain = unwrapped(data)
 
         def numpy() -> Any:
-            return original(bare, *args, **kwargs)
+            return original(plain, *args, **kwargs)
 
         result = self.memory.quietly(numpy)
         if not operands or not self.memory.concerned(operands):
             return result
-        if isinstance(bare, np.ndarray) and np.may_share_memory(result, bare):
+        if isinstance(plain, np.ndarray) and np.may_share_memory(result, plain):
             if isinstance(data, Tensor):
-                return self.memory.wrap(result, data) if result is bare else self.memory.wrap(result)
-            return data if result is bare else self.memory.wrap(result)
+                return self.memory.wrap(result, data) if result is plain else self.memory.wrap(result)
+            return data if result is plain else self.memory.wrap(result)
         dtype = torch_dtype(result.dtype)
 
         def expression() -> Any:
             if dtype is None:
                 raise Unmapped
-            found = self.assemble(data, dtype)
+            found = tensor(bare(self.memory.tensors_for(data))).to(dtype)
             whole = isinstance(data, (TracedScalar, np.ndarray, Tensor))
             return (found.clone() if whole else found).reshape(result.shape)
 
@@ -316,20 +318,6 @@ class TwoRuns:
     def gathered(self, value: Any) -> Any:
         """A list with traced values in it as one array."""
         return self.make(_array, value) if isinstance(value, (list, tuple, deque)) and arrays_in(value) else value
-
-    def assemble(self, data: Any, dtype: torch.dtype) -> Tensor:
-        """A nested list as one tensor."""
-        if isinstance(data, Tensor):
-            return data.to(dtype)
-        data = data.array if isinstance(data, TracedScalar) else data
-        if isinstance(data, (list, tuple, deque)) and arrays_in(data):
-            return torch.stack([self.assemble(d, dtype) for d in data])
-        if isinstance(data, np.ndarray):
-            found = self.memory.tensor(data)
-            if found is None:
-                raise Unmapped
-            return found.to(dtype)
-        return torch.tensor(unwrapped(data), dtype=dtype)
 
     def value_for(self, value: Any) -> Any:
         """A value as torch takes it: tensors for arrays, Python numbers for NumPy's."""

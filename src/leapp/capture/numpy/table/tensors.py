@@ -8,20 +8,26 @@ import numpy as np
 import torch
 
 from leapp.capture.numpy.plain import asarray, torch_dtype
+from leapp.capture.trees import tensors
 
-__all__ = ["axes_of", "dtype_of", "floating", "promoted", "tensor"]
+__all__ = ["axes_of", "double", "dtype_of", "floating", "promoted", "tensor"]
 
 Tensor = torch.Tensor
 
 
 def tensor(value: Any) -> Tensor:
-    """A value as a tensor: numbers and lists become constants, in memory of their own."""
+    """A number, or a nested list of numbers and tensors, as one tensor. What is not a tensor is a constant in new memory."""
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
-        return torch.stack([tensor(v) for v in value])
+    if next(tensors(value), None) is not None:
+        return torch.stack(promoted(*value))
     plain = asarray(value)
     return torch.tensor(plain.tolist(), dtype=torch_dtype(plain.dtype)).reshape(plain.shape)
+
+
+def double(value: Any) -> Tensor:
+    """A value as a tensor of double precision."""
+    return tensor(value).to(torch.float64)
 
 
 def floating(x: Tensor) -> Tensor:
