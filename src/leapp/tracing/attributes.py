@@ -269,7 +269,7 @@ class _Comparison:
         for key, array, content in seen.arrays:
             if now.get(key) is array and array.tobytes() != content:
                 self._note(seen, key, array, array)
-        if len(now) == len(seen.held) and all(map(operator.is_, now.values(), seen.held.values())):
+        if now is seen.held or (len(now) == len(seen.held) and all(map(operator.is_, now.values(), seen.held.values()))):
             return
         noted, keeps_tensors = len(self.changed), any(issubclass(type(v), Tensor) for v in now.values())
         for key, after in now.items():
@@ -386,12 +386,13 @@ def _uses(code: CodeType, changed: Changed) -> _Uses:
     has_elements = bracket or changed.after is _DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
     steps = _instructions(code)
     for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
-        at = Where(code, step.offset)
         if step.opname in _KEYS and has_elements and name in _set_in(steps, i):
-            uses.into.append(at)
-        for word, verb in zip(_words(step), re.findall("LOAD|STORE", step.opname), strict=False):
+            uses.into.append(Where(code, step.offset))
+        words = _words(step)
+        for word, verb in zip(words, re.findall("LOAD|STORE", step.opname), strict=False) if name in words else ():
             if word == name:
-                (uses.stores if verb == "STORE" or following.argval in _ADDS else uses.loads).append(at)
+                stores = verb == "STORE" or following.argval in _ADDS
+                (uses.stores if stores else uses.loads).append(Where(code, step.offset))
     return uses
 
 
@@ -447,6 +448,10 @@ def _set_in(steps: list[dis.Instruction], i: int) -> Iterator[Any]:
 def _held(thing: Any) -> dict[Any, Any]:
     """What an object or a container holds itself. The items of a sequence are counted from the end: a history grows there."""
     kind = type(thing)  # not isinstance(), which asks some objects for their class
+    if kind is _Variables:
+        return thing.names  # type: ignore[no-any-return]
+    if kind is _Globals:
+        return {n: v for n, v in list(thing.names.items()) if issubclass(type(v), _NUMBERS) and n[:2] != "__"}
     if _is_closed(kind):
         return _of_closed(thing)
     if issubclass(kind, dict):
@@ -455,10 +460,6 @@ def _held(thing: Any) -> dict[Any, Any]:
         return {_WHOLE: Length(len(thing))}
     if issubclass(kind, (list, tuple, deque)):
         return {**dict(zip(range(-1, -_CONTAINED - 1, -1), reversed(thing), strict=False)), _WHOLE: Length(len(thing))}
-    if kind is _Globals:
-        return {n: v for n, v in list(thing.names.items()) if _is_number(v) and n[:2] != "__"}
-    if kind is _Variables:
-        return thing.names  # type: ignore[no-any-return]
     if issubclass(kind, torch.nn.Module):
         own = {n: v for n, v in list(vars(thing).items()) if n[:1] != "_" and n not in _OWN}
         return {**own, **dict(thing._buffers.items())}
@@ -482,8 +483,8 @@ def _holds_still(thing: Any, held: dict[Any, Any]) -> bool:
     kind = type(thing)
     if kind is not dict and kind is not list and kind is not tuple:
         return False
-    values = thing.values() if kind is dict else reversed(thing)
-    return min(len(thing), _CONTAINED) == len(held) and all(map(operator.is_, values, held.values()))
+    items = itertools.islice(thing.values() if kind is dict else reversed(thing), _CONTAINED)
+    return len(thing) == held.get(_WHOLE) and all(map(operator.is_, items, held.values()))
 
 
 def _of_class(kind: type) -> dict[str, Any]:
@@ -495,7 +496,7 @@ def _of_class(kind: type) -> dict[str, Any]:
     return {**named, **{n: v for n, v in found.items() if type(v) is FunctionType and _is_looked_into(v)}}
 
 
-def _is_closed(kind: type) -> bool:
+def _cannot_be_named(kind: type) -> bool:
     """Whether this is a type of Python or NumPy whose state user code cannot name: an iterator, a random generator, bytes."""
     module = kind.__module__
     if module == "builtins":
@@ -505,6 +506,9 @@ def _is_closed(kind: type) -> bool:
     if module.partition(".")[0] not in sys.stdlib_module_names and not module.startswith("numpy.random"):
         return False
     return kind not in (SimpleNamespace, functools.partial) and not issubclass(kind, (type, *_NUMBERS, *_CONTAINERS))
+
+
+_is_closed: Callable[[Any], bool] = functools.lru_cache(maxsize=1024)(_cannot_be_named)
 
 
 def _is_iterator(kind: type) -> bool:
