@@ -17,7 +17,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from inspect import CO_OPTIMIZED
-from types import CellType, CodeType, FrameType, FunctionType, GeneratorType, MethodType, SimpleNamespace
+from types import CellType, CodeType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -505,7 +505,8 @@ def _cannot_be_named(kind: type) -> bool:
         return True
     if module.partition(".")[0] not in sys.stdlib_module_names and not module.startswith("numpy.random"):
         return False
-    return kind not in (SimpleNamespace, functools.partial) and not issubclass(kind, (type, *_NUMBERS, *_CONTAINERS))
+    named = (SimpleNamespace, functools.partial, type, ModuleType, *_NUMBERS, *_CONTAINERS)
+    return not issubclass(kind, named)
 
 
 _is_closed: Callable[[Any], bool] = functools.lru_cache(maxsize=1024)(_cannot_be_named)
