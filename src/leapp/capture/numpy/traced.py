@@ -98,11 +98,6 @@ def _tell(array: Any, kind: str = "memoryview") -> None:
         arrays.memory.escape(arrays.memory.traced(array), kind, [array], _bare(array))
 
 
-def _turned(t: torch.Tensor, order: str) -> torch.Tensor:
-    """``t`` such that row by row it gives its elements in an order of NumPy's."""
-    return t.permute(*range(t.dim())[::-1]) if order == "F" else t
-
-
 def _sequence(args: tuple[Any, ...]) -> Any:
     return args[0] if len(args) == 1 else args
 
@@ -194,20 +189,20 @@ class ArrayMethods:
     @property
     def real(self: Any) -> Any:
         """The real part."""
-        return _part(self, "real", torch.real)
+        return np.real(self)
 
     @real.setter
     def real(self: Any, value: Any) -> None:
-        _part(self, "real", torch.real)[...] = value
+        np.real(self)[...] = value
 
     @property
     def imag(self: Any) -> Any:
         """The imaginary part."""
-        return _part(self, "imag", torch.imag)
+        return np.imag(self)
 
     @imag.setter
     def imag(self: Any, value: Any) -> None:
-        _part(self, "imag", torch.imag)[...] = value
+        np.imag(self)[...] = value
 
     @property
     def flat(self: Any) -> Any:
@@ -224,9 +219,7 @@ class ArrayMethods:
 
     def flatten(self: Any, order: Any = "C") -> Any:
         """A one-dimensional copy."""
-        if order not in ("C", "F"):
-            return _leaving("flatten")(self, order)
-        return _both(self, "flatten", (order,), {}, lambda t: _turned(t, order).reshape(-1).clone())
+        return np.ravel(self, order).copy()
 
     def astype(self: Any, dtype: Any, order: Any = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True) -> Any:
         """A copy in another dtype."""
@@ -336,12 +329,6 @@ def _both(
     if not arrays.memory.concerned([array]):
         return arrays.memory.follow(numpy(), [array])
     return arrays.runs.perform(name, [array], numpy, lambda: expression(arrays.memory.tensor(array)))  # type: ignore[arg-type]
-
-
-def _part(array: Any, name: str, function: Callable[..., Any]) -> Any:
-    if array.dtype.kind != "c":
-        return array if name == "real" else _both(array, "imag", (), {}, torch.zeros_like)
-    return _both(array, name, (), {}, function)
 
 
 def _outside(result: Any, out: Any) -> Any:
