@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import dis
-import functools
 import random
 import sys
 import time
@@ -38,24 +37,29 @@ _names_of: Any = vars(ModuleType)["__dict__"].__get__
 
 
 class UnsteadyNames:
-    """What code names that gives another number at each call. Looks at each function once, and once through the modules."""
+    """What code names that gives another number at each call. Looks at each function once, and at each module at most once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, CodeType], list[tuple[str, Where]]] = {}
+        self._modules: dict[Any, ModuleType] = {}
+        self._unseen: list[Any] = [*sys.modules.values(), sys.modules.get("__main__")]
 
     def of(self, code: CodeType) -> list[tuple[str, Where]]:
         """What a function names, and where."""
         known = code.co_filename, code  # code of two files may be equal
         if known not in self._known:
-            module = self._modules.get(code.co_filename) or sys.modules.get("__main__")
+            module = self._module(code.co_filename) or sys.modules.get("__main__")
             self._known[known] = list(_scan(code, vars(module) if module is not None else {}))
         return self._known[known]
 
-    @functools.cached_property
-    def _modules(self) -> dict[Any, ModuleType]:
-        """The loaded modules by the file they come from. A library that cffi wrapped calls itself a module but is not one."""
-        loaded = [m for m in list(sys.modules.values()) if issubclass(type(m), ModuleType)]
-        return {(_names_of(m) or {}).get("__file__"): m for m in loaded}
+    def _module(self, file: str) -> ModuleType | None:
+        """The module of a file. Looks from the last one: there are a thousand, and the user's were loaded late."""
+        while file not in self._modules and self._unseen:
+            module = self._unseen.pop()
+            # A library that cffi wrapped calls itself a module but is not one.
+            if issubclass(type(module), ModuleType):
+                self._modules.setdefault((_names_of(module) or {}).get("__file__"), module)
+        return self._modules.get(file)
 
 
 def _scan(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Where]]:
