@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 import os
 import re
@@ -68,10 +67,14 @@ def test_a_fused_model_and_every_level_are_run_there(tmp_path, all_apart):
 
 def test_a_wrong_value_is_reported_as_if_it_were_run_here(tmp_path, all_apart):
     def report():
-        later = itertools.chain([0.0, 0.0], itertools.repeat(1.0))  # how far a chain is cannot be seen
+        calls = tmp_path / "calls"  # what a program keeps in a file cannot be seen
+        calls.write_text("")
 
         def counts(x, h):
-            return torch.tanh(x + h + torch.tensor(next(later)))  # the culprit
+            with calls.open("a") as file:
+                file.write("call ")
+            late = float(len(calls.read_text().split()) > 2)
+            return torch.tanh(x + h + torch.tensor(late))  # the culprit
 
         torch.manual_seed(0)
         trace(tmp_path, counts, "onnx", passes=3)
