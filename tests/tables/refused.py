@@ -92,7 +92,9 @@ if onnxruntime.__version__.startswith("1.20."):
     REFUSED["onnx"] |= {"ONNX Runtime 1.20 takes the root of infinity for NaN": {"edges": "unary_sqrt edge_pow_half edge_root"}}
 if onnxscript.__version__ == "0.7.1":
     REFUSED["onnx"] |= {
-        "onnxscript 0.7.1 does not translate bincount": {"torch_ops": "bincount", "edges": "int64_bincount i32_bincount"},
+        "onnxscript 0.7.1 does not translate bincount": {
+            "torch_ops": "bincount", "numpy_ops": "bincount bincount_beyond_minlength", "edges": "int64_bincount i32_bincount",
+        },
         "onnxscript 0.7.1 cannot write values to the places of a mask": {"torch_ops": "set_mask_selected set_augmented_masks"},
     }
 

@@ -52,18 +52,10 @@ class OldMemory:
         """``array`` was made in an open node."""
         self._made[array] = True
 
-    def clear(self) -> None:
+    def end(self) -> None:
         """No node is open any more."""
-        self._made_of.clear()
-        self._carried.clear()
-        self._received.clear()
-        self._lent.clear()
-        for weak in self._old.values():
-            free_weak_storage(weak)
-        self._old.clear()
-        self._unsure.clear()
-        self._passing.clear()
-        self._made.clear()
+        while self._old:
+            free_weak_storage(self._old.popitem()[1])
 
     def over(self, array: np.ndarray[Any, Any], t: Tensor) -> None:
         """``t`` lies over the memory of ``array``, and is as old as that."""

@@ -178,7 +178,8 @@ class Recorder:
         if not self.tapes:
             self.plain_calls.made_inside.clear()
             self.plain_calls.drawn.clear()
-            self.old_memory.clear()
+            self.old_memory.end()
+            self.old_memory = OldMemory()
             self.arrays.memory.forget()
             self.autograd = self.dynamic = False
         elif not any(t.batch is not None for t in self.tapes):

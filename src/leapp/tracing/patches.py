@@ -20,7 +20,7 @@ from leapp.capture.numpy.arrays import Arrays
 from leapp.capture.numpy.patches import Row, array_rows, replaces
 from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.pickling import reduce
-from leapp.capture.ready import READY, Ready
+from leapp.capture.ready import READY
 from leapp.capture.recorder import Recorder
 from leapp.capture.trees import tensors
 from leapp.compat.core import keep_stance
@@ -211,14 +211,17 @@ def _table(follow_arrays: bool) -> Iterator[Row]:
     yield from list_rows()
     yield from reader_rows()
     yield from rotation_rows()
-    for ready in READY:
-        if (module := sys.modules.get(ready.module)) is not None and hasattr(module, ready.function_name):
-            yield module, ready.function_name, replaces(functools.partial(_both, ready))
+    for module, forms in READY.items():
+        for name, form in forms.items() if module in sys.modules else ():
+            if hasattr(sys.modules[module], name):
+                yield sys.modules[module], name, replaces(functools.partial(_both, f"{module}.{name}", form))
 
 
-def _both(ready: Ready, arrays: Arrays, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _both(
+    name: str, form: Callable[..., Any], arrays: Arrays, original: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
     """Run a function, and its torch form on traced arrays, which is recorded."""
-    return arrays.both(f"{ready.module}.{ready.function_name}", original, ready.replacement, args, kwargs)
+    return arrays.both(name, original, form, args, kwargs)
 
 
 class Patches:
