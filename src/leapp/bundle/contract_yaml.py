@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from leapp.bundle import yaml_text
+from leapp.bundle.files import is_sha256
 from leapp.bundle.yaml_text import Flow
 from leapp.errors import BundleError, visible
 from leapp.graph.contract import Contract, ModelFile, Node, Port, Wiring
@@ -183,7 +184,7 @@ class _Reader:
             if key not in entry:
                 self._fail(path, f"'{key}' is missing")
         model = self._split(entry, ModelFile, path)
-        if model.model_path is not None and not re.fullmatch(r"[0-9a-f]{64}", model.sha256sum or ""):
+        if model.model_path is not None and not is_sha256(model.sha256sum):
             self._fail((*path, "sha256sum"), f"expected 64 hexadecimal digits, got {model.sha256sum!r}")
         return model
 

@@ -21,6 +21,11 @@ from typing import BinaryIO
 
 from leapp.errors import BundleError, BundleFileError
 
+YAML = (".yaml", ".yml")
+"""How the description of a bundle may end."""
+SHA256 = "[0-9a-f]{64}"
+"""A sha256 as text, as a regular expression."""
+
 _CHUNK = 1 << 20
 _PSEUDO = ("/proc/", "/sys/", "/dev/")
 _MAX_LINKS = 40
@@ -33,6 +38,16 @@ def as_argument(path: str | os.PathLike[str]) -> str:
     """A path as it is written on a command line: quoted, and never taken for an option."""
     text = os.fspath(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
+
+
+def descriptions_in(directory: Path) -> list[Path]:
+    """The files in a directory that may describe a bundle."""
+    return sorted(path for path in directory.iterdir() if path.suffix in YAML)
+
+
+def is_sha256(value: object) -> bool:
+    """Whether a value is a sha256 as text."""
+    return isinstance(value, str) and re.fullmatch(SHA256, value) is not None
 
 
 def hash_file(path: Path) -> tuple[str, str]:

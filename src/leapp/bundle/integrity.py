@@ -21,7 +21,7 @@ from typing import Any
 
 from leapp.bundle import yaml_text
 from leapp.bundle.contract_yaml import MODELS, PIPELINE, SYSTEM
-from leapp.bundle.files import as_argument
+from leapp.bundle.files import as_argument, is_sha256
 from leapp.errors import BundleError
 from leapp.graph.contract import Port
 
@@ -30,7 +30,6 @@ UNSEALED = "unsealed"
 _VERSION = 2
 """Seals without a version are older: their digest covers everything and must fit."""
 _PORT_KEYS = frozenset(Port.__struct_fields__) - {"extra"}
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +100,8 @@ def verified_seal(document: Mapping[str, Any], name: str) -> Seal:
     files: Any = entry.get("files")
     if isinstance(version, int) and version > _VERSION:
         raise BundleError(f"{name}: the seal has version {version}, this leapp reads up to {_VERSION}. Update leapp.")
-    whole = _is_sha256(sealed) and isinstance(files, dict) and all(map(_is_sha256, files.values()))
-    if not whole or type(version) is not int or version < 1 or not (version == 1 or _is_sha256(entry.get("behaviour"))):
+    whole = is_sha256(sealed) and isinstance(files, dict) and all(map(is_sha256, files.values()))
+    if not whole or type(version) is not int or version < 1 or not (version == 1 or is_sha256(entry.get("behaviour"))):
         raise BundleError(f"{name}: '{INTEGRITY}' is damaged. Restore the file or export again.")
     if not all(isinstance(key, str) for key in files):
         raise BundleError(f"{name}: '{INTEGRITY}.files' names something that is not a file.")
@@ -154,10 +153,6 @@ def _require_unsealed_writer(document: Mapping[str, Any], name: str) -> None:
             f"{name}: the mapping '{INTEGRITY}' is missing, the end of the file seems to be lost. Restore the file, "
             f"export again, or run 'leapp seal {as_argument(name)}' if you wrote it yourself."
         )
-
-
-def _is_sha256(value: object) -> bool:
-    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
 def _hash(text: str) -> str:

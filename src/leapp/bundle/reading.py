@@ -14,10 +14,10 @@ from typing import Any
 
 from leapp.bundle import yaml_text
 from leapp.bundle.contract_yaml import contract_of
-from leapp.bundle.files import check_collisions, hash_file, locate, read_regular, read_verified, verify
+from leapp.bundle.files import YAML, check_collisions, descriptions_in, hash_file, locate, read_regular, read_verified, verify
 from leapp.bundle.integrity import Seal, annotations_of, verified_seal
 from leapp.bundle.onnx_files import beside, external_files
-from leapp.bundle.safetensors import RawTensor, Sample, check_initial_values, decode, decode_samples
+from leapp.bundle.safetensors import SAMPLES, RawTensor, Sample, check_initial_values, decode, decode_samples
 from leapp.bundle.signing import Keys, Signature, key_paths, verified_signature
 from leapp.errors import BundleError, BundleFileError, InputError
 from leapp.graph.contract import Contract
@@ -250,7 +250,7 @@ def read_samples(bundle: Bundle) -> dict[str, list[Sample]]:
         >>> len(read_samples(open_bundle("exports/my_policy"))["policy"])
         1
     """
-    name = f"{bundle.graph}_samples.safetensors"
+    name = f"{bundle.graph}{SAMPLES}"
     if name not in bundle.files and not (bundle.directory / name).exists():
         return {}
     return decode_samples(_read_sealed(bundle, name), bundle.contract, name)
@@ -265,7 +265,7 @@ def find_description(path: str | os.PathLike[str]) -> Path:
     """
     found = Path(path)
     if found.is_dir():
-        candidates = sorted(p for p in found.iterdir() if p.suffix in (".yaml", ".yml"))
+        candidates = descriptions_in(found)
         same_name = [p for p in candidates if p.stem == found.resolve().name]
         chosen = same_name if len(same_name) == 1 else candidates
         if not candidates and found.resolve().name.endswith(".failed"):
@@ -275,7 +275,7 @@ def find_description(path: str | os.PathLike[str]) -> Path:
         return chosen[0]
     if not found.suffix and not found.exists():
         raise BundleFileError(f"{found} does not exist. Give the directory of a bundle or its .yaml file.")
-    if found.suffix not in (".yaml", ".yml"):
+    if found.suffix not in YAML:
         raise BundleError(f"{found} is not a bundle description. Give the path of its .yaml file.")
     return found
 

@@ -26,6 +26,9 @@ from leapp.semantics import dtype_name, shape_of
 if TYPE_CHECKING:
     import numpy as np
 
+INITIAL_VALUES, SAMPLES = "_initial_values.safetensors", "_samples.safetensors"
+"""What follows the name of the graph in the names of these files."""
+
 _DTYPES = {dtype.safetensors: name for name, dtype in DTYPES.items()}
 _MAX_HEADER = 16 * 1024 * 1024
 

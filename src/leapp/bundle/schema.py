@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 
 from leapp.bundle.contract_yaml import MODELS, PIPELINE, SYSTEM
+from leapp.bundle.files import SHA256
 from leapp.bundle.integrity import INTEGRITY, UNSEALED
 from leapp.graph.contract import CONFIG_VERSION, ModelFile, Port, Wiring
 from leapp.graph.dtypes import DTYPES
 
-_SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+_SHA256 = {"type": "string", "pattern": f"^{SHA256}$"}
 
 
 def schema() -> dict[str, Any]:

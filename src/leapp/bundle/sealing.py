@@ -15,6 +15,7 @@ from leapp.bundle.files import locate, read_regular, replace_file, sha256_of
 from leapp.bundle.integrity import INTEGRITY, seal
 from leapp.bundle.onnx_files import beside, external_files
 from leapp.bundle.reading import description_text, find_description
+from leapp.bundle.safetensors import SAMPLES
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Node
 
@@ -58,7 +59,7 @@ def _files_of(contract: Contract, description: Path, listed: Mapping[Any, Any]) 
     for name, sha256 in files.items():
         if name not in models:
             _check(description, name, sha256)
-    for own in (contract.pipeline.initial_values, f"{description.stem}_samples.safetensors"):
+    for own in (contract.pipeline.initial_values, f"{description.stem}{SAMPLES}"):
         if own is not None and own not in files and (description.parent / own).exists():
             files[own] = _sha256(description, own, f"file '{own}'", anywhere=False)
     for name, node in contract.nodes.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from leapp.bundle.files import hash_file
-from leapp.bundle.safetensors import RawTensor, Sample, check_initial_values, encode, encode_samples
+from leapp.bundle.safetensors import INITIAL_VALUES, SAMPLES, RawTensor, Sample, check_initial_values, encode, encode_samples
 from leapp.graph.contract import Contract, ModelFile
 
 
@@ -34,7 +34,7 @@ def write_initial_values(directory: Path, graph: str, values: Mapping[str, RawTe
     Raises:
         BundleError: If the values are not exactly those of the fed-back inputs.
     """
-    name = f"{graph}_initial_values.safetensors"
+    name = f"{graph}{INITIAL_VALUES}"
     check_initial_values(values, contract, name)
     (directory / name).write_bytes(encode(values))
     return name
@@ -52,5 +52,5 @@ def write_samples(directory: Path, graph: str, samples: Mapping[str, Sequence[Sa
     """
     data, passes = encode_samples(samples, _MOST_SAMPLES)
     if passes:
-        (directory / f"{graph}_samples.safetensors").write_bytes(data)
+        (directory / f"{graph}{SAMPLES}").write_bytes(data)
     return passes

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from leapp.bundle import json_text
-from leapp.bundle.files import as_argument, read_regular, replace_file, sha256_of
+from leapp.bundle.files import as_argument, is_sha256, read_regular, replace_file, sha256_of
 from leapp.errors import BundleError, BundleFileError, InputError, InputTypeError, MissingDependencyError
 
 Keys = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -35,7 +35,6 @@ _CURVES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
 _MOST = 4 << 20
 """Bytes of a signature file."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _T = TypeVar("_T")
 
 
@@ -200,7 +199,7 @@ def _resources(payload: bytes) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in _member(predicate, "resources", list):
         name, digest = _member(one, "name", str), _member(one, "digest", str)
-        if _member(one, "algorithm", str) != "sha256" or _SHA256.fullmatch(digest) is None:
+        if _member(one, "algorithm", str) != "sha256" or not is_sha256(digest):
             raise ValueError("a file is listed without its sha256")
         if not _is_text(name):
             raise ValueError("a file has a name that is not text")

@@ -25,9 +25,10 @@ from types import TracebackType
 
 from leapp.bundle import yaml_text
 from leapp.bundle.contract_yaml import MODELS, PIPELINE, dump_contract
-from leapp.bundle.files import hash_file, read_regular, sha256_of
+from leapp.bundle.files import YAML, descriptions_in, hash_file, read_regular, sha256_of
 from leapp.bundle.integrity import INTEGRITY, seal
 from leapp.bundle.onnx_files import beside, external_files
+from leapp.bundle.safetensors import INITIAL_VALUES
 from leapp.errors import BundleError, SessionError, StorageError
 from leapp.graph.contract import Contract
 from leapp.graph.formats import EXTERNAL_DATA, FORMATS, RUNNABLE
@@ -232,8 +233,8 @@ class Staging:
     def _replace(self, staged: set[str], yaml_name: str, owned: set[str]) -> None:
         """Move the files one by one. The YAML goes first and comes last: without it nothing can be loaded."""
         emptied = _emptied(self.final, owned)
-        for name in sorted(owned, key=lambda name: not name.endswith((".yaml", ".yml"))):
-            if name.endswith((".yaml", ".yml")) or name not in staged:
+        for name in sorted(owned, key=lambda name: not name.endswith(YAML)):
+            if name.endswith(YAML) or name not in staged:
                 (self.final / name).unlink(missing_ok=True)
         for folder in sorted(emptied, reverse=True):
             with contextlib.suppress(OSError):
@@ -317,7 +318,7 @@ def _owned(directory: Path) -> set[str]:
     and that merely lies here is not leapp's.
     """
     owned: set[str] = set()
-    for path in (*directory.glob("*.yaml"), *directory.glob("*.yml")):
+    for path in descriptions_in(directory):
         try:
             document = yaml_text.parse(path.read_text(encoding="utf-8"), path.name)
             if isinstance(document, dict) and isinstance(document.get(MODELS), dict) and PIPELINE in document:
@@ -345,7 +346,7 @@ def _owned_by(document: dict[str, object], graph: str) -> set[str]:
     models = document[MODELS]
     assert isinstance(models, dict)
     names = {f"{node}{suffix}" for node in models for suffix in MODEL_SUFFIXES}
-    return {name for name in names if _is_below(name)} | {f"{graph}.png", f"{graph}_initial_values.safetensors"}
+    return {name for name in names if _is_below(name)} | {f"{graph}.png", f"{graph}{INITIAL_VALUES}"}
 
 
 def _is_below(name: str) -> bool:
@@ -369,7 +370,7 @@ def _sweep(stale: Path, final: Path, owned: set[str] | None = None) -> None:
         return
     owned = _owned(stale) if owned is None else owned
     # The YAML says which files are leapp's, so it goes last: a crash here must leave a directory that can be swept.
-    for name in sorted(_tree(stale), key=lambda name: name.endswith((".yaml", ".yml"))):
+    for name in sorted(_tree(stale), key=lambda name: name.endswith(YAML)):
         path, twin = stale / name, final / name
         with contextlib.suppress(OSError):
             if name in owned or (os.path.lexists(twin) and os.path.samestat(path.lstat(), twin.lstat())):

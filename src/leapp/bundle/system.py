@@ -20,7 +20,7 @@ def system_information(torch_version: str | None = None, cuda: str | None = None
     return {
         "cuda version": str(cuda),
         "leapp config version": CONFIG_VERSION,
-        "leapp version": _leapp_version(),
+        "leapp version": leapp_version(),
         "os": _os_name(),
         "python version": platform.python_version(),
         "torch version": None if torch_version is None else str(torch_version),
@@ -40,7 +40,8 @@ def package_version(name: str) -> str | None:
 
 
 @functools.cache
-def _leapp_version() -> str:
+def leapp_version() -> str:
+    """The version of leapp."""
     return package_version("leapp") or "1.0.0.dev0"
 
 

@@ -15,7 +15,7 @@ from leapp.cli.arguments import add_code, add_opening
 from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.graph.contract import Contract, Port, key, split_key
-from leapp.graph.validate import graph_ports, links
+from leapp.graph.validate import graph_ports, sources
 from leapp.view.onnx_model import Weight, read_onnx
 from leapp.view.torch_weights import read_torch_weights
 
@@ -137,8 +137,7 @@ def _meaning(port: Port) -> dict[str, Any]:
 
 def _wiring(old: Contract, new: Contract) -> Iterator[_Change]:
     for flow, what in (("data_flow", "edge"), ("feedback_flow", "feedback")):
-        sources = ({target: source for source, _, target in links(getattr(c.pipeline, flow))} for c in (old, new))
-        yield from _mapping(what, *sources)
+        yield from _mapping(what, *(sources(getattr(c.pipeline, flow)) for c in (old, new)))
     for side in ("inputs", "outputs"):
         before, after = (list(graph_ports(c, side)) for c in (old, new))
         if before != after:

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from leapp.bundle.system import package_version, system_information
+from leapp.bundle.system import leapp_version, package_version
 from leapp.cli.output import Answer, Cell, Table, Text
 from leapp.extras import EXPORT, INSTALL
 
@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def command(arguments: Namespace) -> Answer:
     """Versions, engines and known problems of this machine."""
-    own = system_information()["leapp version"]
+    own = leapp_version()
     versions = {name: _version(name) for name in PACKAGES}
     providers, failure = _providers()
     problems = [*_problems(versions, failure)]

@@ -122,7 +122,7 @@ def _describe(bundle: Bundle) -> dict[str, Any]:
         "digest": bundle.digest,
         "annotated": bundle.seal.annotated,
         "annotations": dict(bundle.annotations),
-        "frequency": configs.get("frequency"),
+        "frequency": pipeline.frequency,
         "configs": configs,
         "inputs": _port_facts(contract, "inputs"),
         "outputs": _port_facts(contract, "outputs"),

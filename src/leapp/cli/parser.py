@@ -73,7 +73,7 @@ class _Version(argparse.Action):
     """Prints the version, which is imported only then."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from leapp.bundle.system import system_information
+        from leapp.bundle.system import leapp_version
 
-        print(f"leapp {system_information()['leapp version']}")
+        print(f"leapp {leapp_version()}")
         parser.exit()

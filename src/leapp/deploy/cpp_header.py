@@ -180,8 +180,7 @@ def _text(
     bundle: Bundle, namespace: str, inputs: _Side, outputs: _Side, enums: Mapping[tuple[str, ...], str], *, any_batch: bool
 ) -> str:
     digest = bundle.digest or ""
-    configs = bundle.contract.pipeline.configs or {}
-    frequency = configs.get("frequency")
+    frequency = bundle.contract.pipeline.frequency
     lines = [
         f"// The bundle {_comment(bundle.graph)} with types. Written by leapp deploy cpp: do not edit, write it again.",
         "#pragma once",

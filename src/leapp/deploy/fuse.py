@@ -22,7 +22,7 @@ from leapp.bundle.safetensors import RawTensor, check_initial_values
 from leapp.errors import BundleError
 from leapp.extras import require
 from leapp.graph.contract import Contract, key
-from leapp.graph.validate import execution_order, feedback_ports, graph_ports, links, ports
+from leapp.graph.validate import execution_order, feedback_ports, graph_ports, ports, sources
 
 CONTRACT = "leapp.contract"
 """Metadata key of the contract: the bundle's YAML as JSON."""
@@ -172,7 +172,7 @@ class _Fusion:
         self._contract = contract
         self._graph = graph
         pipeline = contract.pipeline
-        self._sources = {target: source for source, _, target in links(pipeline.data_flow)}
+        self._sources = sources(pipeline.data_flow)
         self._outputs = list(dict.fromkeys([*graph_ports(contract, "outputs"), *pipeline.feedback_flow]))
         self._taken = {*ports(contract.nodes, "inputs"), *ports(contract.nodes, "outputs")}
 

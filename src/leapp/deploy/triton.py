@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from leapp.bundle import Bundle, RawTensor, load_contract, open_bundle, read_initial_values
+from leapp.bundle.files import descriptions_in
 from leapp.bundle.reading import require_signed
 from leapp.bundle.signing import Keys
 from leapp.bundle.staging import Staging
@@ -154,7 +155,7 @@ def _check_free(target: Path, models: Mapping[str, str]) -> None:
 def _graphs(target: Path) -> list[str]:
     """The graphs whose deployments a directory holds."""
     found = []
-    for path in sorted((*target.glob("*.yaml"), *target.glob("*.yml"))):
+    for path in descriptions_in(target) if target.is_dir() else ():
         try:
             contract = load_contract(path)
         except LeappError:

@@ -20,7 +20,7 @@ import numpy as np
 from leapp.bundle import Bundle, open_bundle
 from leapp.bundle.files import hash_file
 from leapp.bundle.reading import fingerprint
-from leapp.bundle.system import package_version, system_information
+from leapp.bundle.system import leapp_version, package_version
 from leapp.errors import BundleError, InputError, LeappError
 from leapp.fleet.outcome import Outcome, Result
 from leapp.fleet.statistics import Statistics
@@ -64,7 +64,7 @@ class Job:
     def conditions(self) -> bytes:
         """All that a result depends on apart from the recording."""
         engines = {name: package_version(name) for name in ("numpy", "onnxruntime", "torch")}
-        versions = {"leapp": system_information()["leapp version"], **engines}
+        versions = {"leapp": leapp_version(), **engines}
         facts = [self.prints, self.rtol, self.atol, self.options, versions]
         return msgspec.json.encode(facts, order="sorted")
 

@@ -85,6 +85,11 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     initial_values: str | None = None
     configs: dict[str, Any] | None = None
 
+    @property
+    def frequency(self) -> Any:
+        """The rate in hertz that the pipeline was made for, if the bundle says."""
+        return (self.configs or {}).get("frequency")
+
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a bundle's YAML says. ``nodes`` keeps the order in which the nodes were completed."""

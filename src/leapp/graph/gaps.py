@@ -11,7 +11,7 @@ def deployment_gaps(contract: Contract) -> list[str]:
     """What a deployer would have to ask for: one line for each kind of missing fact."""
     outside = [item for side in ("inputs", "outputs") for item in graph_ports(contract, side).items()]
     gaps = []
-    if (contract.pipeline.configs or {}).get("frequency") is None:
+    if contract.pipeline.frequency is None:
         gaps.append("no frequency: pass graph_configs=GraphConfigs(frequency=...) to compile_graph()")
     absent = {
         "no kind": [where for where, port in outside if port.kind is None],

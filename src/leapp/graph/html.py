@@ -53,7 +53,7 @@ def describe_contract(title: str, graph: str, contract: Contract, digest: str | 
     pipeline = contract.pipeline
     entering = ports(contract.nodes, "inputs")
     state = sorted({target for targets in pipeline.feedback_flow.values() for target in targets})
-    rate = (pipeline.configs or {}).get("frequency")
+    rate = pipeline.frequency
     facts = {
         "nodes": len(contract.nodes),
         "rate": None if rate is None else f"{rate} Hz",

@@ -104,6 +104,11 @@ def links(flow: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, int, str]]
             yield source, index, target
 
 
+def sources(flow: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """For each input that a flow feeds, the output that feeds it."""
+    return {target: source for source, _, target in links(flow)}
+
+
 def misfit(source: str, given: Port, target: str, taken: Port) -> str | None:
     """Why the output ``source`` cannot feed the input ``target``; None if it can."""
     forms = [f"{port.dtype} {list(port.shape)}" for port in (given, taken)]

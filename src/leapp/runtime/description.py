@@ -44,7 +44,7 @@ class Description(RunnerBase):
     @property
     def frequency(self) -> float | None:
         """The rate in hertz the pipeline was made for, if the bundle says."""
-        return self.configs.get("frequency")
+        return self._plan.contract.pipeline.frequency  # type: ignore[no-any-return]
 
     @property
     def leapp_description(self) -> dict[str, Any]:

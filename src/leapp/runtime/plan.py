@@ -13,7 +13,7 @@ from leapp.errors import BundleError, InputError, InputTypeError, UnknownPortErr
 from leapp.graph.contract import Contract, Node, Port, key, split_key
 from leapp.graph.formats import RUNNABLE
 from leapp.graph.suggest import close
-from leapp.graph.validate import check, execution_order, links, ports
+from leapp.graph.validate import check, execution_order, graph_ports, ports, sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +108,12 @@ def make_plan(contract: Contract) -> Plan:
     return Plan(
         contract=contract,
         order=execution_order(contract),
-        inputs=tuple(key(node, name) for node, names in pipeline.inputs.items() for name in names),
-        outputs=tuple(key(node, name) for node, names in pipeline.outputs.items() for name in names),
+        inputs=tuple(graph_ports(contract, "inputs")),
+        outputs=tuple(graph_ports(contract, "outputs")),
         input_ports=input_ports,
         output_ports=output_ports,
-        edges={target: source for source, _, target in links(pipeline.data_flow)},
-        feedback={target: source for source, _, target in links(pipeline.feedback_flow)},
+        edges=sources(pipeline.data_flow),
+        feedback=sources(pipeline.feedback_flow),
         missing=tuple(name for name, node in contract.nodes.items() if not _has_model(name, node)),
         batch=next(iter(batches), None),
     )

@@ -173,7 +173,7 @@ def _summary(contract: Contract, wires: tuple[LinkFacts, ...], counts: Mapping[s
     if known:
         partial = "" if len(known) == len(contract.nodes) else f" in {len(known)} of {len(contract.nodes)} nodes"
         parts.append(_count(sum(known), "parameter") + partial)
-    frequency = (contract.pipeline.configs or {}).get("frequency")
+    frequency = contract.pipeline.frequency
     if frequency is not None:
         parts.append(f"{frequency} Hz")
     return "  ·  ".join(parts)
