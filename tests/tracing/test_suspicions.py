@@ -10,6 +10,7 @@ import re
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -745,6 +746,43 @@ def _in_bytes(count: bytearray) -> Callable[[], bool]:
     return tick
 
 
+def _in_a_set(now: set[int]) -> Callable[[], bool]:
+    def tick() -> bool:
+        last = max(now)  # READ
+        now.discard(last)
+        now.add(last + 1)
+        return last > 100
+
+    return tick
+
+
+def _in_a_context(count: ContextVar[int]) -> Callable[[], bool]:
+    def tick() -> bool:
+        count.set(count.get() + 1)  # READ
+        return count.get() > 100
+
+    return tick
+
+
+def _in_a_tensor(count: Tensor) -> Callable[[], bool]:
+    def tick() -> bool:
+        count.add_(1)
+        return int(count) > 100  # READ
+
+    return tick
+
+
+def _hooked(layer: nn.Module) -> Callable[[Policy, Any], Any]:
+    count = [0]
+
+    def hook(module: nn.Module, given: Any, result: Tensor) -> Tensor:
+        count[0] += 1
+        return result * 3.0 if count[0] > 100 else result  # READ
+
+    layer.register_forward_hook(hook)
+    return lambda policy, x: layer(torch.from_numpy(x))
+
+
 def _in_a_default(count: list[int] = [0]) -> bool:  # noqa: B006
     count[0] += 1
     return count[0] > 100  # READ
@@ -820,6 +858,10 @@ COUNTERS: dict[str, Callable[[], Callable[[Policy, Any], Any]]] = {
     "random.Random": _ticking(lambda: (lambda r: lambda: r.random() > 1.0)(random.Random(0))),  # READ
     "a generator of NumPy": _ticking(lambda: (lambda r: lambda: r.random() > 1.0)(np.random.default_rng(0))),  # READ
     "the length of a list, in a method": _ticking(lambda: _local_class()().tick),
+    "the items of a set": _ticking(lambda: _in_a_set({0})),
+    "a context variable": _ticking(lambda: _in_a_context(ContextVar("count", default=0))),
+    "a plain tensor": _ticking(lambda: _in_a_tensor(torch.zeros((), dtype=torch.long))),
+    "a hook of a module": lambda: _hooked(nn.Identity()),
     "a global number that another function counts": _ticking(lambda: _global_ticks),
     "in a global dict": _ticking(lambda: _in_a_global_dict),
 }
@@ -848,6 +890,40 @@ def test_a_write_that_no_pass_shows(compute: Callable[[Policy, Any], Any], tmp_p
     (found,) = leapp.report().escapes
     assert "is written to" in found.kind and "# WRITE" in found.source and "register_buffer('n'" in found.cure, found
     trace(tmp_path, lambda number: policy.step(number, Policy.only_read), 2)
+    assert leapp.report().escapes == []
+
+
+def test_a_tensor_that_the_node_only_counts_with(tmp_path: Path) -> None:
+    """Undeclared state that no pass shows: both passes compare it, and get the same."""
+    policy = SimpleNamespace(count=torch.zeros(()), calls=torch.zeros(()))
+
+    def step(number: int) -> None:
+        x = A.input_tensors("n", {"x": values(number)})
+        policy.count += 1
+        policy.calls.add_(1)
+        y = torch.where(policy.count > 100, x * 2, x)  # READ
+        A.output_tensors("n", {"y": y}, export_with="jit")
+
+    trace(tmp_path, step, 2)
+    leapp.compile_graph(visualize=False)
+    (found,) = leapp.report().escapes
+    assert "count changes from call to call" in found.kind and "# READ" in found.source, found
+
+
+def test_a_variable_with_the_name_of_a_declared_array(tmp_path: Path) -> None:
+    """What is written to is a copy of the state."""
+    held = SimpleNamespace(on=np.zeros(3, np.float32))
+
+    def step(number: int) -> None:
+        x = A.input_tensors("n", {"x": values(number).numpy()})
+        on = A.state_tensors("n", {"on": held.on}).copy()
+        on[x > 50] = 1.0
+        held.on = on
+        A.update_state("n", {"on": on})
+        A.output_tensors("n", {"y": x * (1 - on)}, export_with="jit")
+
+    trace(tmp_path, step, 2)
+    assert leapp.compile_graph(visualize=False) == {"n": True}
     assert leapp.report().escapes == []
 
 

@@ -16,6 +16,7 @@ import re
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from inspect import CO_OPTIMIZED
 from types import CellType, CodeType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -49,7 +50,9 @@ _HEAP = 1 << 9
 """The flag of classes that Python code makes. Most values in variables are of types in C."""
 _WHOLE = object()
 """The key of what is known of a container or an iterator as a whole: its length, or its position."""
-_ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "update", "add", "clear"})
+_ITEMS = object()
+"""The key of the items of a set, which have no names."""
+_ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "update", "add", "clear", "discard"})
 """Methods that change a container without reading it, such as appending to a log."""
 
 
@@ -69,6 +72,12 @@ class Length(int):
     """How many items a container has. A log grows too, so it says little unless some code reads it."""
 
     __slots__ = ()
+
+
+@functools.lru_cache(maxsize=1024)
+def _length(items: int) -> Length:
+    """One object for each length: what is the same object did not change."""
+    return Length(items)
 
 
 class Changed(NamedTuple):
@@ -126,13 +135,15 @@ class _Seen(NamedTuple):
     held: dict[Any, Any]
     arrays: list[tuple[Any, np.ndarray[Any, Any], bytes]]
     """The arrays in it, by their keys, with copies of their contents."""
+    tensors: list[tuple[Any, Tensor, int]]
+    """The tensors among it, by their keys, with the number of writes to them so far."""
     where: Where
     closed: bool
     """Whether the user's code cannot name what is held here, as in an iterator."""
 
     def named(self, key: Any) -> str:
         """How the owner names something that is held here."""
-        if key is _WHOLE or self.closed:
+        if key is _WHOLE or key is _ITEMS or self.closed:
             return self.name
         return f"{self.name}[{key!r}]" if self.name else str(key)
 
@@ -161,10 +172,12 @@ class Attributes:
             held = _held(thing)
             left -= 1 + len(held)
             closed = closed or _is_closed(type(thing))
-            seen = _Seen(owner, name, above, held, [], at, closed)
+            seen = _Seen(owner, name, above, held, [], [], at, closed)
             self._seen[id(thing)] = thing, seen
             for key, value in held.items():
                 kind = type(value)
+                if kind is Tensor and not value.is_inference():
+                    seen.tensors.append((key, value, value._version))
                 if kind in _LEAVES:
                     continue
                 if kind is np.ndarray:
@@ -269,9 +282,12 @@ class _Comparison:
         for key, array, content in seen.arrays:
             if now.get(key) is array and array.tobytes() != content:
                 self._note(seen, key, array, array)
+        for key, t, writes in seen.tensors:
+            if now.get(key) is t and t._version != writes and not self._traced(t) and not self._is_tracked(seen, key):
+                self._note(seen, key, t, t)
         if now is seen.held or (len(now) == len(seen.held) and all(map(operator.is_, now.values(), seen.held.values()))):
             return
-        noted, keeps_tensors = len(self.changed), any(issubclass(type(v), Tensor) for v in now.values())
+        noted = len(self.changed)
         for key, after in now.items():
             before = seen.held.get(key)
             if after is before:
@@ -282,9 +298,10 @@ class _Comparison:
                 if kept and self._traced(after):
                     self._note(seen, key, None, "a tensor")
             elif _is_number(before) and _is_number(after):
+                if before == after or (before != before and after != after):
+                    continue
                 # The length says nothing beyond the items that changed, or that are known as tensors.
-                told = key is _WHOLE and (keeps_tensors or len(self.changed) > noted)
-                if before != after and (before == before or after == after) and not told:
+                if key is not _WHOLE or (len(self.changed) == noted and not any(type(v) is Tensor for v in now.values())):
                     self._note(seen, key, before, after)
             elif id(before) in self._seen and type(after) is type(before):
                 self.compare(after, self._seen[id(before)][1])
@@ -384,16 +401,26 @@ def _uses(code: CodeType, changed: Changed) -> _Uses:
     if not any(name in names for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)):
         return uses
     has_elements = bracket or changed.after is _DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
+    # What an object holds is an attribute. A variable of the same name is something else.
+    is_attribute = not isinstance(changed.owner, (_Variables, FunctionType, GeneratorType, functools.partial))
     steps = _instructions(code)
     for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
-        if step.opname in _KEYS and has_elements and name in _set_in(steps, i):
+        if step.opname in _KEYS and has_elements and name in _set_in(steps, i, is_attribute):
             uses.into.append(Where(code, step.offset))
         words = _words(step)
-        for word, verb in zip(words, re.findall("LOAD|STORE", step.opname), strict=False) if name in words else ():
+        if name not in words or (is_attribute and not step.opname.endswith(("_ATTR", "_METHOD"))):
+            continue
+        for word, verb in zip(words, re.findall("LOAD|STORE", step.opname), strict=False):
             if word == name:
-                stores = verb == "STORE" or following.argval in _ADDS
+                stores = verb == "STORE" or _only_writes(following)
                 (uses.stores if stores else uses.loads).append(Where(code, step.offset))
     return uses
+
+
+def _only_writes(step: dis.Instruction) -> bool:
+    """Whether an instruction asks for a method that changes its object and is not called for a result: ``append``, ``add_``."""
+    name = step.argval if step.opname in ("LOAD_ATTR", "LOAD_METHOD") else ""
+    return name in _ADDS or (name.endswith("_") and not name.endswith("__"))
 
 
 @functools.lru_cache(maxsize=256)
@@ -412,7 +439,7 @@ def _words(step: dis.Instruction) -> tuple[Any, ...]:
     return step.argval if isinstance(step.argval, tuple) else (step.argval,) if step.opname != "LOAD_CONST" else ()
 
 
-def _set_in(steps: list[dis.Instruction], i: int) -> Iterator[Any]:
+def _set_in(steps: list[dis.Instruction], i: int, attributes_only: bool) -> Iterator[Any]:
     """The names by which code reaches what it sets an element of: ``rows`` and ``x`` for ``x.rows[0][1] = y``."""
     keys = _KEYS[steps[i].opname]
     i -= 1
@@ -427,7 +454,7 @@ def _set_in(steps: list[dis.Instruction], i: int) -> Iterator[Any]:
             depth += dis.stack_effect(steps[i].opcode, steps[i].arg, jump=False)
             i -= 1
         if depth > keys:  # one instruction loads the container and a key
-            yield _words(steps[i + 1])[0]
+            yield from () if attributes_only else _words(steps[i + 1])[:1]
             return
         while i >= 0 and steps[i].opname in ("LOAD_ATTR", "LOAD_METHOD"):
             yield steps[i].argval
@@ -437,7 +464,7 @@ def _set_in(steps: list[dis.Instruction], i: int) -> Iterator[Any]:
         chosen = steps[i].opname == "BINARY_OP" and steps[i].argrepr == "[]"  # how Python 3.14 spells it
         keys = 1 if chosen else _CHOOSES.get(steps[i].opname, 0)
         if not keys:
-            yield from _words(steps[i])[-1:]
+            yield from () if attributes_only else _words(steps[i])[-1:]
             return
         i -= 1
 
@@ -455,14 +482,15 @@ def _held(thing: Any) -> dict[Any, Any]:
     if _is_closed(kind):
         return _of_closed(thing)
     if issubclass(kind, dict):
-        return {**dict(itertools.islice(thing.items(), _CONTAINED)), _WHOLE: Length(len(thing))}
+        return {**dict(itertools.islice(thing.items(), _CONTAINED)), _WHOLE: _length(len(thing))}
     if issubclass(kind, set):
-        return {_WHOLE: Length(len(thing))}
+        named = len(thing) <= _CONTAINED and all(map(_is_number, thing))
+        return {_WHOLE: _length(len(thing)), _ITEMS: str(sorted(map(repr, thing))) if named else ""}
     if issubclass(kind, (list, tuple, deque)):
-        return {**dict(zip(range(-1, -_CONTAINED - 1, -1), reversed(thing), strict=False)), _WHOLE: Length(len(thing))}
+        return {**dict(zip(range(-1, -_CONTAINED - 1, -1), reversed(thing), strict=False)), _WHOLE: _length(len(thing))}
     if issubclass(kind, torch.nn.Module):
         own = {n: v for n, v in list(vars(thing).items()) if n[:1] != "_" and n not in _OWN}
-        return {**own, **dict(thing._buffers.items())}
+        return {**own, **dict(thing._buffers.items()), **dict(enumerate(_hooks(thing)))}
     if kind is FunctionType:
         return {**vars(thing), **_shared(thing), **_defaults(thing)}
     if kind is GeneratorType:
@@ -529,6 +557,8 @@ def _of_closed(thing: Any) -> dict[Any, Any]:
     if _is_iterator(kind):
         position = repr(thing) if kind is itertools.count else operator.length_hint(thing, -1)
         return {_WHOLE: position, **dict(enumerate(gc.get_referents(thing)))}
+    if kind is ContextVar:
+        return {_WHOLE: thing.get(None)}
     try:
         told = thing.__reduce_ex__(2)  # what pickle asks for first
     except Exception:  # whatever it says: it cannot be pickled
@@ -630,4 +660,9 @@ def _is_number(value: Any) -> bool:
 
 def _keeps_nothing(module: torch.nn.Module) -> bool:
     """Whether a module is one of torch's own layers, without buffers."""
-    return type(module).__module__.startswith("torch.nn.") and not module._buffers
+    return type(module).__module__.startswith("torch.nn.") and not module._buffers and not _hooks(module)
+
+
+def _hooks(module: torch.nn.Module) -> list[Any]:
+    """The functions that are called with a module."""
+    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]

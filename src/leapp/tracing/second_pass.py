@@ -130,7 +130,8 @@ class SecondPass:
         With them come older arrays that the node reads and that its code writes to, with the line that writes.
         """
         attributes = self._attributes
-        changed = [c for c in attributes.changes(set(), lambda _: False)[1] if not isinstance(c.after, np.ndarray)]
+        found = attributes.changes({(id(b.module), b.name) for b in node.buffers}, tape.owns)[1]
+        changed = [c for c in found if c.before is not None and not isinstance(c.after, np.ndarray)]
         # A container that is made anew in every pass does not begin with what the pass before left.
         changed = [c for c in changed if not isinstance(c.after, Length) or node.lengths.get(str(c)) == c.before]
         arrays = list(attributes.arrays())
