@@ -168,6 +168,7 @@ class Finisher:
         tracked = {(id(b.module), b.name) for b in node.buffers}
         replaced, changed = self._attributes.changes(tracked, tape.owns)
         node.lengths = {str(c): c.after for c in changed if isinstance(c.after, Length)}
+        node.written = {str(c): weakref.ref(c.after) for c in changed if isinstance(c.after, Tensor)}
         changed = [c for c in changed if not isinstance(c.after, (Length, Tensor))]
         node.changed = [c for c in changed if not (isinstance(c.after, np.ndarray) and self._follows(tape, c.after))]
         codes = self._attributes.codes(tape) if node.changed else []

@@ -190,6 +190,8 @@ class NodeTrace:
         """What the first pass left changed in the user's objects."""
         self.lengths: dict[str, int] = {}
         """How long the containers were after it that it left longer or shorter, by their names."""
+        self.written: dict[str, weakref.ref[torch.Tensor]] = {}
+        """The plain tensors in the user's objects that it wrote to, by their names."""
         self.changed_again: list[Changed] = []
         """Numbers in them that the second pass changed too, with the line that reads each."""
         self.samples: list[Sample] = []

@@ -132,8 +132,7 @@ class SecondPass:
         attributes = self._attributes
         found = attributes.changes({(id(b.module), b.name) for b in node.buffers}, tape.owns)[1]
         changed = [c for c in found if c.before is not None and not isinstance(c.after, np.ndarray)]
-        # A container that is made anew in every pass does not begin with what the pass before left.
-        changed = [c for c in changed if not isinstance(c.after, Length) or node.lengths.get(str(c)) == c.before]
+        changed = [c for c in changed if _is_carried(node, c)]
         arrays = list(attributes.arrays())
         codes, inside = attributes.codes(tape) if changed or arrays else [], attributes.inside()
         assert node.tape is not None
@@ -149,6 +148,14 @@ class SecondPass:
         if len(self._recorder.tapes) == 1:
             attributes.forget()
         return list({(str(c), str(c.where)): c for c in reversed(counters)}.values())[::-1]
+
+
+def _is_carried(node: NodeTrace, changed: Changed) -> bool:
+    """Whether a pass began with what the pass before left: a list or tensor that is made anew in every pass is not memory."""
+    if isinstance(changed.after, Tensor):
+        written = node.written.get(str(changed))
+        return written is not None and written() is changed.after
+    return not isinstance(changed.after, Length) or node.lengths.get(str(changed)) == changed.before
 
 
 def _same_draw(a: Draw, b: Draw) -> bool:

@@ -7,6 +7,7 @@ must put the original back. A replacement does what the original does for every 
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import sys
 from collections import deque
@@ -118,8 +119,12 @@ def _maker(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
     """``np.array`` and its kin: of traced values, alone or in lists, they are recorded."""
     if not args:
         return original(**kwargs)
-    data = _said(args[0])
-    if type(data) is not ndarray and any(type(a) is not ndarray for a in arrays_in(data)):
+    try:
+        data = _said(args[0])
+        traced = type(data) is not ndarray and any(type(a) is not ndarray for a in arrays_in(data))
+    except RecursionError:  # a list that holds itself
+        return original(*args, **kwargs)
+    if traced:
         return arrays.runs.make(original, data, *args[1:], **kwargs)
     made = original(data, *args[1:], **kwargs)
     return made if made is data else _new(arrays, made)
@@ -131,7 +136,9 @@ def _said(value: Any) -> Any:
         return value
     if isinstance(value, (deque, list, tuple)):
         found = [_said(v) for v in value]
-        same = type(value) in (list, tuple) and all(a is b for a, b in zip(found, value, strict=True))
+        # NumPy is given the program's own class of sequences unless something in it is traced.
+        known = type(value) in (list, tuple) or not any(isinstance(v, _TRACED) for v in found)
+        same = known and all(map(operator.is_, found, value))
         return value if same else found
     made = value.__array__() if hasattr(type(value), "__array__") and not isinstance(value, np.generic) else None
     return made if isinstance(made, TracedNpArray) else value
