@@ -240,7 +240,8 @@ class Attributes:
 
         A function that only counts makes no call.
         """
-        found = {id(call.where.code): call.where.code for call in tape.calls}
+        calling = {id(call.where.code): call.where.code for call in tape.calls}
+        found = {key: code for key, code in calling.items() if not _is_installed(code)}
         found.update((id(code), code) for code in self._openers)
         todo = deque(self._named)
         met: set[int] = set()
