@@ -54,7 +54,7 @@ def unseen_change(node: NodeTrace, figures: Iterable[Figures]) -> str | None:
     """
     furthest = max((f.largest for f in figures), default=0.0)
     outputs = [t for s in node.samples for t in s.outputs.values() if t.is_floating_point() or t.is_complex()]
-    if node.replay is None or all(furthest <= last_rounding(t) for t in outputs):
+    if node.replay is None or not furthest or all(furthest <= last_rounding(t) for t in outputs):
         return None
     for number, sample in enumerate(node.samples):
         inputs = [sample.inputs[n] for n in node.inputs]
