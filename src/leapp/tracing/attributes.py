@@ -578,7 +578,7 @@ def _is_data(value: Any) -> bool:
 def _lasting(names: dict[str, Any]) -> dict[str, Any]:
     """The variables whose values may be changed and not only exchanged."""
     kinds = (np.ndarray, *_CONTAINERS)
-    found = {n: v for n, v in names.items() if n[:2] != "__"}
+    found = {n: v for n, v in names.items() if type(v) not in _LEAVES and n[:2] != "__"}
     return {n: v for n, v in found.items() if issubclass(type(v), kinds) or _is_closed(type(v)) or _is_looked_into(v)}
 
 
@@ -627,6 +627,8 @@ def _shared(function: FunctionType) -> dict[str, Any]:
 
 def _defaults(function: FunctionType) -> dict[str, Any]:
     """The default values of the arguments of a function: they live as long as the function."""
+    if not (function.__defaults__ or function.__kwdefaults__):
+        return {}
     code, given = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
     return {**dict(zip(names, given, strict=True)), **(function.__kwdefaults__ or {})}
