@@ -13,11 +13,6 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = [
-    "Geometry", "geometry", "lent_memory", "locate", "overlaps", "region", "same_storage", "storage_id", "storage_of",
-    "version_of",
-]  # fmt: skip
-
 
 class Geometry(NamedTuple):
     """Where a tensor's elements lie in its storage, counted in elements of its dtype."""

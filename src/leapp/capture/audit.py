@@ -17,8 +17,6 @@ from leapp.capture.tape import Call
 from leapp.capture.trees import tensors
 from leapp.compat.core import DispatchMode
 
-__all__ = ["hidden_reads"]
-
 # These read a value only to refuse bad arguments.
 _CHECKS = frozenset({"gaussian_nll_loss", "cov", "corrcoef", "quantile", "nanquantile"})
 

@@ -17,8 +17,6 @@ from leapp.capture.substitutes import COVERED, HANDLERS, KERNELS
 from leapp.capture.trees import tensors
 from leapp.compat.core import OpOverload
 
-__all__ = ["KINDS", "Kind", "classify"]
-
 Tensor = torch.Tensor
 
 # Answers about memory and layout: they tell nothing of values.

@@ -15,8 +15,6 @@ from leapp.errors import TraceError
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
 
-__all__ = ["Constants"]
-
 Tensor = torch.Tensor
 
 

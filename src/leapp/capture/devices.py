@@ -19,8 +19,6 @@ from leapp.capture.user_line import Where, where
 from leapp.compat.core import registered_device
 from leapp.errors import TraceError
 
-__all__ = ["on_cpu", "refuse_mixed", "require_device"]
-
 Tensor = torch.Tensor
 _CPU = torch.device("cpu")
 _CARRYING = {"to", "cpu", "cuda", "xpu"}

@@ -17,8 +17,6 @@ from typing import Any
 
 from leapp.capture.user_line import users_frames
 
-__all__ = ["containers_in_sight", "holders"]
-
 _DEPTH = 6
 _CONTAINERS = (list, tuple, set, dict, deque)
 _OURS = "leapp."

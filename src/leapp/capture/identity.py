@@ -6,8 +6,6 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-__all__ = ["ByIdentity"]
-
 T = TypeVar("T")
 
 

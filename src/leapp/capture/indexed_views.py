@@ -22,8 +22,6 @@ from leapp.capture.aliasing import Geometry, geometry, same_storage, version_of
 from leapp.capture.tape import Call, Memory, Ref, Tape, refer
 from leapp.capture.user_line import where
 
-__all__ = ["IndexedRows", "at_numbers", "getitem", "is_number", "setitem", "spread"]
-
 Tensor = torch.Tensor
 
 

@@ -17,8 +17,6 @@ from leapp.compat.modes import (
     push_function_mode,
 )
 
-__all__ = ["DISPATCH_MODES", "FUNCTION_MODES", "Modes", "Silence", "Unseen", "silence"]
-
 
 class Silence:
     """No mode sees what this thread does inside.

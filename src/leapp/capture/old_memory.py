@@ -20,8 +20,6 @@ from leapp.capture.identity import ByIdentity
 from leapp.compat.core import storage_expired
 from leapp.compat.modes import free_weak_storage
 
-__all__ = ["OldMemory"]
-
 Tensor = torch.Tensor
 _NONE: frozenset[int] = frozenset()
 _FILLS = frozenset({"fill_", "zero_"})

@@ -22,8 +22,6 @@ from leapp.capture.replay import Program
 from leapp.capture.tape import Constant, Memory, Ref
 from leapp.capture.user_line import Where
 
-__all__ = ["Difference", "Kind", "by_data", "differences", "same_value"]
-
 Tensor = torch.Tensor
 
 

@@ -14,8 +14,6 @@ from leapp.capture.recorder import Recorder
 from leapp.capture.tape import Escape
 from leapp.capture.user_line import frames, where
 
-__all__ = ["rebuild", "reduce"]
-
 _SERIALIZATION = torch.serialization.__file__
 
 

@@ -23,8 +23,6 @@ from leapp.capture.user_line import Where, where
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
 
-__all__ = ["PlainCalls", "draws_random_numbers"]
-
 Tensor = torch.Tensor
 
 

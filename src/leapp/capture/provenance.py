@@ -18,8 +18,6 @@ from leapp.capture.call_kinds import Kind
 from leapp.capture.trees import tensors
 from leapp.capture.user_line import Where, where
 
-__all__ = ["FormerValue", "Provenance", "Published", "Read"]
-
 Tensor = torch.Tensor
 Glue = tuple[tuple[str, Where], ...]
 _REMEMBERED = 16

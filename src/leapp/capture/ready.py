@@ -11,8 +11,6 @@ from typing import Any
 
 from leapp.capture.functions import math, scipy_linalg, scipy_signal
 
-__all__ = ["READY"]
-
 READY: dict[str, dict[str, Callable[..., Any]]] = {
     "math": math.FUNCTIONS,
     "scipy.linalg": scipy_linalg.FUNCTIONS,

@@ -30,8 +30,6 @@ from leapp.capture.traced_calls import PLAIN, TracedCalls
 from leapp.capture.user_line import Where, where
 from leapp.errors import TraceError
 
-__all__ = ["Recorder"]
-
 Tensor = torch.Tensor
 
 

@@ -18,8 +18,6 @@ from leapp.capture.substitutes import WORKSPACE_LAST
 from leapp.capture.tape import Call, Constant, Memory, Ref, Tape
 from leapp.capture.trees import mapped, tensors
 
-__all__ = ["Program", "Replay", "cut", "fill", "results"]
-
 Tensor = torch.Tensor
 
 

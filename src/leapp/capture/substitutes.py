@@ -26,8 +26,6 @@ from leapp.capture.trees import tensors
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
 
-__all__ = ["CONSTRUCTORS", "COVERED", "HANDLERS", "KERNELS", "WORKSPACE_LAST", "constructed"]
-
 Tensor = torch.Tensor
 Handler = Callable[["Recorder", Tape, Any, tuple[Any, ...], dict[str, Any]], Any]
 _KEEP = "_leapp_keep"

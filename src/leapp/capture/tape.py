@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from leapp.capture.batch.follower import Follower
     from leapp.capture.indexed_views import IndexedRows
 
-__all__ = ["TEXTS", "Call", "Constant", "Draw", "Escape", "Memory", "Ref", "Tape", "is_known", "refer", "snapshot"]
-
 Tensor = torch.Tensor
 TEXTS = frozenset({"__repr__", "__str__", "__format__"})
 """Calls that write values down for people: that the text differs from pass to pass proves nothing."""

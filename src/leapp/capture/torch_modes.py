@@ -15,21 +15,17 @@ from torch.overrides import TorchFunctionMode
 from leapp.capture.batch.symbolic_size import bare, numbers
 from leapp.capture.call_kinds import KINDS, Kind, classify
 from leapp.capture.devices import refuse_mixed
-from leapp.capture.mode_stacks import Unseen
 from leapp.capture.substitutes import CONSTRUCTORS
 from leapp.capture.traced_calls import PLAIN, batch_numbers
 from leapp.capture.trees import tensors
 from leapp.capture.user_line import where
 from leapp.compat.core import DispatchMode as TorchDispatchMode
 from leapp.compat.core import HigherOrderOperator, functorch_level
-from leapp.compat.modes import DisableTorchFunction, any_autocast, backward_task, is_functorch_wrapped
+from leapp.compat.modes import DisableTorchFunction, Unseen, any_autocast, backward_task, is_functorch_wrapped
 from leapp.errors import TraceError
 
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
-
-__all__ = ["DispatchMode", "FunctionMode", "refuse_functions"]
-
 
 class FunctionMode(TorchFunctionMode):
     """Sees every torch API call of the thread."""

@@ -20,8 +20,6 @@ from leapp.capture.user_line import came_through, where
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
 
-__all__ = ["PLAIN", "TracedCalls", "batch_numbers"]
-
 Tensor = torch.Tensor
 PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 """The types of tensors without behaviour of their own."""

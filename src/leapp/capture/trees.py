@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["ATOMS", "ATOMS_BUT_SIZES", "leaves", "mapped", "tensors"]
-
 ATOMS: frozenset[type] = frozenset(
     {int, float, bool, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout,
      torch.memory_format, torch.Size}

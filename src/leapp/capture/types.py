@@ -9,8 +9,6 @@ import torch
 
 from leapp.capture.recorder import Recorder
 
-__all__ = ["TracedData", "TracedNpArray", "TracedTensor"]
-
 
 class _Virtual(type):
     kinds: tuple[type, ...] = (torch.Tensor, np.ndarray)

@@ -20,8 +20,6 @@ import numpy as np
 
 from leapp.capture.user_line import Where
 
-__all__ = ["UnsteadyNames"]
-
 _CLOCKS = frozenset(
     getattr(time, name)
     for name in "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time thread_time".split()

@@ -22,11 +22,6 @@ import torch
 
 from leapp.compat.python import getframe
 
-__all__ = [
-    "Where", "asked_by_capture", "asked_by_leapp", "came_through", "cell", "frames", "is_installed", "is_library", "line_name",
-    "users_frames", "where",
-]  # fmt: skip
-
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _CAPTURE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STDLIB = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")

@@ -12,8 +12,6 @@ from leapp.check.engines import Array, Place
 from leapp.errors import ValidationError
 from leapp.runtime.values import from_raw
 
-__all__ = ["check_brought", "open_direct"]
-
 
 def check_brought(bundle: Bundle, name: str, samples: Sequence[Sample], place: Place) -> None:
     """Refuse a model that takes its inputs in another order than the node has them, or that writes to them.

@@ -10,8 +10,6 @@ import numpy as np
 from leapp.runtime.arrays import Array
 from leapp.runtime.distance import beyond, gaps
 
-__all__ = ["Difference", "Figures", "compare", "nonfinite"]
-
 _PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p99": 99.0, "p995": 99.5}
 
 

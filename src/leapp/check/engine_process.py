@@ -28,8 +28,6 @@ from leapp.check.engines import Array
 from leapp.errors import ValidationError
 from leapp.graph.formats import EXTERNAL_DATA
 
-__all__ = ["LARGE", "EngineProcess", "EngineProcessError", "EngineProxy", "is_large", "limit_memory", "serve"]
-
 LARGE = 64 << 20
 """Files up to this size run in this process: another interpreter would cost more than their weights."""
 

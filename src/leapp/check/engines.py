@@ -20,8 +20,6 @@ from leapp.runtime.one_node import run_unit
 from leapp.runtime.plan import Plan, make_plan
 from leapp.runtime.values import rows_of, to_array
 
-__all__ = ["LEVELS", "Place", "engines", "here", "open_engine", "open_level", "open_pipeline"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Engine = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 Place = Callable[..., Any]

@@ -14,8 +14,6 @@ from leapp.graph.contract import Contract, Port, key, split_key
 from leapp.runtime.distance import gaps
 from leapp.runtime.values import from_raw
 
-__all__ = ["Outcome", "Verdict", "check_node", "check_pipeline", "element_name", "measure_node"]
-
 Samples = Mapping[str, Sequence[Sample]]
 
 _RUNS = 12

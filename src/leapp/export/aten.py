@@ -17,8 +17,6 @@ from leapp.compat.graphs import enable_python_dispatcher
 from leapp.export.listing import AtenGraph, NotPlainError, list_aten, state_of, whole
 from leapp.export.rewrites import Spelled
 
-__all__ = ["trace_aten"]
-
 
 class BatchFixedError(Exception):
     """A trace that was to take any batch takes one."""

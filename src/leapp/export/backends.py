@@ -16,8 +16,6 @@ from leapp.export.job import ExportJob, ExportResult
 from leapp.graph.formats import FORMATS, Format
 from leapp.graph.suggest import close, nearest
 
-__all__ = ["BACKENDS", "Backend", "check_params", "is_onnx", "resolve_backend"]
-
 Params = Mapping[str, tuple[type, ...]]
 Writer = Callable[[ExportJob, Path], ExportResult]
 

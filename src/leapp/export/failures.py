@@ -23,9 +23,6 @@ from leapp.errors import ExportError
 from leapp.export.backends import is_onnx
 from leapp.export.job import RUNNING, ExportJob, ExportResult
 
-__all__ = ["MissingOperatorsError", "explained", "require_dense", "spelled_call"]
-
-
 _OTHERS = "export_with='jit' or 'pt2'"
 
 

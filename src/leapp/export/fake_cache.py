@@ -15,8 +15,6 @@ import torch
 
 from leapp.compat.tracers import FakeTensor, FakeTensorMode
 
-__all__ = ["Shadows"]
-
 Form = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int, torch.device]
 """Type, sizes, strides, offset and device of a tensor."""
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["RUNNING", "ExportJob", "ExportResult", "tell_loading"]
-
 RUNNING: ContextVar[Any] = ContextVar("RUNNING", default=None)
 """The recorded call that is being traced, when a failed export is run again in search of it."""
 

@@ -32,8 +32,6 @@ from leapp.export.onnxfile import IR_VERSION, Draft, Weight
 from leapp.export.onnxgraph import ONNX_TYPES, UnknownSizeError, Value, Writer
 from leapp.export.operators import DECOMPOSITIONS, TRANSLATIONS, whole_composites
 
-__all__ = ["draft_with_library", "model_as_draft"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Tables:

@@ -24,9 +24,6 @@ from leapp.export.rewrites import Spelled
 from leapp.export.series import shared
 from leapp.export.veils import HiddenValueError
 
-__all__ = [
-    "AtenGraph", "NotPlainError", "Taker", "UnknownOperatorError", "follow", "list_aten", "state_of", "whole",
-]  # fmt: skip
 
 @dataclass(slots=True)
 class AtenGraph:

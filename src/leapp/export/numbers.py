@@ -15,8 +15,6 @@ import torch
 from leapp.compat.core import OpOverload
 from leapp.export.listing import AtenGraph
 
-__all__ = ["factor_shape", "keep_precision", "loses", "loses_divided_by"]
-
 Made = dict[tuple[float, tuple[int, ...]], torch.fx.Node]
 """The constants made so far, by value and shape."""
 

@@ -22,8 +22,6 @@ from leapp.export.onnxgraph import ONNX_TYPES, Sheet, UnknownSizeError, Value
 from leapp.export.operators import DECOMPOSITIONS, TRANSLATIONS, whole_composites
 from leapp.export.veils import Veils
 
-__all__ = ["DEFAULT_OPSET", "export_onnx"]
-
 DEFAULT_OPSET = 20
 
 _OWN_OPSETS = range(18, 21)

@@ -16,8 +16,6 @@ import torch
 
 from leapp.export.onnxgraph import ONNX_TYPES, Sheet, Value
 
-__all__ = ["IR_VERSION", "SINGLE_FILE_LIMIT", "Draft", "Weight", "draft_of", "write_model"]
-
 IR_VERSION = 10
 
 SINGLE_FILE_LIMIT = 1_800_000_000

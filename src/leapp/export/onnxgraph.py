@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["ONNX_TYPES", "Record", "Sheet", "UnknownSizeError", "Value", "Writer", "result_type"]
-
 ONNX_TYPES = {
     torch.float32: 1, torch.uint8: 2, torch.int8: 3, torch.int16: 5, torch.int32: 6, torch.int64: 7, torch.bool: 9,
     torch.float16: 10, torch.float64: 11, torch.bfloat16: 16,

@@ -12,8 +12,6 @@ from leapp.export.job import ExportJob, ExportResult, tell_loading
 from leapp.export.rewrites import Spelled
 from leapp.export.saving import save_archive
 
-__all__ = ["export_pt2"]
-
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node", "seq_nr")
 
 

@@ -14,8 +14,6 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Spelled"]
-
 
 class Spelled(TorchFunctionMode):
     """Replaces calls that tracers get wrong or cannot follow."""

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["save_archive"]
-
 _SMALL = 64 << 20
 """Archives up to this size are made in memory; beyond it a second copy of the weights costs too much."""
 

@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import copy_context
 from typing import TypeVar
 
-__all__ = ["end_sharing", "run_apart", "series", "shared"]
-
 _T = TypeVar("_T")
 
 _series: list[ExitStack] = []

@@ -29,8 +29,6 @@ from leapp.export.series import run_apart
 if TYPE_CHECKING:
     from leapp.export.listing import AtenGraph
 
-__all__ = ["PARAMETER_NAMES", "argument_names", "export_torchscript", "trace_function"]
-
 PARAMETER_NAMES = "parameters.json"
 """Where a file says how the module called the constants in it."""
 

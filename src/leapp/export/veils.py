@@ -14,8 +14,6 @@ import torch
 
 from leapp.compat.core import disabled_torch_function, plain_dispatch, wrapper_tensor
 
-__all__ = ["HiddenValueError", "Veil", "Veils"]
-
 
 class HiddenValueError(Exception):
     """Something other than an operator asks for the values of a tensor, or an operator cannot run."""

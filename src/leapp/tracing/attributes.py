@@ -29,11 +29,6 @@ from leapp.capture.numpy.plain import bounds
 from leapp.capture.tape import Tape
 from leapp.capture.user_line import Where, is_installed, users_frames, where
 
-__all__ = [
-    "Attributes", "Changed", "Length", "Shown", "is_memory", "is_read_inside", "line_that_reads", "line_that_writes",
-    "line_that_writes_into",
-]  # fmt: skip
-
 Tensor = torch.Tensor
 _NUMBERS = (int, float, str, np.generic)
 _LEAVES = frozenset({int, float, bool, str, bytes, type(None), Tensor, torch.nn.Parameter})

@@ -12,8 +12,6 @@ from leapp.capture.user_line import where
 from leapp.errors import AnnotationError, TraceError
 from leapp.tracing.node import InputPort, NodeTrace, OutputPort
 
-__all__ = ["ROWS", "check_batch_axis", "checked_axis", "follow_batch", "resized"]
-
 ROWS = (1, 2, 7)
 """The batch sizes at which a written model is run, beside the traced one."""
 

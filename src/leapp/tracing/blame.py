@@ -27,8 +27,6 @@ from leapp.export.failures import spelled_call
 from leapp.graph.contract import Contract, Node, Port, Wiring
 from leapp.runtime.values import from_raw
 
-__all__ = ["first_departure", "recording_departs", "why_not_run"]
-
 _LACKING = re.compile(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'")
 
 

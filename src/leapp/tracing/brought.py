@@ -12,8 +12,6 @@ import torch
 from leapp.tracing.edges import same_bits
 from leapp.tracing.node import NodeTrace
 
-__all__ = ["placeholders"]
-
 Tensor = torch.Tensor
 
 _TRIES = 4

@@ -20,8 +20,6 @@ from leapp.tracing.report import Report
 from leapp.tracing.rounding import last_rounding, rounding
 from leapp.tracing.undeclared import as_array
 
-__all__ = ["SHOWN", "cause", "nonfinite_cause", "other_model", "unseen_change"]
-
 SHOWN = 5
 """How many suspects a message lists."""
 

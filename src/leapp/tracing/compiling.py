@@ -52,8 +52,6 @@ from leapp.tracing.report import ProofInfo, Report
 from leapp.tracing.session import Session
 from leapp.tracing.settings import Settings
 
-__all__ = ["compile_session", "sketch"]
-
 _COMMANDS = frozenset(str(k.value) for k in OutputKindEnum)
 
 

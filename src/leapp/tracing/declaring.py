@@ -22,8 +22,6 @@ from leapp.tracing.node import InputPort, NodeTrace, Role, dtype_name
 from leapp.tracing.opening import Opening
 from leapp.tracing.payload import Entry, map_leaves
 
-__all__ = ["Declaring"]
-
 Tensor = torch.Tensor
 Batch = int | str | None
 

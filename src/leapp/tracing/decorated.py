@@ -21,8 +21,6 @@ from leapp.tracing.node import NodeTrace, Stage
 from leapp.tracing.opening import Opening
 from leapp.tracing.payload import Loans, located, map_leaves
 
-__all__ = ["DecoratedFunctions"]
-
 
 class _Running(threading.local):
     """The decorated functions that run in this thread."""

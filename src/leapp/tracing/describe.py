@@ -18,8 +18,6 @@ from leapp.graph.contract import Contract, Port, key
 from leapp.tracing.node import NodeTrace
 from leapp.tracing.report import Report
 
-__all__ = ["missing_for_deployment", "page_details"]
-
 _JOINTS = re.compile(r"joint|dof|motor|actuator|torque|\b(kp|kd)\b", re.IGNORECASE)
 _MOST = 500
 """How many ops and constants of a node are listed; a page is for reading."""

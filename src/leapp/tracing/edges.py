@@ -17,8 +17,6 @@ from leapp.errors import TraceError
 from leapp.tracing.log import logger
 from leapp.tracing.node import InputPort, NodeTrace, Source
 
-__all__ = ["Sources", "same_bits"]
-
 Tensor = torch.Tensor
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from leapp.tracing.node import NodeTrace, PassDifference
     from leapp.tracing.session import Session
 
-__all__ = ["enforce", "examine"]
-
 _UNDECLARED = (
     "undeclared state: a tensor that the node reads and changes (declare it with state_tensors, register_buffer or module)"
 )

@@ -16,8 +16,6 @@ from pathlib import Path
 from leapp.errors import LeappError
 from leapp.tracing.log import SYSTEM, logger
 
-__all__ = ["clear", "failed_directory", "keep_log", "kept_beside"]
-
 _LIST = ".leapp-failed"
 """Names what leapp put into the directory, one file a line."""
 

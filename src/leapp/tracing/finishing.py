@@ -25,8 +25,6 @@ from leapp.tracing.modules import constant_names
 from leapp.tracing.node import NodeTrace, OutputPort, dtype_name
 from leapp.tracing.undeclared import contradicts, rewritten_constants
 
-__all__ = ["Finisher", "Given"]
-
 Tensor = torch.Tensor
 Given = dict[str, tuple[Tensor, TensorSemantics | None]]
 """Tensors by port name, with what is said of them."""

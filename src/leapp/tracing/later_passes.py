@@ -24,8 +24,6 @@ from leapp.tracing.edges import Sources
 from leapp.tracing.node import InputPort, NodeTrace, Role, Sample, Stage, spelled
 from leapp.tracing.second_pass import SecondPass
 
-__all__ = ["Passes", "refuse_form"]
-
 Tensor = torch.Tensor
 _DENSE = torch.strided
 _DTYPES = {spelled(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}

@@ -25,8 +25,6 @@ from leapp.tracing.report import Report
 from leapp.tracing.session import Session
 from leapp.tracing.settings import Settings
 
-__all__ = ["ExportManager", "compile_graph", "report", "session", "start", "stop"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 _ESCAPES = ("warn", "error", "ignore")
 Escapes = Literal["warn", "error", "ignore"]

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from leapp.tracing.node import InputPort, NodeTrace, OutputPort
     from leapp.tracing.session import Session
 
-__all__ = ["likely_mistakes"]
-
-
 def likely_mistakes(session: Session) -> Iterator[str]:
     """A sentence for each of them."""
     for node in session.nodes.values():

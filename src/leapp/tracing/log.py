@@ -8,8 +8,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["RAISED", "SECTION", "SYSTEM", "Log", "logger"]
-
 SECTION, SYSTEM, FATAL = 25, 31, 41
 logging.addLevelName(SECTION, "SECTION")
 logging.addLevelName(SYSTEM, "SYSTEM")

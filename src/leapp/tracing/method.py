@@ -14,8 +14,6 @@ from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.graph.suggest import nearest
 from leapp.semantics import TensorSemantics
 
-__all__ = ["MethodNode", "bind_arguments", "node_name_of", "output_names_of", "refuse_unfit", "self_of"]
-
 Declare = Callable[[str, Any], Any]
 
 

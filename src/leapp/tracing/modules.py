@@ -16,8 +16,6 @@ from leapp.capture.replay import Program
 from leapp.tracing.attributes import Attributes
 from leapp.tracing.training import TrainingModes
 
-__all__ = ["CalledModules", "constant_names"]
-
 
 class CalledModules:
     """The modules that ran inside the nodes of a session.

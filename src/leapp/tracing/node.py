@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from leapp.semantics import TensorSemantics
     from leapp.tracing.attributes import Changed
 
-__all__ = [
-    "InputPort", "KeptValue", "NodeTrace", "OutputPort", "PassDifference", "Role", "Sample", "Source", "Stage", "TrackedBuffer",
-    "dtype_name", "spelled",
-]  # fmt: skip
-
 Role = Literal["input", "output", "state", "buffer", "static"]
 
 

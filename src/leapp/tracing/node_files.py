@@ -12,8 +12,6 @@ from leapp.errors import AnnotationError
 from leapp.export import ExportJob, is_onnx
 from leapp.tracing.node import NodeTrace, Sample
 
-__all__ = ["FileNames", "export_job", "file_names", "in_step", "raw_sample", "raw_samples"]
-
 
 @dataclass(slots=True)
 class FileNames:

@@ -19,8 +19,6 @@ from leapp.tracing.modules import CalledModules
 from leapp.tracing.node import NodeTrace, Sample, Stage
 from leapp.tracing.second_pass import SecondPass
 
-__all__ = ["Opening"]
-
 
 class Opening:
     """Opens the nodes of a session, begins their passes and drops attempts that failed.

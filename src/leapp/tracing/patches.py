@@ -27,8 +27,6 @@ from leapp.compat.core import keep_stance
 from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.tracing.torch_patches import torch_rows
 
-__all__ = ["FunctionPatch", "Patches", "check_patches", "follow_copies", "forget_copies"]
-
 
 @dataclass(frozen=True)
 class FunctionPatch:

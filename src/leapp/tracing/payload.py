@@ -14,8 +14,6 @@ from typing import Any
 from leapp.errors import AnnotationError, AnnotationTypeError, LeappError
 from leapp.semantics import TensorSemantics
 
-__all__ = ["Entry", "Loans", "entries", "is_leaf", "leaf_names", "located", "map_leaves", "refuse_nested_state", "unpack"]
-
 Entry = tuple[str, Any, TensorSemantics | None]
 Parts = list[tuple[Any, Any]]
 """What a container holds, with the key, place or field of each."""

@@ -14,8 +14,6 @@ from typing import Any
 
 from leapp.extras import has
 
-__all__ = ["Progress"]
-
 
 class Progress:
     """The lines of one compilation. Enter it to show them.

@@ -34,8 +34,6 @@ from leapp.tracing.progress import Progress
 from leapp.tracing.prove_batch import batch_loops, moved_sample, repeated_sample
 from leapp.tracing.report import Report
 
-__all__ = ["Failure", "Proof", "Unproven", "prove"]
-
 _LOOSER = 10
 """How much wider than for a recorded sample the tolerance is where rounding differences multiply: feedback, moved inputs."""
 

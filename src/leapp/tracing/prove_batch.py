@@ -25,8 +25,6 @@ from leapp.tracing.log import logger
 from leapp.tracing.node import InputPort, NodeTrace, Sample
 from leapp.tracing.node_files import FileNames, raw_sample
 
-__all__ = ["batch_loops", "moved_sample", "repeated_sample"]
-
 
 def _moved_inputs(node: NodeTrace, rows: int | None = None, seed: int = 0) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)

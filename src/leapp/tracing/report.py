@@ -9,8 +9,6 @@ from leapp.capture.user_line import line_name
 from leapp.graph.contract import Contract
 from leapp.graph.html import card, picture, table
 
-__all__ = ["ConstantInfo", "EscapeInfo", "GlueInfo", "ProofInfo", "Report"]
-
 
 @dataclass(frozen=True, slots=True)
 class EscapeInfo:

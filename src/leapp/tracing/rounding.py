@@ -14,8 +14,6 @@ from leapp.capture.tape import Call
 from leapp.capture.trees import tensors
 from leapp.tracing.log import logger
 
-__all__ = ["last_rounding", "rounding"]
-
 Tensor = torch.Tensor
 _FURTHER = 32
 """How much further apart NumPy and torch may be than rounding steps in random directions take them: they add up differently."""

@@ -35,8 +35,6 @@ from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, PassDifference, Sample
 from leapp.tracing.undeclared import independent_of_inputs, reproduces
 
-__all__ = ["SecondPass"]
-
 Tensor = torch.Tensor
 
 

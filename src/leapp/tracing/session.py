@@ -36,8 +36,6 @@ from leapp.tracing.second_pass import SecondPass
 from leapp.tracing.state import Buffers, StateUpdates
 from leapp.tracing.undeclared import outliving
 
-__all__ = ["Session"]
-
 Tensor = torch.Tensor
 _PLAIN = frozenset({Tensor})
 

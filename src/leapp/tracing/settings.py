@@ -7,8 +7,6 @@ from pathlib import Path
 
 from leapp.tracing.log import Log
 
-__all__ = ["Settings"]
-
 
 @dataclass(slots=True)
 class Settings:

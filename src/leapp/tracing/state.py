@@ -25,8 +25,6 @@ from leapp.tracing.payload import Entry, leaf_names, map_leaves, unpack
 from leapp.tracing.second_pass import SecondPass
 from leapp.tracing.tracked_buffers import registered_again, track, tracked
 
-__all__ = ["Buffers", "StateUpdates"]
-
 Tensor = torch.Tensor
 
 

@@ -25,8 +25,6 @@ from leapp.capture.user_line import where
 from leapp.compat.core import functorch_level, torch_function_modes
 from leapp.errors import TraceError
 
-__all__ = ["torch_rows"]
-
 
 def torch_rows() -> Iterator[Row]:
     """Owner, name, and what makes the replacement of the original."""

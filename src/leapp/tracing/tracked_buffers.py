@@ -16,8 +16,6 @@ from leapp.errors import TraceError
 from leapp.tracing.edges import same_bits
 from leapp.tracing.node import InputPort, NodeTrace, TrackedBuffer, dtype_name
 
-__all__ = ["freeze", "is_scratch", "left_by_pass", "registered_again", "resolve", "track", "tracked"]
-
 Tensor = torch.Tensor
 
 

@@ -14,8 +14,6 @@ from torch import nn
 
 from leapp.capture.user_line import Where, where
 
-__all__ = ["TrainingModes"]
-
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _ATTENTION = (nn.MultiheadAttention,)
 

@@ -26,18 +26,6 @@ if TYPE_CHECKING:
     from leapp.capture.user_line import Where
     from leapp.tracing.node import NodeTrace, Sample
 
-__all__ = [
-    "as_array",
-    "contradicts",
-    "departs",
-    "independent_of_inputs",
-    "kept",
-    "outliving",
-    "reproduces",
-    "rewritten_constants",
-    "undeclared_state",
-]
-
 Tensor = torch.Tensor
 _RTOL, _ATOL = 1e-3, 1e-5
 _LOOKED_FOR = 32

@@ -18,8 +18,6 @@ from leapp.capture.batch.symbolic_size import Followed, Measure, number
 from leapp.capture.tape import Ref, Tape
 from leapp.capture.user_line import asked_by_leapp, where
 
-__all__ = ["Follower"]
-
 Tensor = torch.Tensor
 
 

@@ -26,8 +26,6 @@ from leapp.capture.user_line import Where
 from leapp.compat.core import DispatchMode, OpOverload
 from leapp.compat.modes import DisableTorchFunction, FakeTensorMode, normal_dispatch
 
-__all__ = ["SIZES", "Baked", "Entry", "Forms", "first_axis", "spreads"]
-
 Tensor = torch.Tensor
 
 SIZES = (1, 2, 7, 1009)

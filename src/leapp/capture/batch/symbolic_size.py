@@ -20,9 +20,6 @@ from leapp.capture.trees import ATOMS_BUT_SIZES, leaves, mapped
 if TYPE_CHECKING:
     from leapp.capture.batch.follower import Follower
 
-__all__ = ["Extent", "Followed", "Measure", "Number", "bare", "number", "numbers"]
-
-
 class Measure:
     """A recorded call whose result is a number and not a tensor."""
 

@@ -21,8 +21,6 @@ from leapp.capture.numpy.table.tensors import promoted
 from leapp.capture.numpy.traced import listening
 from leapp.compat.python import getframe
 
-__all__ = ["list_rows"]
-
 _FUNCTIONS = (
     "sum prod mean std var median min max amin amax any all ptp argmin argmax cumsum diff sort argsort round around clip cross "
     "dot outer inner append where reshape ravel atleast_1d atleast_2d atleast_3d diag average interp polyval flip roll isclose "

@@ -11,8 +11,6 @@ import torch
 from leapp.capture.numpy.table import UFUNCS, Unmapped
 from leapp.capture.numpy.table.tensors import double, tensor
 
-__all__ = ["FUNCTIONS"]
-
 Tensor = torch.Tensor
 
 

@@ -24,8 +24,6 @@ from leapp.capture.numpy.arrays import Arrays
 from leapp.capture.numpy.patches import replaces
 from leapp.capture.numpy.scalars import TracedScalar, number_of
 
-__all__ = ["reader_rows"]
-
 _READERS: list[tuple[Any, str, str]] = [
     *((time, name, f"time.{name}") for name in ("sleep", "localtime", "gmtime", "ctime")),
     (np.random, "default_rng", "np.random.default_rng"),

@@ -12,8 +12,6 @@ import torch
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.table.tensors import tensor
 
-__all__ = ["FUNCTIONS"]
-
 Tensor = torch.Tensor
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 _DOUBLINGS = 24

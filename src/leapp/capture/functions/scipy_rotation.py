@@ -13,11 +13,6 @@ import torch
 
 from leapp.capture.numpy.table.tensors import double
 
-__all__ = [
-    "apply", "as_euler", "as_matrix", "as_mrp", "as_quat", "as_rotvec", "compose", "from_euler", "from_matrix", "from_mrp",
-    "from_quat", "from_rotvec", "inverse", "magnitude", "power",
-]  # fmt: skip
-
 Tensor = torch.Tensor
 _SMALL = 1e-3
 _NEWTON_STEPS = 14

@@ -17,8 +17,6 @@ from leapp.capture.mode_stacks import silence
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.table.tensors import double
 
-__all__ = ["FUNCTIONS"]
-
 Tensor = torch.Tensor
 _LONGEST = 1024
 """Above so many samples the matrix of a filter is too large for a model."""

@@ -17,8 +17,6 @@ from leapp.capture.numpy.plain import arrays_in, unwrapped
 from leapp.capture.numpy.traced import listening
 from leapp.capture.trees import mapped
 
-__all__ = ["TracedRotation", "rotation_rows", "unfollowed"]
-
 _MAKERS: dict[str, Callable[..., Any]] = {
     "from_quat": rotation.from_quat, "from_matrix": rotation.from_matrix, "from_rotvec": rotation.from_rotvec,
     "from_euler": rotation.from_euler, "from_mrp": rotation.from_mrp, "concatenate": rotation.concatenate,

@@ -43,8 +43,6 @@ from leapp.capture.user_line import asked_by_capture
 if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
 
-__all__ = ["Arrays"]
-
 Tensor = torch.Tensor
 _NO_ARRAYS = frozenset({Tensor, torch.nn.Parameter, *ATOMS})
 # As they are before a session replaces them.

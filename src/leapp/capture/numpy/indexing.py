@@ -12,8 +12,6 @@ from leapp.capture.indexed_views import at_numbers, is_number, spread
 from leapp.capture.numpy.scalars import TracedScalar
 from leapp.capture.numpy.table import Unmapped
 
-__all__ = ["basic", "chosen", "is_basic", "leading_mask", "locate", "runs_backwards"]
-
 Tensor = torch.Tensor
 
 

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from leapp.capture.provenance import Published
     from leapp.capture.recorder import Recorder
 
-__all__ = ["Overlay", "Overlays", "flipped"]
-
 Tensor = torch.Tensor
 # Memory of arrays up to this size is kept until the node is finished, so that views the session has not seen are known.
 _HELD = 1 << 20

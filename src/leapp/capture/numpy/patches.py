@@ -26,8 +26,6 @@ from leapp.capture.numpy.scalars import TracedScalar
 from leapp.capture.numpy.traced import TracedNpArray, listening
 from leapp.compat.python import getframe
 
-__all__ = ["Row", "array_rows", "gathered", "replaces"]
-
 Row = tuple[Any, str, Callable[[Any], Any]]
 
 _MAKERS = "array asarray asanyarray ascontiguousarray asfortranarray"

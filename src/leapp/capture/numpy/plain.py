@@ -17,11 +17,6 @@ from leapp.capture.numpy.scalars import TracedScalar, number_of
 from leapp.capture.numpy.traced import TracedNpArray
 from leapp.capture.trees import ATOMS_BUT_SIZES, leaves, mapped
 
-__all__ = [
-    "Array", "address", "agree", "arrays_in", "as_tensor", "asarray", "bare_view", "bounds", "digits", "from_numpy", "frozen",
-    "given", "is_number", "owner_of", "same_bits", "silent_numpy", "torch_dtype", "unwrapped", "without_out",
-]  # fmt: skip
-
 Array = ndarray[Any, Any]
 Tensor = torch.Tensor
 

@@ -19,8 +19,6 @@ from numpy import ndarray
 from leapp.capture.numpy.traced import ArrayMethods, TracedNpArray, listening
 from leapp.compat.modes import function_modes
 
-__all__ = ["TracedScalar", "number_of", "number_type", "scalar"]
-
 
 class _NumberType(type):
     """The type of the classes of traced numbers. Called, or asked for its dtype, such a class acts as the number's own type."""

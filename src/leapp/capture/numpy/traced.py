@@ -15,8 +15,6 @@ from numpy import ndarray
 if TYPE_CHECKING:
     from leapp.capture.numpy.arrays import Arrays
 
-__all__ = ["ArrayMethods", "TracedNpArray", "current", "listening", "set_current"]
-
 _current: Arrays | None = None
 
 

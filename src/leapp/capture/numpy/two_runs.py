@@ -35,8 +35,6 @@ from leapp.capture.numpy.table.tensors import tensor
 from leapp.capture.tape import Tape
 from leapp.errors import LeappError
 
-__all__ = ["TwoRuns", "unwrap"]
-
 Tensor = torch.Tensor
 _TOLERANCE = {torch.float16: 1e-2, torch.float32: 1e-4, torch.complex64: 1e-4, torch.float64: 1e-9, torch.complex128: 1e-9}
 _LOOSE = 1e-3

@@ -17,8 +17,6 @@ from leapp.capture.numpy.two_runs import TwoRuns
 from leapp.capture.user_line import where
 from leapp.compat.numpy import PROMOTES_BY_VALUE, dtypes_by_value
 
-__all__ = ["Ufuncs"]
-
 Tensor = torch.Tensor
 
 

@@ -11,9 +11,6 @@ from torch import Tensor
 
 from leapp.export.operators.table import aten, is_float, promoted, replaces
 
-__all__ = ["sign", "signbit"]
-
-
 # Differences from one: the library subtracts, which leaves nothing of small values.
 
 

@@ -16,8 +16,6 @@ from leapp.export.numbers import factor_shape, loses, loses_divided_by
 from leapp.export.onnxgraph import Value, Writer, result_type
 from leapp.export.operators.table import aten, translates
 
-__all__ = ["as_float"]
-
 
 def as_float(op: Writer, x: Value) -> Value:
     """``x`` as the floats in which eager computes functions of whole numbers."""

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from leapp.export.operators.table import aten, replaces
 
-__all__ = ["erf"]
-
 
 def _narrow(x: Tensor) -> bool:
     return x.dtype in (torch.float32, torch.float16)

@@ -12,11 +12,6 @@ from torch import Tensor
 from leapp.compat.core import find_operator
 from leapp.compat.graphs import is_whole_composite
 
-__all__ = [
-    "DECOMPOSITIONS", "TRANSLATIONS", "aten", "broadcast_shapes", "is_float", "promoted", "replaces", "replaces_where",
-    "translates", "whole_composites",
-]  # fmt: skip
-
 aten: Any = torch.ops.aten
 broadcast_shapes: Any = torch.broadcast_shapes
 

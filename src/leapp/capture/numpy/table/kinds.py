@@ -6,8 +6,6 @@ import numpy as np
 
 from leapp.capture.numpy.table.table import named
 
-__all__ = ["BLIND", "CHECKS", "READ_OUT", "SEQUENCES", "THROUGH"]
-
 BLIND = frozenset(
     named(
         "zeros_like ones_like empty_like ndim result_type can_cast min_scalar_type common_type iscomplexobj isrealobj "

@@ -13,8 +13,6 @@ import torch
 from leapp.capture.numpy.table.tensors import tensor
 from leapp.compat.numpy import torch_numpy as tnp
 
-__all__ = ["FUNCTIONS", "IN_PLACE", "Expression", "Unmapped", "expression", "lookup", "named", "of_torch"]
-
 Expression = Callable[..., Any]
 
 

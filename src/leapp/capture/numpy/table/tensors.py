@@ -10,8 +10,6 @@ import torch
 from leapp.capture.numpy.plain import asarray, torch_dtype
 from leapp.capture.trees import tensors
 
-__all__ = ["axes_of", "double", "dtype_of", "floating", "promoted", "tensor"]
-
 Tensor = torch.Tensor
 
 

@@ -16,8 +16,6 @@ from leapp.capture.numpy.table.table import Expression, Unmapped
 from leapp.capture.numpy.table.tensors import axes_of, tensor
 from leapp.compat.numpy import binary_ufuncs, unary_ufuncs
 
-__all__ = ["NUMBERS", "NUMPY_UFUNCS", "SCIPY_UFUNCS", "UFUNCS", "accumulated", "reduced"]
-
 Tensor = torch.Tensor
 
 _OPERATORS = {
