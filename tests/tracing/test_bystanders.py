@@ -108,6 +108,33 @@ def test_a_node_beside_other_threads(name: str, tmp_path: Path) -> None:
     right(tmp_path, ["n"])
 
 
+SEEN: set[int] = set()
+
+
+def variables_that_come_and_go() -> None:
+    for i in range(400):
+        globals()[f"made_{i % 200}"] = i
+        globals().pop(f"made_{(i + 100) % 200}", None)
+        SEEN.add(i % 60)
+        SEEN.discard((i + 30) % 60)
+
+
+def test_threads_that_make_variables_while_a_node_looks_at_them(tmp_path: Path) -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with Beside(variables_that_come_and_go, 2):
+            for number in range(60):
+                leapp.start("g", save_path=tmp_path)
+                for seed in (number, number + 20):
+                    y = compute(annotate.input_tensors("n", {"x": draw(seed)}))
+                    annotate.output_tensors("n", {"y": y}, export_with="jit")
+                leapp.stop()
+    finally:
+        sys.setswitchinterval(interval)
+    right(tmp_path, ["n"])
+
+
 def test_three_threads_with_nodes_of_their_own(tmp_path: Path) -> None:
     zeros, dtype, interval = np.zeros, torch.get_default_dtype(), sys.getswitchinterval()
     sys.setswitchinterval(1e-4)  # threads take turns often, so that they meet everywhere

@@ -19,7 +19,9 @@ from leapp.capture.user_line import Where
 from leapp.errors import AnnotationError, TraceError
 from leapp.semantics import TensorSemantics
 from leapp.tracing import tracked_buffers
-from leapp.tracing.attributes import Attributes, Changed, Length, is_memory, line_that_reads, line_that_writes
+from leapp.tracing.attributes import Attributes, Changed
+from leapp.tracing.code_uses import is_memory, line_that_reads, line_that_writes
+from leapp.tracing.contents import Length
 from leapp.tracing.log import logger
 from leapp.tracing.modules import constant_names
 from leapp.tracing.node import NodeTrace, OutputPort, dtype_name

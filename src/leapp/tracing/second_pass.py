@@ -19,17 +19,10 @@ from leapp.capture.pass_diff import Difference, Kind, by_data, differences
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import Program, Replay, cut
 from leapp.capture.tape import Constant, Draw, Tape
-from leapp.tracing.attributes import (
-    Attributes,
-    Changed,
-    Length,
-    Shown,
-    is_memory,
-    is_read_inside,
-    line_that_reads,
-    line_that_writes_into,
-)
+from leapp.tracing.attributes import Attributes, Changed, Shown
 from leapp.tracing.batching import checked_axis
+from leapp.tracing.code_uses import is_memory, is_read_inside, line_that_reads, line_that_writes_into
+from leapp.tracing.contents import Length
 from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, PassDifference, Sample

@@ -1,0 +1,171 @@
+"""Where code reads or sets a variable or an attribute, as its bytecode tells."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FunctionType, GeneratorType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from leapp.capture.user_line import Where
+from leapp.tracing.attributes import DIFFERENT, Changed
+from leapp.tracing.contents import Globals, Length, Variables, is_library_code
+
+_ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "update", "add", "clear", "discard"})
+"""Methods that change a container without reading it, such as appending to a log."""
+
+
+def is_memory(changed: Changed, codes: Iterable[CodeType]) -> bool:
+    """Whether a change is one that the code of the node made. A global variable may be the program's own loop counter."""
+    if not isinstance(changed.owner, Globals):
+        return True
+    named = [code for code in codes if changed.name in code.co_names]
+    steps = (step for code in named for step in _instructions(code))
+    return any(step.opname == "STORE_GLOBAL" and step.argval == changed.name for step in steps)
+
+
+def _anywhere(at: Where) -> bool:
+    return True
+
+
+def line_that_reads(
+    changed: Changed, codes: Iterable[CodeType], inside: Callable[[Where], bool] = _anywhere
+) -> Where | None:
+    """Where the code of the node, or of the owner, reads a place for more than to write to it on the same line."""
+    return next((at for code in _concerned(changed, codes) for at in _uses(code, changed).reads() if inside(at)), None)
+
+
+def line_that_writes(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
+    """Where it sets the place, or an element of what is there."""
+    uses = (_uses(code, changed) for code in _concerned(changed, codes))
+    return next((at for u in uses for at in (*u.stores, *u.into)), None)
+
+
+def line_that_writes_into(changed: Changed, codes: Iterable[CodeType], inside: Callable[[Where], bool]) -> Where | None:
+    """Where the code of the node itself sets an element of what is there."""
+    return next((at for code in codes for at in _uses(code, changed).into if inside(at)), None)
+
+
+def is_read_inside(changed: Changed, codes: Iterable[CodeType], inside: Callable[[Where], bool]) -> bool:
+    """Whether the code of the node itself reads a place."""
+    return any(inside(at) for code in codes for at in _uses(code, changed).reads())
+
+
+def _concerned(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType]:
+    """The code of the owner and of what holds it, then that of the node."""
+    for owner in (changed.owner, changed.above):
+        if isinstance(owner, FunctionType):
+            yield owner.__code__
+        elif isinstance(owner, GeneratorType):
+            yield owner.gi_code
+        elif isinstance(owner, functools.partial) and isinstance(owner.func, FunctionType):
+            yield owner.func.__code__
+        elif owner is not None and not isinstance(owner, Variables):
+            kind = owner if isinstance(owner, type) else type(owner)
+            yield from (f.__code__ for base in kind.__mro__ for member in vars(base).values() for f in _methods(member))
+    yield from codes
+
+
+def _methods(member: Any) -> Iterator[FunctionType]:
+    """The function of the user's program behind a member of a class, if there is one."""
+    function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+    if isinstance(function, FunctionType) and function.__name__ != "__init__":
+        made = function.__code__.co_filename == "<string>"  # by dataclass
+        if not made and not is_library_code(function.__code__):
+            yield function
+
+
+class _Uses(NamedTuple):
+    """Where code uses a variable or an attribute."""
+
+    loads: list[Where]
+    stores: list[Where]
+    """Where it sets the place, or only adds to what is there."""
+    into: list[Where]
+    """Where it sets an element of what is there."""
+
+    def reads(self) -> Iterator[Where]:
+        """Where it reads for more than to write on the same line."""
+        written = Counter(at.line for at in (*self.stores, *self.into))
+        read = Counter(at.line for at in self.loads)
+        return (at for at in self.loads if read[at.line] > written[at.line])
+
+
+def _uses(code: CodeType, changed: Changed) -> _Uses:
+    """Where code uses what was changed."""
+    uses = _Uses([], [], [])
+    name, bracket, _ = changed.name.partition("[")
+    if not any(name in names for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)):
+        return uses
+    has_elements = bracket or changed.after is DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
+    # What an object holds is an attribute. A variable of the same name is something else.
+    is_attribute = not isinstance(changed.owner, (Variables, FunctionType, GeneratorType, functools.partial))
+    steps = _instructions(code)
+    for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
+        if step.opname in _KEYS and has_elements and name in _set_in(steps, i, is_attribute):
+            uses.into.append(Where(code, step.offset))
+        words = _words(step)
+        if name not in words or (is_attribute and not step.opname.endswith(("_ATTR", "_METHOD"))):
+            continue
+        for word, verb in zip(words, re.findall("LOAD|STORE", step.opname), strict=False):
+            if word == name:
+                stores = verb == "STORE" or _only_writes(following)
+                (uses.stores if stores else uses.loads).append(Where(code, step.offset))
+    return uses
+
+
+def _only_writes(step: dis.Instruction) -> bool:
+    """Whether an instruction asks for a method that changes its object and is not called for a result: ``append``, ``add_``."""
+    name = step.argval if step.opname in ("LOAD_ATTR", "LOAD_METHOD") else ""
+    return name in _ADDS or (name.endswith("_") and not name.endswith("__"))
+
+
+@functools.lru_cache(maxsize=256)
+def _instructions(code: CodeType) -> list[dis.Instruction]:
+    return list(dis.get_instructions(code))
+
+
+_KEYS = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}
+"""The instructions that set an element, and how many values say which one."""
+_CHOOSES = {"BINARY_SUBSCR": 1, "BINARY_SLICE": 2}
+_REPEATS = ("COPY", "DUP_TOP_TWO")
+
+
+def _words(step: dis.Instruction) -> tuple[Any, ...]:
+    """What an instruction names. One instruction of newer Pythons may load or store two variables."""
+    return step.argval if isinstance(step.argval, tuple) else (step.argval,) if step.opname != "LOAD_CONST" else ()
+
+
+def _set_in(steps: list[dis.Instruction], i: int, attributes_only: bool) -> Iterator[Any]:
+    """The names by which code reaches what it sets an element of: ``rows`` and ``x`` for ``x.rows[0][1] = y``."""
+    keys = _KEYS[steps[i].opname]
+    i -= 1
+    if steps[i].opname in ("SWAP", "ROT_THREE", "ROT_FOUR"):  # += loads container and keys before it computes
+        while i > 0 and steps[i].opname not in _REPEATS:
+            i -= 1
+        while i > 0 and steps[i].opname in _REPEATS:
+            i -= 1
+    while i >= 0:
+        depth = 0
+        while depth < keys and i >= 0:
+            depth += dis.stack_effect(steps[i].opcode, steps[i].arg, jump=False)
+            i -= 1
+        if depth > keys:  # one instruction loads the container and a key
+            yield from () if attributes_only else _words(steps[i + 1])[:1]
+            return
+        while i >= 0 and steps[i].opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            yield steps[i].argval
+            i -= 1
+        if i < 0:
+            return
+        chosen = steps[i].opname == "BINARY_OP" and steps[i].argrepr == "[]"  # how Python 3.14 spells it
+        keys = 1 if chosen else _CHOOSES.get(steps[i].opname, 0)
+        if not keys:
+            yield from () if attributes_only else _words(steps[i])[-1:]
+            return
+        i -= 1
