@@ -7,6 +7,7 @@ file, a remedy.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -182,20 +183,25 @@ def execution_order(contract: Contract) -> tuple[str, ...]:
     """
     nodes = contract.nodes
     waits: dict[str, set[str]] = {name: set() for name in nodes}
+    feeds: dict[str, set[str]] = {name: set() for name in nodes}
     for source, _, target in links(contract.pipeline.data_flow):
         waits[split_key(target)[0]].add(split_key(source)[0])
+        feeds[split_key(source)[0]].add(split_key(target)[0])
+    ready = sorted(name for name, sources in waits.items() if not sources)
     order: list[str] = []
     backend: str | None = None
-    while waits:
-        ready = sorted(name for name, sources in waits.items() if not sources)
-        if not ready:
-            raise BundleError(f"data_flow has a cycle through {', '.join(repr(name) for name in _cycle(waits))}.")
+    while ready:
         chosen = next((name for name in ready if nodes[name].model.backend == backend), ready[0])
         backend = nodes[chosen].model.backend
         order.append(chosen)
+        ready.remove(chosen)
         del waits[chosen]
-        for sources in waits.values():
-            sources.discard(chosen)
+        for target in feeds[chosen]:
+            waits[target].remove(chosen)
+            if not waits[target]:
+                insort(ready, target)
+    if waits:
+        raise BundleError(f"data_flow has a cycle through {', '.join(repr(name) for name in _cycle(waits))}.")
     return tuple(order)
 
 

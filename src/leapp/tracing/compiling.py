@@ -31,7 +31,7 @@ from leapp.deploy.targets import TARGETS, TargetRules, check_target, spelled
 from leapp.errors import AnnotationError, BundleError, BundleFileError, ExportError, SessionError, TraceError
 from leapp.export import export_node, series
 from leapp.export.backends import BACKENDS
-from leapp.graph.contract import Contract, ModelFile, Node, Port, key
+from leapp.graph.contract import Contract, ModelFile, Node, Port, key, split_key
 from leapp.graph.formats import FORMATS, RUNNABLE, format_of
 from leapp.graph.ports import port as describe_port
 from leapp.graph.wiring import Link, wire
@@ -170,11 +170,14 @@ def compile_session(
 
 def _proven(proof: Proof, models: dict[str, ModelFile]) -> Iterator[ProofInfo]:
     """The files that were run on samples and passed."""
+    largest: dict[str, float] = {}
+    for where, found in proof.figures.items():
+        node = split_key(where)[0]
+        largest[node] = max(largest.get(node, 0.0), found["largest"])
     for node, samples in proof.samples.items():
         file = models[node].model_path
         if proof.results[node] is True and file is not None:
-            gaps = [found["largest"] for where, found in proof.figures.items() if where.startswith(f"{node}/")]
-            yield ProofInfo(node, file, samples, max(gaps, default=None))
+            yield ProofInfo(node, file, samples, largest.get(node))
 
 
 def _require_passes(nodes: list[NodeTrace], least: int) -> None:
