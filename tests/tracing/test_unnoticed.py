@@ -328,6 +328,7 @@ def test_another_process_reads_functions_pickled_in_a_node(tmp_path: Path) -> No
 
 def test_replaced_functions_as_attributes_of_a_class(tmp_path: Path) -> None:
     """A function in C does not become a method there."""
+    signature = np.arange.__text_signature__
     with node(tmp_path):
 
         class Maker:
@@ -335,5 +336,5 @@ def test_replaced_functions_as_attributes_of_a_class(tmp_path: Path) -> None:
 
         assert Maker().array([1.0, 2.0], dtype=np.float32).tolist() == [1.0, 2.0]
         assert Maker().sin(0.0) == 0.0 and Maker().mean([1.0, 3.0]) == 2.0
-        assert np.arange.__text_signature__.startswith("(")
+        assert np.arange.__text_signature__ == signature
         assert copy.deepcopy(np.zeros) is np.zeros and pickle.loads(pickle.dumps(np.arange)) is np.arange

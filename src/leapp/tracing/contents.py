@@ -10,7 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
-from inspect import CO_OPTIMIZED
+from inspect import CO_OPTIMIZED, isroutine
 from types import CellType, CodeType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Literal
 
@@ -227,7 +227,7 @@ def _of_closed(thing: Any) -> dict[Any, Any]:
 def _is_data(value: Any) -> bool:
     """Whether a value is not a part of something that works by itself, as the locks and threads of a pool are."""
     kinds = (type, np.ndarray, *NUMBERS, *_CONTAINERS)
-    return value is None or issubclass(type(value), kinds) or type(value).__module__.startswith("numpy.")
+    return value is None or issubclass(type(value), kinds) or type(value).__module__.startswith("numpy.") or isroutine(value)
 
 
 def _is_made_by_the_user(kind: type) -> bool:
