@@ -224,6 +224,18 @@ def test_files_that_arrive_while_exporting_are_saved(bundle, monkeypatch):
     assert (bundle / "late.txt").read_text() == "just in time"
 
 
+def test_a_file_or_a_link_with_the_name_of_a_staging_directory_is_left_alone(bundle, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "mine.txt").write_text("mine")
+    (tmp_path / ".g.leapp-notes").write_text("mine")
+    (tmp_path / ".g.leapp-link").symlink_to(other)
+    write(bundle, "two")
+    assert made(bundle) == "two"
+    assert (tmp_path / ".g.leapp-notes").read_text() == (other / "mine.txt").read_text() == "mine"
+    assert (tmp_path / ".g.leapp-link").is_symlink()
+
+
 def test_what_a_crash_left_is_swept_and_user_files_in_it_are_saved(bundle):
     retired = bundle.parent / ".g.leapp-0123"
     retired.mkdir()

@@ -356,11 +356,13 @@ def _is_below(name: str) -> bool:
 def _abandoned(final: Path) -> Iterator[Path]:
     """Staging directories whose exporter is gone."""
     for folder in (final.parent, final):
-        for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
-            lock = _try_lock(folder / name) if name.startswith(_prefix(final)) else None
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if not path.name.startswith(_prefix(final)) or path.is_symlink() or not path.is_dir():
+                continue
+            lock = _try_lock(path)
             if lock is not None:
                 os.close(lock)
-                yield folder / name
+                yield path
 
 
 def _sweep(stale: Path, final: Path, owned: set[str] | None = None) -> None:
