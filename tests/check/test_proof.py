@@ -126,6 +126,25 @@ def test_the_first_call_that_departs_is_named_with_its_line(tmp_path, monkeypatc
     assert "6 of 6 values" in line
 
 
+SPECIAL = {
+    "conjugate": (lambda x: x.conj(), lambda: torch.randn(2, 3, dtype=torch.complex64)),
+    "negative of a view": (lambda x: x.conj().imag, lambda: torch.randn(2, 3, dtype=torch.complex64)),
+    "float8 out": (lambda x: x.to(torch.float8_e4m3fn), lambda: torch.randn(2, 3)),
+    "float8 in": (lambda x: x.float() * 2, lambda: torch.randn(2, 3).to(torch.float8_e5m2)),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_values_that_numpy_cannot_take_as_they_are_pass_the_proof(tmp_path, name):
+    function, draw = SPECIAL[name]
+    trace(tmp_path, function, "jit", draw)
+    leapp.compile_graph(visualize=False)
+    new = draw()
+    got = leapp.InferenceManager(str(tmp_path / "g")).run_policy({"n/x": new})["n/y"]
+    want = function(new).resolve_conj().resolve_neg()
+    assert got.dtype is want.dtype and torch.equal(got.view(torch.uint8), want.contiguous().view(torch.uint8))
+
+
 def test_results_are_false_unless_passed(tmp_path):
     count = [0.0]
 

@@ -56,7 +56,8 @@ def _moved(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if not t.is_floating_point() or not t.numel():
         return t
     scale = t.float().abs().nan_to_num_(0.0, 0.0, 0.0).mean().item() or 1.0
-    return t + torch.randn(t.shape, generator=generator).mul_(0.1 * scale).to(t)
+    wide = t.float() if t.dtype.itemsize == 1 else t  # torch adds no float8
+    return (wide + torch.randn(t.shape, generator=generator).mul_(0.1 * scale).to(wide)).to(t.dtype)
 
 
 def repeated_sample(node: NodeTrace, rows: int) -> Sample | Exception:

@@ -155,8 +155,8 @@ def reproduces(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-6) -> 
 
 def as_array(t: Tensor) -> Any:
     """A tensor for a comparison; types that NumPy lacks are widened."""
-    t = t.detach().cpu()
-    return (t.float() if t.dtype in (torch.bfloat16, torch.float16) else t).numpy()
+    t = t.detach().cpu().resolve_conj().resolve_neg()
+    return (t.float() if t.is_floating_point() and t.dtype.itemsize < 4 else t).numpy()
 
 
 def _changes_further_out(node: NodeTrace, slot: int) -> bool:
