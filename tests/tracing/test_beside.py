@@ -135,6 +135,40 @@ def test_a_tensor_without_memory_is_refused(tmp_path: Path) -> None:
         A.input_tensors("n", {"x": Wrapped(torch.ones(3))})
 
 
+NO_PORT = {
+    "sparse": lambda x: x.to_sparse(),
+    "nested": lambda x: torch.nested.nested_tensor([x[0], x[1]]),
+    "meta": lambda x: x.to("meta"),
+    "complex32": lambda x: x.to(torch.complex32),
+    "quint8": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8),
+}
+
+
+@pytest.mark.parametrize("kind", NO_PORT)
+@pytest.mark.parametrize("side", ["input", "output", "static output", "state"])
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_a_tensor_that_no_bundle_can_hold_is_refused_at_its_line(tmp_path: Path, kind: str, side: str) -> None:
+    value = NO_PORT[kind](torch.ones(2, 3))
+    leapp.start("g", save_path=tmp_path)
+    with pytest.raises(AnnotationTypeError, match=rf"port 'v' \(at .*test_beside.py:\d+\): .*{kind}.* cannot be a port"):
+        if side == "input":
+            A.input_tensors("n", {"v": value})
+        x = A.input_tensors("n", {"x": torch.ones(2, 3)})
+        if side == "state":
+            A.state_tensors("n", {"v": value})
+        outputs = {"v": NO_PORT[kind](x)} if side == "output" else {"y": x * 2}
+        A.output_tensors("n", outputs, static_outputs={"v": value} if side == "static output" else None)
+
+
+def test_a_state_that_becomes_sparse_is_refused_at_its_line(tmp_path: Path) -> None:
+    leapp.start("g", save_path=tmp_path)
+    x = A.input_tensors("n", {"x": torch.ones(2, 3)})
+    A.state_tensors("n", {"h": torch.zeros(2, 3)})
+    A.update_state("n", {"h": x.to_sparse()})
+    with pytest.raises(AnnotationTypeError, match="port 'h' .*a sparse tensor cannot be a port"):
+        A.output_tensors("n", {"y": x * 2})
+
+
 class Metres(np.float64):
     """A number with a name."""
 

@@ -22,6 +22,7 @@ from leapp.tracing import tracked_buffers
 from leapp.tracing.attributes import Attributes, Changed
 from leapp.tracing.code_uses import is_memory, line_that_reads, line_that_writes
 from leapp.tracing.contents import Length
+from leapp.tracing.later_passes import refuse_form
 from leapp.tracing.log import logger
 from leapp.tracing.modules import constant_names
 from leapp.tracing.node import NodeTrace, OutputPort, dtype_name
@@ -51,6 +52,8 @@ class Finisher:
         """Fix the outputs of an open node and end its recording. Returns the tensors that are its outputs."""
         tensors: dict[str, Tensor] = {}
         node.outputs = {}
+        for name, (t, _) in (ports | static).items():
+            refuse_form(node, name, t, at)
         for name, (t, semantics) in ports.items():
             slot = self._slot(node, t, name, at)
             node.outputs[name] = OutputPort(name, dtype_name(t), tuple(t.shape), "output", slot, at, semantics)
@@ -100,6 +103,7 @@ class Finisher:
                 f"node '{node.name}': '{name}' is both a state (declared at {port.where}) and an output (at {at}). "
                 "Rename one of them."
             )
+        refuse_form(node, name, t, place)
         node.check(port, t, "state", place)
         slot = self._slot(node, t, name, place)
         node.outputs[name] = OutputPort(name, port.dtype, port.shape, "state", slot, place, port.semantics)
