@@ -36,12 +36,15 @@ from leapp.tracing.contents import (
     lasting,
     role,
     shared,
+    spelled,
     variables_of,
 )
 
 Tensor = torch.Tensor
 _MOST = 4096
 """The most values that are looked at from one object, or from the variables of one function."""
+_DEEPEST = 32
+"""How far down replaced objects are compared at once."""
 _LARGEST = 1 << 16
 """Arrays with more bytes are not copied to see whether they change."""
 
@@ -70,17 +73,17 @@ class Changed(NamedTuple):
     """What holds the owner."""
 
     def __str__(self) -> str:
-        if isinstance(self.owner, Variables):
+        if issubclass(type(self.owner), Variables):
             return self.name
-        if isinstance(self.owner, (FunctionType, GeneratorType)):
+        if issubclass(type(self.owner), (FunctionType, GeneratorType)):
             return f"{self.name} of {self.owner.__name__}()"
-        kind = self.owner if isinstance(self.owner, type) else type(self.owner)
+        kind = self.owner if issubclass(type(self.owner), type) else type(self.owner)
         return f"{kind.__name__}.{self.name}"
 
     @property
     def spelled(self) -> str:
         """As the code of the owner would name it."""
-        return self.name if isinstance(self.owner, (Variables, FunctionType, GeneratorType)) else f"self.{self.name}"
+        return self.name if issubclass(type(self.owner), (Variables, FunctionType, GeneratorType)) else f"self.{self.name}"
 
 
 class _Seen(NamedTuple):
@@ -105,7 +108,7 @@ class _Seen(NamedTuple):
         """How the owner names something that is held here."""
         if key is WHOLE or key is ITEMS or self.closed:
             return self.name
-        return f"{self.name}[{key!r}]" if self.name else str(key)
+        return f"{self.name}[{spelled(key)}]" if self.name else key if type(key) is str else spelled(key)
 
 
 class Attributes:
@@ -179,6 +182,8 @@ class Attributes:
         found = _Comparison(self._seen, tracked, traced)
         for thing, seen in list(self._seen.values()):
             found.compare(thing, seen)
+        while found.deep:
+            found.compare(*found.deep.pop())
         return found.tensors, found.changed
 
     def arrays(self) -> Iterator[Changed]:
@@ -232,6 +237,9 @@ class _Comparison:
     ) -> None:
         self._seen, self._tracked, self._traced = seen, tracked, traced
         self._compared: set[int] = set()
+        self._depth = 0
+        self.deep: list[tuple[Any, _Seen]] = []
+        """What lies too deep to be compared at once: a chain of objects may be longer than Python's stack."""
         self.tensors: list[Tensor] = []
         self.changed: list[Changed] = []
 
@@ -266,10 +274,18 @@ class _Comparison:
                 if key is not WHOLE or (len(self.changed) == noted and not any(type(v) is Tensor for v in now.values())):
                     self._note(seen, key, before, after)
             elif id(before) in self._seen and type(after) is type(before):
-                self.compare(after, self._seen[id(before)][1])
+                self._compare_below(after, self._seen[id(before)][1])
         for key, before in seen.held.items():
             if issubclass(type(before), Tensor) and now.get(key) is not before and not self._is_tracked(seen, key):
                 self.tensors.append(before)
+
+    def _compare_below(self, thing: Any, seen: _Seen) -> None:
+        if self._depth == _DEEPEST:
+            self.deep.append((thing, seen))
+            return
+        self._depth += 1
+        self.compare(thing, seen)
+        self._depth -= 1
 
     def _is_tracked(self, seen: _Seen, key: Any) -> bool:
         return (id(seen.owner), seen.named(key)) in self._tracked

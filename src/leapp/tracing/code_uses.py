@@ -14,7 +14,7 @@ import numpy as np
 
 from leapp.capture.user_line import Where
 from leapp.tracing.attributes import DIFFERENT, Changed
-from leapp.tracing.contents import Globals, Length, Variables, is_library_code
+from leapp.tracing.contents import Globals, Length, Variables, bases, is_library_code, members
 
 _ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "update", "add", "clear", "discard"})
 """Methods that change a container without reading it, such as appending to a log."""
@@ -22,7 +22,7 @@ _ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "up
 
 def is_memory(changed: Changed, codes: Iterable[CodeType]) -> bool:
     """Whether a change is one that the code of the node made. A global variable may be the program's own loop counter."""
-    if not isinstance(changed.owner, Globals):
+    if not issubclass(type(changed.owner), Globals):
         return True
     named = [code for code in codes if changed.name in code.co_names]
     steps = (step for code in named for step in _instructions(code))
@@ -59,22 +59,26 @@ def is_read_inside(changed: Changed, codes: Iterable[CodeType], inside: Callable
 def _concerned(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType]:
     """The code of the owner and of what holds it, then that of the node."""
     for owner in (changed.owner, changed.above):
-        if isinstance(owner, FunctionType):
+        if issubclass(type(owner), FunctionType):
             yield owner.__code__
-        elif isinstance(owner, GeneratorType):
+        elif issubclass(type(owner), GeneratorType):
             yield owner.gi_code
-        elif isinstance(owner, functools.partial) and isinstance(owner.func, FunctionType):
+        elif issubclass(type(owner), functools.partial) and isinstance(owner.func, FunctionType):
             yield owner.func.__code__
-        elif owner is not None and not isinstance(owner, Variables):
-            kind = owner if isinstance(owner, type) else type(owner)
-            yield from (f.__code__ for base in kind.__mro__ for member in vars(base).values() for f in _methods(member))
+        elif owner is not None and not issubclass(type(owner), Variables):
+            kind = owner if issubclass(type(owner), type) else type(owner)
+            yield from (f.__code__ for base in bases(kind) for member in list(members(base).values()) for f in _methods(member))
     yield from codes
 
 
 def _methods(member: Any) -> Iterator[FunctionType]:
     """The function of the user's program behind a member of a class, if there is one."""
-    function = getattr(member, "fget", None) or getattr(member, "__func__", member)
-    if isinstance(function, FunctionType) and function.__name__ != "__init__":
+    function = member
+    if issubclass(type(member), property):
+        function = member.fget
+    elif issubclass(type(member), (classmethod, staticmethod)):
+        function = member.__func__
+    if type(function) is FunctionType and function.__name__ != "__init__":
         made = function.__code__.co_filename == "<string>"  # by dataclass
         if not made and not is_library_code(function.__code__):
             yield function
@@ -104,7 +108,7 @@ def _uses(code: CodeType, changed: Changed) -> _Uses:
         return uses
     has_elements = bracket or changed.after is DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
     # What an object holds is an attribute. A variable of the same name is something else.
-    is_attribute = not isinstance(changed.owner, (Variables, FunctionType, GeneratorType, functools.partial))
+    is_attribute = not issubclass(type(changed.owner), (Variables, FunctionType, GeneratorType, functools.partial))
     steps = _instructions(code)
     for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
         if step.opname in _KEYS and has_elements and name in _set_in(steps, i, is_attribute):

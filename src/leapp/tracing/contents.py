@@ -1,17 +1,34 @@
-"""What an object, a container or a running function holds, to see later whether it holds something else."""
+"""What an object, a container or a running function holds, to see later whether it holds something else.
+
+Looking runs no code of the user's: no property, no ``__getattr__`` or ``__len__``, no ``__repr__``. Such code may count, load
+or raise.
+"""
 
 from __future__ import annotations
 
+import enum
 import functools
 import gc
 import itertools
 import operator
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from inspect import CO_OPTIMIZED, isroutine
-from types import CellType, CodeType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
+from types import (
+    CellType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +39,7 @@ from leapp.capture.user_line import is_installed
 Tensor = torch.Tensor
 NUMBERS = (int, float, str, np.generic)
 _PLAIN = frozenset({int, float, bool, str, bytes, type(None), torch.nn.Parameter})
-_CONTAINERS = (list, tuple, deque, dict, set)
+_CONTAINERS = (list, tuple, deque, OrderedDict, dict, set)
 _CONTAINED = 64
 """The most items of a container that are looked at."""
 _OWN = frozenset({"training", "dump_patches", "call_super_init"})
@@ -130,8 +147,8 @@ def held_by(thing: Any) -> dict[Any, Any]:
     if what == "container":
         return _of_container(thing)
     if what == "module":
-        own = {n: v for n, v in list(vars(thing).items()) if n[:1] != "_" and n not in _OWN}
-        return {**own, **dict(thing._buffers.items()), **dict(enumerate(_hooks(thing)))}
+        own = {n: v for n, v in list(_attributes(thing).items()) if n[:1] != "_" and n not in _OWN}
+        return {**own, **dict(_of_module(thing, "_buffers").items()), **dict(enumerate(_hooks(thing)))}
     if what == "function":
         return {**vars(thing), **shared(thing), **_defaults(thing)}
     if what == "generator":
@@ -143,19 +160,54 @@ def held_by(thing: Any) -> dict[Any, Any]:
     if kind is functools.partial:
         names = thing.func.__code__.co_varnames if type(thing.func) is FunctionType else itertools.count()
         return {"func": thing.func, **dict(zip(names, thing.args, strict=False)), **thing.keywords}
-    slots = (n for base in kind.__mro__[:-1] for n in vars(base).get("__slots__", ()))
-    return {**_of_class(kind), **getattr(thing, "__dict__", {}), **{n: getattr(thing, n) for n in slots if hasattr(thing, n)}}
+    return {**_of_class(kind), **_attributes(thing), **_of_slots(thing)}
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    """The attributes of an object, without those in slots."""
+    for base in bases(type(thing)):
+        own: Any = members(base).get("__dict__")
+        if type(own) in (GetSetDescriptorType, MemberDescriptorType):
+            return own.__get__(thing)  # type: ignore[no-any-return]
+    return {}
+
+
+def _of_slots(thing: Any) -> dict[str, Any]:
+    found = {}
+    for base in reversed(bases(type(thing))):
+        for name, slot in list(members(base).items()) if _is_made_in_python(base) else ():
+            if type(slot) is MemberDescriptorType:
+                try:
+                    found[name] = slot.__get__(thing)
+                except AttributeError:  # it has no value yet
+                    continue
+    return found
 
 
 def _of_container(thing: Any) -> dict[Any, Any]:
-    size = _length(len(thing))
-    if issubclass(type(thing), dict):
-        return {**dict(itertools.islice(thing.items(), _CONTAINED)), WHOLE: size}
-    if issubclass(type(thing), set):
-        items = list(thing)
-        named = size <= _CONTAINED and all(map(is_number, items))
-        return {WHOLE: size, ITEMS: str(sorted(map(repr, items))) if named else ""}
-    return {**dict(zip(range(-1, -_CONTAINED - 1, -1), reversed(thing), strict=False)), WHOLE: size}
+    kind: Any = type(thing)
+    if kind not in _CONTAINERS:  # the methods of a subclass are the user's
+        kind = next(base for base in _CONTAINERS if issubclass(kind, base))
+    size = _length(kind.__len__(thing))
+    if issubclass(kind, dict):
+        return {**dict(itertools.islice(kind.items(thing), _CONTAINED)), WHOLE: size}
+    if kind is set:
+        items = list(set.__iter__(thing)) if size <= _CONTAINED else [None]
+        return {WHOLE: size, ITEMS: str(sorted(map(spelled, items))) if all(map(is_number, items)) else ""}
+    last = reversed(tuple.__getitem__(thing, slice(-_CONTAINED, None))) if kind is tuple else kind.__reversed__(thing)
+    return {**dict(zip(range(-1, -_CONTAINED - 1, -1), last, strict=False)), WHOLE: size}
+
+
+def spelled(key: Any) -> str:
+    """How code spells a key, as far as that can be told without asking it."""
+    kind = type(key)
+    if kind in _PLAIN:
+        return repr(key)
+    if issubclass(kind, enum.Enum):
+        return f"{kind.__name__}.{_attributes(key).get('_name_')}"
+    if issubclass(kind, tuple):
+        return f"({', '.join(map(spelled, tuple.__iter__(key)))})"
+    return next((base for base in NUMBERS if issubclass(kind, base)), object).__repr__(key)
 
 
 def holds_still(thing: Any, held: dict[Any, Any]) -> bool:
@@ -170,10 +222,30 @@ def holds_still(thing: Any, held: dict[Any, Any]) -> bool:
 def _of_class(kind: type) -> dict[str, Any]:
     """The numbers, tensors, containers and functions with memory that a class of the user's program holds."""
     found: dict[str, Any] = {}
-    for base in reversed(kind.__mro__):
-        if _is_the_users(base.__module__):
-            found.update(vars(base))
+    for base in reversed(bases(kind)):
+        if _is_the_users(_module(base)):
+            found.update(members(base))
     return {n: v for n, v in found.items() if _stays_in_class(n, v)}
+
+
+def bases(kind: type) -> tuple[type, ...]:
+    """A class and all above it."""
+    return type.__dict__["__mro__"].__get__(kind)  # type: ignore[no-any-return]
+
+
+def members(kind: type) -> MappingProxyType[str, Any]:
+    """What a class itself defines."""
+    return type.__dict__["__dict__"].__get__(kind)  # type: ignore[no-any-return]
+
+
+def _is_made_in_python(kind: type) -> bool:
+    return bool(type.__dict__["__flags__"].__get__(kind) & _HEAP)
+
+
+def _module(kind: type) -> str:
+    """The name of the module of a class; empty if the class says something else."""
+    name = type.__dict__["__module__"].__get__(kind)
+    return name if type(name) is str else ""
 
 
 def _stays_in_class(name: str, value: Any) -> bool:
@@ -185,7 +257,7 @@ def _stays_in_class(name: str, value: Any) -> bool:
 
 def _cannot_be_named(kind: type) -> bool:
     """Whether this is a type of Python or NumPy whose state user code cannot name: an iterator, a random generator, bytes."""
-    module = kind.__module__
+    module = _module(kind)
     if module == "builtins":
         return kind is bytearray or (hasattr(kind, "__next__") and kind is not GeneratorType)
     if kind is Suspended:
@@ -197,7 +269,7 @@ def _cannot_be_named(kind: type) -> bool:
 
 
 def _is_iterator(kind: type) -> bool:
-    return kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__") and kind is not GeneratorType
+    return _module(kind) in ("builtins", "itertools") and hasattr(kind, "__next__") and kind is not GeneratorType
 
 
 def _of_closed(thing: Any) -> dict[Any, Any]:
@@ -211,8 +283,10 @@ def _of_closed(thing: Any) -> dict[Any, Any]:
         drawn = [v for v in (*gc.get_referents(thing.generator), *gc.get_referents(frame)) if _is_iterator(type(v))]
         return {WHOLE: frame.f_lasti, **dict(enumerate(drawn))}
     if _is_iterator(kind):
-        position = repr(thing) if kind is itertools.count else operator.length_hint(thing, -1)
-        return {WHOLE: position, **dict(enumerate(gc.get_referents(thing)))}
+        return {
+            WHOLE: repr(thing) if kind is itertools.count else _remaining(thing),
+            **dict(enumerate(gc.get_referents(thing))),
+        }
     if kind is ContextVar:
         return {WHOLE: thing.get(None)}
     try:
@@ -224,21 +298,29 @@ def _of_closed(thing: Any) -> dict[Any, Any]:
     return parts if all(map(_is_data, values)) else {}
 
 
+def _remaining(iterator: Any) -> int:
+    try:
+        return operator.length_hint(iterator, -1)
+    except Exception:  # whatever the sequence says when it is asked for its length
+        return -1
+
+
 def _is_data(value: Any) -> bool:
     """Whether a value is not a part of something that works by itself, as the locks and threads of a pool are."""
     kinds = (type, np.ndarray, *NUMBERS, *_CONTAINERS)
-    return value is None or issubclass(type(value), kinds) or type(value).__module__.startswith("numpy.") or isroutine(value)
+    known = value is None or issubclass(type(value), kinds) or isroutine(value)
+    return known or _module(type(value)).startswith("numpy.")
 
 
 def _is_made_by_the_user(kind: type) -> bool:
     """Whether a class is of the user's program. Most values in variables are of types in C."""
-    return bool(kind.__flags__ & _HEAP) and _is_the_users(kind.__module__)
+    return _is_made_in_python(kind) and _is_the_users(_module(kind))
 
 
 @functools.lru_cache(maxsize=1024)
 def _is_the_users(module: str) -> bool:
     """Whether a module is a part of the user's program."""
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    file = str(getattr(sys.modules.get(module), "__file__", None) or "")
     return module.partition(".")[0] not in ("leapp", "torch", "builtins") and not is_installed(file)
 
 
@@ -294,9 +376,17 @@ def is_number(value: Any) -> bool:
 
 def keeps_nothing(module: torch.nn.Module) -> bool:
     """Whether a module is one of torch's own layers, without buffers."""
-    return type(module).__module__.startswith("torch.nn.") and not module._buffers and not _hooks(module)
+    return _module(type(module)).startswith("torch.nn.") and not _of_module(module, "_buffers") and not _hooks(module)
 
 
 def _hooks(module: torch.nn.Module) -> list[Any]:
     """The functions that are called with a module."""
-    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    return [*_of_module(module, "_forward_pre_hooks").values(), *_of_module(module, "_forward_hooks").values()]
+
+
+def _of_module(module: torch.nn.Module, name: str) -> Any:
+    """A part that torch gives each module. A class may not have called ``__init__`` of torch yet."""
+    found = _attributes(module).get(name)
+    if found is None and issubclass(type(module), torch.jit.ScriptModule):
+        found = getattr(module, name, None)
+    return {} if found is None else found

@@ -1,0 +1,238 @@
+"""The walk over what a node's code can reach: it runs no code of the user's, raises nothing and finds what counts."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import leapp
+from leapp import InferenceManager, annotate
+
+Tensor = torch.Tensor
+asked: list[str] = []
+"""What code of the user's was run that the user did not run."""
+
+
+def trace(where: Path, function: Callable[[Tensor], Tensor], passes: int = 2) -> leapp.Report:
+    """Trace a function as the one node of a graph, and run the file on values that are new to it."""
+    leapp.start("g", save_path=where)
+    try:
+        for number in range(passes):
+            x = annotate.input_tensors("n", {"x": torch.full((3,), 1.0 + number)})
+            annotate.output_tensors("n", {"y": function(x)}, export_with="jit")
+    finally:
+        leapp.stop()
+    leapp.compile_graph(visualize=False)
+    x = torch.tensor([3.0, -4.0, 5.0])
+    assert torch.equal(InferenceManager(str(where / "g" / "g.yaml"))({"n/x": x})["n/y"], function(x))
+    found = leapp.report()
+    assert found is not None
+    return found
+
+
+class Base:
+    __slots__ = ("value",)
+
+
+class Property(Base):
+    @property
+    def value(self) -> int:  # type: ignore[override]
+        asked.append("property")
+        raise RuntimeError
+
+
+class Proxy:
+    def __getattribute__(self, name: str) -> Any:
+        asked.append(f"__getattribute__({name})")
+        raise RuntimeError
+
+
+class OtherDict:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        asked.append("__dict__")
+        return 3
+
+
+class LazyDict(dict):
+    def __len__(self) -> int:
+        asked.append("dict.__len__")
+        raise RuntimeError
+
+    def items(self) -> Any:
+        asked.append("dict.items")
+        raise RuntimeError
+
+
+class LazyList(list):
+    def __len__(self) -> int:
+        asked.append("list.__len__")
+        return 10**9
+
+    def __reversed__(self) -> Any:
+        asked.append("list.__reversed__")
+        raise RuntimeError
+
+
+class LazyTuple(tuple):
+    def __getitem__(self, key: Any) -> Any:
+        asked.append("tuple.__getitem__")
+        raise RuntimeError
+
+
+class LazySet(set):
+    def __iter__(self) -> Any:
+        asked.append("set.__iter__")
+        raise RuntimeError
+
+
+class Key:
+    def __repr__(self) -> str:
+        asked.append("repr")
+        raise RuntimeError
+
+
+class Meta(type):
+    def __getattribute__(cls, name: str) -> Any:
+        asked.append(f"of the class: {name}")
+        return type.__getattribute__(cls, name)
+
+
+class OfMeta(metaclass=Meta):
+    pass
+
+
+class Closed:
+    """A sequence that has no length any more."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def __len__(self) -> int:
+        if self.closed:
+            raise RuntimeError
+        return 3
+
+    def __getitem__(self, i: int) -> int:
+        return i
+
+
+def iterator_of_a_closed_sequence() -> Any:
+    found = Closed()
+    iterator = reversed(found)  # type: ignore[call-overload]
+    found.closed = True
+    return iterator
+
+
+class NotMadeYet(torch.nn.Module):
+    def __init__(self) -> None:  # torch's is not called
+        self.scale = 1.0
+
+
+OBJECTS: dict[str, Callable[[], Any]] = {
+    "a property over a slot": Property,
+    "a proxy": Proxy,
+    "a property __dict__": OtherDict,
+    "a dict that loads": lambda: LazyDict(a=1),
+    "a list that loads": lambda: LazyList([1]),
+    "a tuple that loads": lambda: LazyTuple((1, 2)),
+    "a set that loads": lambda: LazySet({1}),
+    "a key with a repr": lambda: {Key(): [1]},
+    "a tensor as a key": lambda: {torch.ones(3): [1]},
+    "an odd class of a class": OfMeta,
+    "an iterator over what is closed": iterator_of_a_closed_sequence,
+    "a module without torch's __init__": NotMadeYet,
+    "a class without a module": lambda: type("NoModule", (), {"__module__": None})(),
+    "a class with a list for a module": lambda: type("NoModule", (), {"__module__": []})(),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_looking_at_an_object_runs_no_code_of_its_class(name: str, tmp_path: Path) -> None:
+    thing = OBJECTS[name]()
+    asked.clear()
+
+    def function(x: Tensor) -> Tensor:
+        return x * 2 if thing is not None else x
+
+    report = trace(tmp_path, function)
+    assert not asked
+    assert not report.escapes
+
+
+class OneSlot:
+    __slots__ = "count"  # noqa: PLC0205
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return x * 2 if self.count < 1000 else x
+
+
+class PrivateSlot:
+    __slots__ = ("__count",)
+
+    def __init__(self) -> None:
+        self.__count = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.__count += 1
+        return x * 2 if self.__count < 1000 else x
+
+
+class Leg(enum.Enum):
+    LEFT = 1
+
+
+class ByLeg:
+    def __init__(self) -> None:
+        self.steps = {Leg.LEFT: 0}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.steps[Leg.LEFT] += 1
+        return x * 2 if self.steps[Leg.LEFT] < 1000 else x
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(OneSlot, "OneSlot.count"), (PrivateSlot, "PrivateSlot._PrivateSlot__count"), (ByLeg, "ByLeg.steps[Leg.LEFT]")],
+)
+def test_a_counter_is_found_wherever_it_is_kept(kind: type, name: str, tmp_path: Path) -> None:
+    (found,) = trace(tmp_path, kind()).escapes
+    assert found.kind.startswith(f"{name} changes from call to call (1, then 2)")
+
+
+class Link:
+    def __init__(self, below: Link | None, value: int) -> None:
+        self.below, self.value = below, value
+
+
+class Chain:
+    """Links that are made anew in every call, more of them than Python's stack has room for."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.link()
+
+    def link(self) -> None:
+        self.top: Link | None = None
+        for _ in range(3000):
+            self.top = Link(self.top, self.calls)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.link()
+        assert self.top is not None
+        return x * 2 if self.top.value < 1000 else x
+
+
+def test_a_chain_longer_than_the_stack(tmp_path: Path) -> None:
+    found = [e.kind for e in trace(tmp_path, Chain()).escapes]
+    assert any(kind.startswith("Link.value changes from call to call") for kind in found)
