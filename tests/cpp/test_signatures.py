@@ -59,7 +59,8 @@ def sign_again(bundle: Path, change: Callable[[str], str]) -> None:
     """Change what is signed, and sign that with the trusted key."""
     document = envelope_of(bundle)
     text = change(base64.b64decode(document["dsseEnvelope"]["payload"]).decode()).encode("utf-8", "surrogatepass")
-    made = signing._sign(signing._private_key(bundle.parent / "key.pem", None), text)
+    private = signing._private_key(bundle.parent / "key.pem", None)
+    made = private.sign(signing._encoded(text), signing._algorithm(private))
     document["dsseEnvelope"]["payload"] = base64.b64encode(text).decode()
     document["dsseEnvelope"]["signatures"][0]["sig"] = base64.b64encode(made).decode()
     write_envelope(bundle, document)

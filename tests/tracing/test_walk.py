@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -236,3 +238,41 @@ class Chain:
 def test_a_chain_longer_than_the_stack(tmp_path: Path) -> None:
     found = [e.kind for e in trace(tmp_path, Chain()).escapes]
     assert any(kind.startswith("Link.value changes from call to call") for kind in found)
+
+
+class Strict(float):
+    """A number that refuses to be compared."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("compared")
+
+    __hash__ = float.__hash__
+
+
+def test_a_number_that_cannot_be_compared_raises_nothing(tmp_path: Path) -> None:
+    class Gain:
+        unit = Strict(1.0)
+
+    gain = Gain()
+
+    def function(x: Tensor) -> Tensor:
+        gain.unit = Strict(gain.unit)
+        return x * 2.0
+
+    trace(tmp_path, function)
+
+
+def test_the_users_classes_are_not_kept(tmp_path: Path) -> None:
+    class Local:
+        pass
+
+    def session(held: list[Any]) -> None:
+        trace(tmp_path, lambda x: x * len(held))
+
+    known = weakref.ref(Local)
+    session([Local()])
+    leapp.start("next", save_path=tmp_path)
+    leapp.stop()
+    del Local, session
+    gc.collect()
+    assert known() is None

@@ -32,6 +32,7 @@ from leapp.tracing.contents import (
     is_lasting,
     is_library_code,
     is_number,
+    is_same_number,
     keeps_nothing,
     lasting,
     role,
@@ -268,7 +269,7 @@ class _Comparison:
                 if kept and self._traced(after):
                     self._note(seen, key, None, "a tensor")
             elif is_number(before) and is_number(after):
-                if before == after or (before != before and after != after):
+                if is_same_number(before, after):
                     continue
                 # The length says nothing beyond the items that changed, or that are known as tensors.
                 if key is not WHOLE or (len(self.changed) == noted and not any(type(v) is Tensor for v in now.values())):

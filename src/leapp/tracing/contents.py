@@ -111,7 +111,13 @@ def _role(kind: type) -> Role:
     return "object" if _is_made_by_the_user(kind) else "plain"
 
 
-role: Callable[[type], Role] = functools.lru_cache(maxsize=1024)(_role)
+_roles = functools.lru_cache(maxsize=1024)(_role)
+role: Callable[[type], Role] = _roles
+
+
+def forget_types() -> None:
+    """Let go of the user's classes. That of a mock has the mock itself."""
+    _roles.cache_clear()
 
 
 def is_lasting(value: Any) -> bool:
@@ -367,6 +373,14 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
     if type(names) is dict and sys.getrefcount(names) <= 3:
         names.clear()
     return found
+
+
+def is_same_number(a: Any, b: Any) -> bool:
+    """Whether two numbers or texts are equal, or both are NaN."""
+    try:
+        return bool(a == b or (a != a and b != b))
+    except Exception:  # what a number class of the user's raises
+        return False
 
 
 def is_number(value: Any) -> bool:

@@ -21,6 +21,7 @@ from leapp.graph.suggest import nearest
 from leapp.semantics import TensorSemantics
 from leapp.tracing.attributes import Attributes
 from leapp.tracing.batching import check_batch_axis
+from leapp.tracing.contents import forget_types
 from leapp.tracing.declaring import Batch, Declaring
 from leapp.tracing.decorated import DecoratedFunctions
 from leapp.tracing.edges import Sources, same_bits
@@ -97,6 +98,7 @@ class Session:
                 node.tape.end()
         self.recorder.published.clear()
         self.recorder.arrays.end()
+        forget_types()
 
     def unfinished(self) -> list[str]:
         """Names of nodes that have inputs but no outputs yet."""
