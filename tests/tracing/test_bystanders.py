@@ -99,13 +99,17 @@ def right(path: Path, nodes: list[str]) -> None:
 @pytest.mark.parametrize("name", WORK)
 def test_a_node_beside_other_threads(name: str, tmp_path: Path) -> None:
     with Beside(WORK[name]):
-        for number in range(5):
-            leapp.start("g", save_path=tmp_path)
-            for seed in (number, number + 20):
-                y = compute(annotate.input_tensors("n", {"x": draw(seed)}))
-                annotate.output_tensors("n", {"y": y}, export_with="jit")
-            leapp.stop()
+        sessions(tmp_path, 5)
     right(tmp_path, ["n"])
+
+
+def sessions(path: Path, count: int) -> None:
+    for number in range(count):
+        leapp.start("g", save_path=path)
+        for seed in (number, number + 20):
+            y = compute(annotate.input_tensors("n", {"x": draw(seed)}))
+            annotate.output_tensors("n", {"y": y}, export_with="jit")
+        leapp.stop()
 
 
 SEEN: set[int] = set()
@@ -124,12 +128,7 @@ def test_threads_that_make_variables_while_a_node_looks_at_them(tmp_path: Path) 
     sys.setswitchinterval(1e-5)
     try:
         with Beside(variables_that_come_and_go, 2):
-            for number in range(60):
-                leapp.start("g", save_path=tmp_path)
-                for seed in (number, number + 20):
-                    y = compute(annotate.input_tensors("n", {"x": draw(seed)}))
-                    annotate.output_tensors("n", {"y": y}, export_with="jit")
-                leapp.stop()
+            sessions(tmp_path, 60)
     finally:
         sys.setswitchinterval(interval)
     right(tmp_path, ["n"])

@@ -16,9 +16,9 @@ from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.semantics import TensorSemantics
 from leapp.tracing.batching import checked_axis
 from leapp.tracing.edges import Sources, same_bits
-from leapp.tracing.later_passes import Passes, refuse_form
+from leapp.tracing.later_passes import Passes
 from leapp.tracing.log import logger
-from leapp.tracing.node import InputPort, NodeTrace, Role, dtype_name
+from leapp.tracing.node import InputPort, NodeTrace, Role, dtype_name, refuse_form
 from leapp.tracing.opening import Opening
 from leapp.tracing.payload import Entry, map_leaves
 

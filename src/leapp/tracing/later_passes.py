@@ -16,13 +16,12 @@ import torch
 
 from leapp.capture.recorder import Recorder
 from leapp.capture.tape import snapshot
-from leapp.capture.user_line import Where, where
-from leapp.errors import AnnotationError, AnnotationTypeError, SessionError
-from leapp.graph.dtypes import DTYPES
+from leapp.capture.user_line import where
+from leapp.errors import AnnotationError, SessionError
 from leapp.graph.suggest import nearest
 from leapp.tracing import tracked_buffers
 from leapp.tracing.edges import Sources
-from leapp.tracing.node import InputPort, NodeTrace, Role, Sample, Stage, spelled
+from leapp.tracing.node import InputPort, NodeTrace, Role, Sample, Stage, refuse_form, spelled
 from leapp.tracing.second_pass import SecondPass
 
 Tensor = torch.Tensor
@@ -150,20 +149,6 @@ def _copies(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {n: snapshot(t) for n, t in given.items()}
     return {n: t.clone() if t.layout is _DENSE and t.is_contiguous() else snapshot(t) for n, t in given.items()}
 
-
-def refuse_form(node: NodeTrace, name: str, t: Tensor, at: Where | None = None) -> None:
-    """Raise for a tensor that has no dense memory of its own, or a dtype that bundles do not have."""
-    wrapper = type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__
-    if wrapper or t.is_nested or t.layout != torch.strided or t.is_meta:
-        form = type(t).__name__ if wrapper else "nested" if t.is_nested else "meta" if t.is_meta else "sparse"
-        raise AnnotationTypeError(
-            f"node '{node.name}', port '{name}' (at {at or where()}): a {form} tensor cannot be a port. Pass a dense tensor."
-        )
-    if spelled(t.dtype) not in DTYPES:
-        raise AnnotationTypeError(
-            f"node '{node.name}', port '{name}' (at {at or where()}): a tensor of {spelled(t.dtype)} cannot be a port. Convert "
-            f"it to one of {', '.join(DTYPES)}."
-        )
 
 
 def _refuse_port(node: NodeTrace, name: str, port: InputPort | None, role: Role) -> NoReturn:

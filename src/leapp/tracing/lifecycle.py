@@ -87,21 +87,6 @@ class ExportManager(metaclass=_ManagerType):
         """Whether a session is open and its nodes are traced."""
         return cls().interpreting
 
-    @staticmethod
-    def start(*args: Any, **kwargs: Any) -> None:
-        """As :func:`leapp.start`."""
-        start(*args, **kwargs)
-
-    @staticmethod
-    def stop() -> None:
-        """As :func:`leapp.stop`."""
-        stop()
-
-    @staticmethod
-    def compile_graph(*args: Any, **kwargs: Any) -> dict[str, Any] | bool:
-        """As :func:`leapp.compile_graph`."""
-        return compile_graph(*args, **kwargs)
-
     def _reset(self) -> None:
         self.session: Session | None = None
         self.settings: Settings | None = None

@@ -7,13 +7,14 @@ import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import torch
+
 from leapp.capture.user_line import where
-from leapp.errors import AnnotationError, TraceError
+from leapp.errors import AnnotationError, AnnotationTypeError, TraceError
+from leapp.graph.dtypes import DTYPES
 
 if TYPE_CHECKING:
     import weakref
-
-    import torch
 
     from leapp.capture.provenance import Read
     from leapp.capture.replay import Program, Replay
@@ -269,3 +270,18 @@ def dtype_name(t: torch.Tensor) -> str:
 def spelled(dtype: torch.dtype) -> str:
     """A dtype as the YAML spells it."""
     return str(dtype).removeprefix("torch.")
+
+
+def refuse_form(node: NodeTrace, name: str, t: torch.Tensor, at: Where | None = None) -> None:
+    """Raise for a tensor that has no dense memory of its own, or a dtype that bundles do not have."""
+    wrapper = type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if wrapper or t.is_nested or t.layout != torch.strided or t.is_meta:
+        form = type(t).__name__ if wrapper else "nested" if t.is_nested else "meta" if t.is_meta else "sparse"
+        raise AnnotationTypeError(
+            f"node '{node.name}', port '{name}' (at {at or where()}): a {form} tensor cannot be a port. Pass a dense tensor."
+        )
+    if spelled(t.dtype) not in DTYPES:
+        raise AnnotationTypeError(
+            f"node '{node.name}', port '{name}' (at {at or where()}): a tensor of {spelled(t.dtype)} cannot be a port. Convert "
+            f"it to one of {', '.join(DTYPES)}."
+        )
