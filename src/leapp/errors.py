@@ -30,20 +30,20 @@ __all__ = [
 ]
 
 
-def visible(text: str) -> str:
-    """A text whose control characters are escaped, all but line breaks and tabs: a terminal or a log shows what is there.
+def visible(text: str, keep: str = "\n\t") -> str:
+    """A text whose control characters are escaped as in Python, all but those in ``keep``.
 
-    Names in a bundle may hold escape sequences, and marks that turn the direction of writing around.
+    Names in a bundle may hold escape sequences for a terminal, and marks that turn the direction of writing around.
     """
     if text.isprintable():
         return text
     return "".join(
-        char.encode("unicode_escape").decode() if unicodedata.category(char) in _CONTROLS and char not in "\n\t" else char
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _CONTROLS and char not in keep else char
         for char in text
     )
 
 
-_CONTROLS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_CONTROLS = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 
 
 class LeappError(Exception):

@@ -51,9 +51,9 @@ def test_operators_and_weights_are_those_of_the_file(dtype: str, external: str |
     values = (np.random.default_rng(3).normal(size=(5, 5)) * 9).astype(dtype)
     found = read_onnx(model(tmp_path / "m.onnx", values, external))
     first, second = found.operators
-    assert (first.op, first.inputs) == ("MatMul", (("x", "[3, 5] float32"), ("block/weight", f"[5, 5] {dtype}")))
-    assert first.outputs == (("v0", "[batch, 5] float32"),)
-    assert (second.op, second.attributes, second.outputs) == ("Softmax", {"axis": -2}, (("v1", "[3, 5] float32"),))
+    assert (first["op"], first["in"]) == ("MatMul", (("x", "[3, 5] float32"), ("block/weight", f"[5, 5] {dtype}")))
+    assert first["out"] == (("v0", "[batch, 5] float32"),)
+    assert (second["op"], second["attributes"], second["out"]) == ("Softmax", {"axis": -2}, (("v1", "[3, 5] float32"),))
     (weight,) = found.weights
     np.testing.assert_array_equal(weight.array(), values)
 

@@ -17,7 +17,7 @@ from PIL import Image
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Wiring
 from leapp.view import Picture, draw, text, write_views
-from leapp.view.node_box import Box, Route
+from leapp.view.node_box import STYLES, Box, Label, Route
 from leapp.view.png import png_scale
 
 from .cases import CASES, FACTS, HOSTILE, chain, contract, mesh, node, port, quadruped, states
@@ -287,12 +287,13 @@ def test_all_text_is_readable_against_what_it_stands_on(pictures):
     scale = png_scale(picture.layout.width, picture.layout.height)
     for group in picture.groups:
         for mark in group.marks:
-            if not hasattr(mark, "label"):
+            if not isinstance(mark, Label):
                 continue
-            x, y = (mark.label.x - 1.5) * scale, (mark.label.baseline - 4) * scale
+            x, y = (mark.x - 1.5) * scale, (mark.baseline - 4) * scale
+            colour = STYLES[mark.style][2]
             behind = "#{:02x}{:02x}{:02x}".format(*image.getpixel((round(x), round(y))))
-            light, dark = sorted((luminance(behind), luminance(mark.colour)), reverse=True)
-            assert (light + 0.05) / (dark + 0.05) >= 4.5, (mark.label.text, behind, mark.colour)
+            light, dark = sorted((luminance(behind), luminance(colour)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (mark.text, behind, colour)
 
 
 def test_png_has_the_size_of_the_layout_and_shows_every_tag(case):

@@ -313,12 +313,4 @@ def _request(body: bytes) -> dict[str, Any]:
 
 
 def _port(port: PortInfo) -> dict[str, Any]:
-    return {
-        "key": port.key,
-        "dtype": port.dtype,
-        "shape": list(port.shape),
-        "kind": port.kind,
-        "element_names": list(port.element_names),
-        "units": port.units,
-        "limits": port.limits,
-    }
+    return {name: getattr(port, name) for name in ("key", "dtype", "shape", "kind", "element_names", "units", "limits")}

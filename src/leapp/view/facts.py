@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
@@ -81,10 +82,9 @@ def describe(
     counts = parameter_counts or {}
 
     def ports(node: str, side: Side, declared: tuple[Port, ...]) -> tuple[PortFacts, ...]:
-        spots: list[Spot] = [(node, side, port.name) for port in declared]
         return tuple(
-            PortFacts(spot, _details(port), tags.get(spot), frozenset(wiring.get(spot, ())))
-            for spot, port in zip(spots, declared, strict=True)
+            PortFacts(spot := (node, side, port.name), _details(port), tags.get(spot), frozenset(wiring.get(spot, ())))
+            for port in declared
         )
 
     nodes = tuple(
@@ -121,9 +121,9 @@ def _spot(contract: Contract, text: str, side: Side) -> Spot:
 def _tags(contract: Contract, static_outputs: Collection[str]) -> dict[Spot, TagKind]:
     tags: dict[Spot, TagKind] = {}
     for node, ports in contract.pipeline.inputs.items():
-        tags.update({_spot(contract, key(node, port), "in"): "input" for port in ports})
+        tags |= {_spot(contract, key(node, port), "in"): "input" for port in ports}
     for node, ports in contract.pipeline.outputs.items():
-        tags.update({_spot(contract, key(node, port), "out"): "output" for port in ports})
+        tags |= {_spot(contract, key(node, port), "out"): "output" for port in ports}
     for text in static_outputs:
         spot = _spot(contract, text, "out")
         tags[spot] = "static output" if spot in tags else "static"
@@ -163,7 +163,7 @@ def _subtitle(node: Node, parameters: int | None) -> str:
 
 
 def _summary(contract: Contract, wires: tuple[LinkFacts, ...], counts: Mapping[str, int]) -> str:
-    number = {kind: sum(wire.kind == kind for wire in wires) for kind in ("data", "feedback", "state")}
+    number = Counter(wire.kind for wire in wires)
     parts = [_count(len(contract.nodes), "node"), _count(number["data"], "edge")]
     if number["feedback"]:
         parts.append(f"{number['feedback']} feedback")

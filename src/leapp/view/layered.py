@@ -93,7 +93,9 @@ class Sheet:
         detours = [self._detour(link) for link in links if not self._is_direct(link)]
         heights = [self._arrange_band(band, direct) for band in self._bands]
         self._assign_tracks(detours)
-        self._margin = self._margin_tracks(detours)
+        # A track left of all layers for every output whose wires pass by a whole band.
+        passing = dict.fromkeys(detour.leaving for detour in detours if detour.out != detour.back)
+        self._margin = {net: index * TRACK + 2 for index, net in enumerate(passing)}
         self.width = self._place_columns(direct)
         self._lanes: dict[tuple[int, _Net], float] = {}
         self.height = self._place_bands(detours, heights)
@@ -170,11 +172,6 @@ class Sheet:
             for tracks in (column.exits, column.entries):
                 tracks.sort(key=lambda track: way[track])
 
-    def _margin_tracks(self, detours: Sequence[_Detour]) -> dict[_Net, float]:
-        """A track left of all layers for every output whose wires pass by a whole band."""
-        nets = dict.fromkeys(detour.leaving for detour in detours if detour.out != detour.back)
-        return {net: index * TRACK + 2 for index, net in enumerate(nets)}
-
     def _place_columns(self, direct: Sequence[LinkFacts]) -> float:
         """Place the layers, with gaps wide enough for the curves between them, and return the sheet's width."""
         need: dict[int, float] = {}
@@ -201,11 +198,9 @@ class Sheet:
         for detour in detours:
             net = detour.leaving
             ends = [self._exit(detour), self._entry(detour)]
-            if detour.out == detour.back:
-                spans[detour.out].setdefault(net, []).extend(ends)
-            else:
-                spans[detour.out].setdefault(net, []).extend([ends[0], self._margin[net]])
-                spans[detour.back].setdefault(net, []).extend([ends[1], self._margin[net]])
+            turn = [] if detour.out == detour.back else [self._margin[net]]
+            for group, end in zip((detour.out, detour.back), ends, strict=True):
+                spans[group].setdefault(net, []).extend([end, *turn])
         y = 0.0
         for group, span in enumerate(spans):
             lanes = _share_lanes({net: (min(xs), max(xs)) for net, xs in span.items()})

@@ -17,17 +17,6 @@ from leapp.view.text import visible
 
 BACKGROUND = "#f6f7f9"
 
-_INK = "#111827"
-_TEXT = {
-    "title": _INK,
-    "summary": "#374151",
-    "node": _INK,
-    "subtitle": "#374151",
-    "port": _INK,
-    "shape": "#4b5563",
-    "kind": "#0b6b62",
-    "legend": "#374151",
-}
 _SIGN = {
     "data": "#475569",
     "feedback": "#d11a2a",
@@ -38,7 +27,6 @@ _SIGN = {
     "static output": "#1d4ed8",
     "loose": "#6b7280",
 }
-_DASH = {"feedback": (9.0, 4.0)}
 _TINTS = (_SIGN["data"], "#0369a1", "#4d7c0f", "#a16207", "#0f766e", "#9d174d")
 """Colours of edges. Edges that cross get different colours while there are enough."""
 _BORDER = "#94a3b8"
@@ -71,14 +59,7 @@ class Line(msgspec.Struct, frozen=True):
     dash: tuple[float, float] | None = None
 
 
-class Text(msgspec.Struct, frozen=True):
-    """One measured line of text."""
-
-    label: Label
-    colour: str
-
-
-Mark = Rect | Polygon | Line | Text
+Mark = Rect | Polygon | Line | Label
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -92,9 +73,8 @@ class Group(msgspec.Struct, frozen=True):
 
 def compose(layout: Layout) -> list[Group]:
     """Everything to draw, back to front. The order depends on the links alone, not on where they run."""
-    title = tuple(Text(label, _TEXT[label.style]) for label in layout.title)
     return [
-        Group("title", "", "", title),
+        Group("title", "", "", layout.title),
         *_wires(layout.routes),
         *(group for node in layout.nodes for group in _node(node)),
         *(Group("legend", entry.sign, "", tuple(_legend(entry))) for entry in layout.legend),
@@ -160,7 +140,7 @@ def _wire(kind: str, path: Path, tint: str | None = None) -> tuple[Mark, ...]:
     colour = tint or _SIGN[kind]
     x, y = _at(path[-1])
     head = ((x - 10, y - 5), (x, y), (x - 10, y + 5))
-    return Line((*path[:-1], (x - 6, y)), colour, 1.8, _DASH.get(kind)), Polygon(head, colour)
+    return Line((*path[:-1], (x - 6, y)), colour, 1.8, (9.0, 4.0) if kind == "feedback" else None), Polygon(head, colour)
 
 
 def _node(node: NodeBox) -> Iterator[Group]:
@@ -173,7 +153,7 @@ def _node(node: NodeBox) -> Iterator[Group]:
         Rect(lower, 0, fill),
         Line(((head.x, head.bottom), (head.right, head.bottom)), _BORDER, 1.0),
         Rect(node.box, 8, None, _BORDER, dashed=not node.facts.has_model),
-        *(Text(label, _TEXT[label.style]) for label in node.labels),
+        *node.labels,
     ]
     name = visible(node.facts.name)
     yield Group("node", name, f"{name}, {visible(node.facts.subtitle)}", tuple(marks))
@@ -185,11 +165,10 @@ def _node(node: NodeBox) -> Iterator[Group]:
 
 
 def _port(port: PortBox) -> Iterator[Mark]:
-    for label in port.labels:
-        yield Text(label, _TEXT[label.style])
+    yield from port.labels
     if port.facts.tag and port.tag:
         yield from _tag(port.facts.tag, port.tag)
-        yield Text(lines_of("tag", port.facts.tag, port.tag.x + 6, port.tag.y + 2)[0], "#ffffff")
+        yield from lines_of("tag", port.facts.tag, port.tag.x + 6, port.tag.y + 2)
         return
     wiring = port.facts.wiring
     sign = next((kind for kind in ("state", "feedback", "data") if kind in wiring), "loose")
@@ -231,4 +210,4 @@ def _legend(entry: LegendEntry) -> Iterator[Mark]:
         yield Rect(box, 4, _HEADER_WITHOUT_MODEL, _BORDER, dashed=True)
     else:
         yield from _tag(sign, box)
-    yield Text(entry.label, _TEXT["legend"])
+    yield entry.label

@@ -25,12 +25,8 @@ def model_facts(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     weights = [weight_facts(w.name, w.shape, w.dtype, w.array()) for w in model.weights[:_MAX_WEIGHTS]]
-    operators = [
-        {"op": op.op, "in": op.inputs, "out": op.outputs} | ({"attributes": op.attributes} if op.attributes else {})
-        for op in model.operators[:_MAX_OPERATORS]
-    ]
     return {
-        "operators": {"total": len(model.operators), "list": operators},
+        "operators": {"total": len(model.operators), "list": model.operators[:_MAX_OPERATORS]},
         "weights": weights_facts(weights, len(model.weights)),
     }
 
@@ -65,7 +61,7 @@ def weight_facts(name: str, shape: Sequence[int], dtype: str, values: npt.NDArra
     if not finite.size:
         return facts
     low, high = float(finite.min()), float(finite.max())
-    facts |= {"low": _rounded(low), "high": _rounded(high), "mean": _rounded(float(finite.mean()))}
+    facts |= {"low": rounded(low), "high": rounded(high), "mean": rounded(float(finite.mean()))}
     if high > low and finite.size > 4:
         place = ((finite - low) * (_BINS / (high - low))).astype(np.intp)
         facts["bins"] = np.bincount(np.minimum(place, _BINS - 1), minlength=_BINS).tolist()
@@ -77,5 +73,6 @@ def spaced(values: Any, most: int) -> Any:
     return values[:: -(-len(values) // most)] if len(values) > most else values
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
+def rounded(value: Any) -> float | None:
+    """A number in four digits; None for one that JSON lacks."""
+    return float(f"{float(value):.4g}") if math.isfinite(value) else None

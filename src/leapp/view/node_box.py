@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from leapp.view.facts import LinkFacts, LinkKind, NodeFacts, PortFacts, Spot
+from leapp.view.facts import LinkFacts, NodeFacts, PortFacts, Spot
 from leapp.view.text import text_width, wrap
 
 Point = tuple[float, float]
@@ -19,18 +19,19 @@ Path = tuple[tuple[float, ...], ...]
 """A line: its start, then pieces. Two numbers are the end of a straight piece; four or six add the control points of a
 quadratic or cubic Bézier curve before it."""
 
-STYLES: dict[str, tuple[float, bool]] = {
-    "title": (22, True),
-    "summary": (14, False),
-    "node": (15, True),
-    "subtitle": (12, False),
-    "port": (13, True),
-    "shape": (12, False),
-    "kind": (12, False),
-    "tag": (11, True),
-    "legend": (12, False),
+_INK = "#111827"
+STYLES: dict[str, tuple[float, bool, str]] = {
+    "title": (22, True, _INK),
+    "summary": (14, False, "#374151"),
+    "node": (15, True, _INK),
+    "subtitle": (12, False, "#374151"),
+    "port": (13, True, _INK),
+    "shape": (12, False, "#4b5563"),
+    "kind": (12, False, "#0b6b62"),
+    "tag": (11, True, "#ffffff"),
+    "legend": (12, False, "#374151"),
 }
-"""Size and weight of every kind of text."""
+"""Every kind of text: its size, whether it is bold, its colour."""
 
 TRACK = 8.0
 """The distance between parallel wires."""
@@ -108,12 +109,9 @@ class PortBox(msgspec.Struct, frozen=True):
         )
 
 
-class Route(msgspec.Struct, frozen=True):
+class Route(LinkFacts, frozen=True):
     """One wire as a line from the source's anchor to the target's, corners already rounded. It ends straight."""
 
-    kind: LinkKind
-    source: Spot
-    target: Spot
     path: Path
 
     @property
@@ -158,7 +156,7 @@ def line_height(style: str) -> float:
 
 def lines_of(style: str, text: str, x: float, y: float, limit: float = _LINE) -> list[Label]:
     """``text`` as lines whose first one starts at the top ``y``."""
-    size, bold = STYLES[style]
+    size, bold, _ = STYLES[style]
     height = line_height(style)
     return [
         Label(line, style, x, y + index * height + round(size * 1.05), text_width(line, size, bold))
@@ -183,16 +181,8 @@ def measure(facts: NodeFacts, links: Sequence[LinkFacts]) -> NodeBox:
             ports.append(_place(port, labels, y, width))
             y = ports[-1].box.bottom + _ROW_GAP
             depth = max(depth, y)
-    node = NodeBox(
-        facts,
-        box := Box(0, 0, width, depth),
-        box,
-        Box(0, 0, width, header_height),
-        tuple(header_labels),
-        tuple(ports),
-        (),
-    )
-    return _with_surroundings(node, links)
+    box, header = Box(0, 0, width, depth), Box(0, 0, width, header_height)
+    return _with_surroundings(NodeBox(facts, box, box, header, tuple(header_labels), tuple(ports), ()), links)
 
 
 def _width(labels: Iterable[Label]) -> float:
@@ -219,7 +209,7 @@ def _place(port: PortFacts, labels: Sequence[Label], y: float, node_width: float
     tag = None
     reach = border
     if port.tag:
-        length = text_width(port.tag, *STYLES["tag"]) + 12 + _TAG_TIP
+        length = text_width(port.tag, *STYLES["tag"][:2]) + 12 + _TAG_TIP
         tag = Box(border if outward else -length, middle - _TAG_HEIGHT / 2, length, _TAG_HEIGHT)
         reach = tag.right if outward else tag.x
     return PortBox(port, box, (reach, middle), border, placed, tag)
@@ -239,14 +229,8 @@ def _with_surroundings(node: NodeBox, links: Sequence[LinkFacts]) -> NodeBox:
         x_out = right + (exits[link.source] + 1) * TRACK + 4
         x_in = left - (entries[link.target] + 1) * TRACK - 8
         y = bottom + (exits[link.source] + 1) * TRACK + 2
-        loops.append(
-            Route(
-                link.kind,
-                link.source,
-                link.target,
-                rounded([start, (x_out, start[1]), (x_out, y), (x_in, y), (x_in, end[1]), end]),
-            )
-        )
+        path = rounded([start, (x_out, start[1]), (x_out, y), (x_in, y), (x_in, end[1]), end])
+        loops.append(Route(link.kind, link.source, link.target, path))
     if links:
         right += len(exits) * TRACK + 8
         left -= len(entries) * TRACK + 12

@@ -31,15 +31,6 @@ _MAX_FIELDS, _MAX_SHAPES, _MAX_PORTS, _MAX_TEXT, _MAX_NUMBERS = 200_000, 50_000,
 _DTYPES = {dtype.onnx: name for name, dtype in DTYPES.items()}
 
 
-class Operator(msgspec.Struct, frozen=True):
-    """One node of the graph: values by name, with their form as far as the file tells."""
-
-    op: str
-    inputs: tuple[tuple[str, str], ...]
-    outputs: tuple[tuple[str, str], ...]
-    attributes: dict[str, Any]
-
-
 class Weight(msgspec.Struct, frozen=True):
     """One initializer. ``data`` are its bytes, None if the file holds them in another way."""
 
@@ -64,9 +55,13 @@ class Weight(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """The operators in order of execution and the weights."""
+    """The weights, and the operators in order of execution, as plain data for the page.
 
-    operators: tuple[Operator, ...]
+    An operator has its type as ``op``, the values it takes as ``in`` and gives as ``out``, each a name and a form, and its
+    ``attributes``.
+    """
+
+    operators: tuple[dict[str, Any], ...]
     weights: tuple[Weight, ...]
 
 
@@ -145,14 +140,15 @@ def _form(shape: Iterable[object], dtype: str) -> str:
     return f"[{', '.join(map(str, shape))}] {dtype}"
 
 
-def _operator(node: _Message, shapes: Mapping[str, str]) -> Operator:
+def _operator(node: _Message, shapes: Mapping[str, str]) -> dict[str, Any]:
     op, domain = node.text(4), node.text(7)
     inputs, outputs = (
         tuple((name, shapes.get(name, "")) for name in node.texts(number)[:_MAX_PORTS] if name) for number in (1, 2)
     )
     found = [_Message(part, 200) for part in node.parts(5)[:_MAX_PORTS]]
     attributes = {attribute.text(1): _attribute(attribute) for attribute in found}
-    return Operator(op if domain in ("", "ai.onnx") else f"{domain}.{op}", inputs, outputs, attributes)
+    operator = {"op": op if domain in ("", "ai.onnx") else f"{domain}.{op}", "in": inputs, "out": outputs}
+    return operator | ({"attributes": attributes} if attributes else {})
 
 
 def _attribute(attribute: _Message) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import Generic, TypeVar
 
 import msgspec
@@ -26,31 +26,19 @@ class Segment(msgspec.Struct, Generic[T], frozen=True):
 
 
 def cut_cycles(nodes: Sequence[str], pairs: Iterable[Pair]) -> list[Pair]:
-    """The pairs without those that close a cycle in a depth-first walk."""
-    after: dict[str, list[str]] = {node: [] for node in nodes}
-    for a, b in dict.fromkeys(pairs):
-        after[a].append(b)
-    kept: list[Pair] = []
-    open_nodes: set[str] = set()
-    done: set[str] = set()
-    for start in nodes:
-        if start in done:
-            continue
-        open_nodes.add(start)
-        stack = [(start, iter(after[start]))]
-        while stack:
-            node, rest = stack[-1]
-            step = next(rest, None)
-            if step is None:
-                stack.pop()
-                open_nodes.discard(node)
-                done.add(node)
-            elif step not in open_nodes:
-                kept.append((node, step))
-                if step not in done:
-                    open_nodes.add(step)
-                    stack.append((step, iter(after[step])))
-    return kept
+    """The pairs without those that close a cycle."""
+    kept = dict.fromkeys(pairs)
+    while True:
+        after: dict[str, list[str]] = {node: [] for node in nodes}
+        for a, b in kept:
+            after[a].append(b)
+        try:
+            TopologicalSorter(after).prepare()
+        except CycleError as error:
+            b, a, *_ = error.args[1]
+            del kept[a, b]
+        else:
+            return list(kept)
 
 
 def layer_nodes(nodes: Sequence[str], pairs: Sequence[Pair], height: Mapping[str, float], cap: float) -> dict[str, int]:
@@ -87,6 +75,10 @@ def layer_nodes(nodes: Sequence[str], pairs: Sequence[Pair], height: Mapping[str
     return {node: used[layer[node]] for node in nodes}
 
 
+_End = tuple[T, float]
+"""Where a segment ends: an item, and the place within it from 0 at its top to 1."""
+
+
 def reduce_crossings(
     layers: Sequence[Sequence[T]], segments: Sequence[Sequence[Segment[T]]], height: Mapping[T, float], sweeps: int = 12
 ) -> list[list[T]]:
@@ -94,52 +86,47 @@ def reduce_crossings(
 
     ``segments[i]`` join ``layers[i]`` and ``layers[i + 1]``.
     """
+    joined: list[list[tuple[_End[T], _End[T]]]] = [
+        [
+            ((s.left, s.left_offset / (height[s.left] + 1)), (s.right, s.right_offset / (height[s.right] + 1)))
+            for s in between
+        ]
+        for between in segments
+    ]
     current = [list(layer) for layer in layers]
-    best, fewest = current, _all_crossings(current, segments, height)
+    best, fewest = current, _crossings(current, joined)
     for sweep in range(sweeps):
         if not fewest:
             break
         current = [list(layer) for layer in current]
-        rightward = sweep % 2 == 0
-        for index in range(1, len(layers)) if rightward else range(len(layers) - 2, -1, -1):
-            fixed = index - 1 if rightward else index + 1
-            _sort_layer(current[index], current[fixed], segments[min(index, fixed)], height, rightward)
-        crossings = _all_crossings(current, segments, height)
+        for index in range(1, len(layers)):
+            if sweep % 2 == 0:
+                _sort_layer(current[index], current[index - 1], joined[index - 1])
+            else:
+                _sort_layer(current[-1 - index], current[-index], [(right, left) for left, right in joined[-1 - index]])
+        crossings = _crossings(current, joined)
         if crossings < fewest:
             best, fewest = current, crossings
     return best
 
 
-def _sort_layer(
-    layer: list[T], fixed: Sequence[T], segments: Sequence[Segment[T]], height: Mapping[T, float], rightward: bool
-) -> None:
-    at: dict[T, float] = {item: index for index, item in enumerate(fixed)}
-    size: dict[T, float] = {item: height[item] for item in fixed}
+def _sort_layer(layer: list[T], fixed: Sequence[T], joined: Sequence[tuple[_End[T], _End[T]]]) -> None:
+    at = {item: index for index, item in enumerate(fixed)}
     pulls: dict[T, list[float]] = {}
-    for s in segments:
-        here, there, offset = (s.right, s.left, s.left_offset) if rightward else (s.left, s.right, s.right_offset)
-        pulls.setdefault(here, []).append(at[there] + offset / (size[there] + 1))
+    for (there, part), (here, _) in joined:
+        pulls.setdefault(here, []).append(at[there] + part)
     # An item without neighbours there keeps its relative place instead of drifting to an end.
     scale = max(len(fixed), 1) / max(len(layer), 1)
     mean = {item: sum(pulls[item]) / len(pulls[item]) if item in pulls else index * scale for index, item in enumerate(layer)}
     layer.sort(key=lambda item: mean[item])
 
 
-def _all_crossings(layers: Sequence[Sequence[T]], segments: Sequence[Sequence[Segment[T]]], height: Mapping[T, float]) -> int:
+def _crossings(layers: Sequence[Sequence[T]], joined: Sequence[Sequence[tuple[_End[T], _End[T]]]]) -> int:
+    at = {item: index for layer in layers for index, item in enumerate(layer)}
     total = 0
-    for left, right, between in zip(layers, layers[1:], segments, strict=False):
-        at: list[dict[T, tuple[int, float]]] = [
-            {item: (index, height[item] + 1) for index, item in enumerate(layer)} for layer in (left, right)
-        ]
-        ends = sorted(
-            (
-                at[0][s.left][0] + s.left_offset / at[0][s.left][1],
-                at[1][s.right][0] + s.right_offset / at[1][s.right][1],
-            )
-            for s in between
-        )
+    for between in joined:
         seen: list[float] = []
-        for _, end in ends:
+        for _, end in sorted((at[left] + above, at[right] + below) for (left, above), (right, below) in between):
             total += len(seen) - bisect_right(seen, end)
             insort(seen, end)
     return total

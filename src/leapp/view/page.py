@@ -328,6 +328,7 @@ def _spark(values: Sequence[Any], most: int) -> dict[str, Any] | None:
 
     from leapp.errors import MissingDependencyError
     from leapp.runtime.values import from_raw
+    from leapp.view.model_facts import rounded
 
     if not values or 0 in values[0].shape or str(values[0].dtype).startswith("complex"):
         return None
@@ -349,18 +350,13 @@ def _spark(values: Sequence[Any], most: int) -> dict[str, Any] | None:
     spark: dict[str, Any] = {
         "passes": len(values),
         "size": len(low),
-        "low": _rounded(bounds[0].min()) if bounds[0].size else None,
-        "high": _rounded(bounds[1].max()) if bounds[1].size else None,
+        "low": rounded(bounds[0].min()) if bounds[0].size else None,
+        "high": rounded(bounds[1].max()) if bounds[1].size else None,
     }
     if len(shown) == 1:
-        return spark | {"bars": [_rounded(v) for v in flats[0][:_MAX_BARS]]}
+        return spark | {"bars": [rounded(v) for v in flats[0][:_MAX_BARS]]}
     with np.errstate(invalid="ignore"):
         range_ = np.nan_to_num(high - low, nan=-1, posinf=-1)
     picked = np.sort(np.argsort(-range_, kind="stable")[:_MAX_LINES])
     lines = np.stack([flat[picked].astype(np.float64) for flat in flats]).T
-    return spark | {"picked": picked.tolist(), "lines": [[_rounded(v) for v in line] for line in lines]}
-
-
-def _rounded(value: Any) -> float | None:
-    number = float(f"{float(value):.4g}")
-    return number if number - number == 0 else None
+    return spark | {"picked": picked.tolist(), "lines": [[rounded(v) for v in line] for line in lines]}

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from leapp.view.marks import BACKGROUND, Group, Line, Mark, Polygon, Rect, Text
-from leapp.view.node_box import STYLES, Path, Point, flatten, rounded
+from leapp.view.marks import BACKGROUND, Group, Line, Mark, Polygon, Rect
+from leapp.view.node_box import STYLES, Label, Path, Point, flatten, rounded
 from leapp.view.text import drawable, font
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ def encode_png(groups: Sequence[Group], width: float, height: float) -> bytes:
         image.paste(strip.reduce(_ENLARGED), (0, top))
     pen = ImageDraw.Draw(image)
     for mark in marks:
-        if isinstance(mark, Text):
-            label, (points, bold) = mark.label, STYLES[mark.label.style]
-            place = round(label.x * scale), round(label.baseline * scale)
-            pen.text(place, drawable(label.text, bold), mark.colour, font(points * scale, bold), anchor="ls")
+        if isinstance(mark, Label):
+            points, bold, colour = STYLES[mark.style]
+            place = round(mark.x * scale), round(mark.baseline * scale)
+            pen.text(place, drawable(mark.text, bold), colour, font(points * scale, bold), anchor="ls")
     data = io.BytesIO()
     image.save(data, "PNG", compress_level=5, dpi=(72 * scale, 72 * scale))
     return data.getvalue()

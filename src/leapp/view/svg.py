@@ -64,13 +64,12 @@ def encode_mark(mark: Mark) -> str:
         dash = f' stroke-dasharray="{_number(mark.dash[0])} {_number(mark.dash[1])}"' if mark.dash else ""
         stroke = f'stroke="{mark.colour}" stroke-width="{_number(mark.width)}"{dash} stroke-linejoin="round"'
         return f'<path d="{path_data(mark.path)}" fill="none" {stroke}/>'
-    label = mark.label
-    size, bold = STYLES[label.style]
+    size, bold, colour = STYLES[mark.style]
     weight = ' font-weight="bold"' if bold else ""
     # The text takes its measured width in any font. Text with glyphs that our font lacks was measured with escapes.
-    exact = drawable(label.text, bold) == label.text and label.width > 0
-    length = f' textLength="{_number(label.width)}" lengthAdjust="spacingAndGlyphs"' if exact else ""
+    exact = drawable(mark.text, bold) == mark.text and mark.width > 0
+    length = f' textLength="{_number(mark.width)}" lengthAdjust="spacingAndGlyphs"' if exact else ""
     return (
-        f'<text x="{_number(label.x)}" y="{_number(label.baseline)}" font-size="{_number(size)}"{weight} '
-        f'fill="{mark.colour}"{length} xml:space="preserve">{_safe(label.text)}</text>'
+        f'<text x="{_number(mark.x)}" y="{_number(mark.baseline)}" font-size="{_number(size)}"{weight} '
+        f'fill="{colour}"{length} xml:space="preserve">{_safe(mark.text)}</text>'
     )

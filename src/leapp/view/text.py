@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING
 
+from leapp import errors
 from leapp.extras import require
 
 if TYPE_CHECKING:
@@ -52,11 +53,8 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-def visible(text: str) -> str:
-    """``text`` on one line, with control and other invisible characters written as Python would escape them."""
-    if text.isprintable():
-        return text
-    return "".join(_escape(c) if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029" else c for c in text)
+visible = partial(errors.visible, keep="")
+"""A text on one line, with control characters escaped."""
 
 
 @lru_cache(maxsize=4096)
