@@ -12,6 +12,12 @@ def add_bundle(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", metavar="BUNDLE", help="the directory of a bundle, or its .yaml file")
 
 
+def add_opened_bundle(parser: argparse.ArgumentParser) -> None:
+    """The bundle that a verb opens with ``open_for``."""
+    add_bundle(parser)
+    add_opening(parser)
+
+
 def add_opening(parser: argparse.ArgumentParser) -> None:
     """Which files of a bundle may be read, and which key must have signed it."""
     parser.add_argument("--allow-outside", action="store_true", help="accept files outside the directory of an unsealed bundle")

@@ -6,7 +6,7 @@ import math
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from leapp.cli.arguments import add_bundle, add_engine, add_opening, count, rate
+from leapp.cli.arguments import add_engine, add_opened_bundle, count, rate
 from leapp.cli.bundle_page import write_bundle_page
 from leapp.cli.opening import open_pipeline
 from leapp.cli.output import Answer, Table, Text, announce
@@ -16,8 +16,7 @@ _MICROSECONDS = ("p50", "p99", "p999", "longest", "jitter", "noise_p50", "noise_
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp bench``."""
-    add_bundle(parser)
-    add_opening(parser)
+    add_opened_bundle(parser)
     parser.add_argument("--rate", type=rate, metavar="HZ", help="start steps at this rate and count late ones")
     parser.add_argument("--steps", type=count, metavar="N", help="how many steps (default: 1000, or 5 seconds at the rate)")
     parser.add_argument("--page", metavar="DIRECTORY", help="also write a page that shows where the time goes")

@@ -32,7 +32,7 @@ def command(arguments: Namespace) -> Answer:
     verdict = "can take this bundle." if not errors else f"cannot take this bundle: {errors} error{'s' * (errors > 1)}."
     parts: list[Table | Text] = [
         Text(TARGETS[arguments.target].about),
-        *([Table("Findings", ("level", "where", "what"), rows)] if rows else []),
+        Table("Findings", ("level", "where", "what"), rows),
         Text(f"{arguments.target} {verdict}", "red" if errors else "green"),
     ]
     return Answer(data, parts, 1 if errors else 0)

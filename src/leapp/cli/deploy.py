@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING
 
-from leapp.cli.arguments import add_bundle, add_code, add_opening, count, seconds
+from leapp.cli.arguments import add_code, add_opened_bundle, count, seconds
 from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Table, Text, progress
 from leapp.errors import InputError
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp deploy``."""
     parser.add_argument("target", choices=("triton", "cpp"), help="triton: a model repository; cpp: a C++ header with types")
-    add_bundle(parser)
-    add_opening(parser)
+    add_opened_bundle(parser)
     parser.add_argument("-o", "--output", required=True, metavar="DIRECTORY", help="the directory to write")
     add_code(parser)
     # The fields of TritonOptions, whose defaults hold for those that are not given.

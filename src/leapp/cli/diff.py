@@ -51,11 +51,10 @@ def command(arguments: Namespace) -> Answer:
     same = not changes and not weights and not moving
     data = {"same": same, "changes": changes, "weights": weights, "outputs": values, "remark": remark}
     rows = [[c["what"], (c["where"], "bold"), (str(c["old"]), "red"), (str(c["new"]), "green")] for c in changes]
-    parts: list[Table | Text] = []
-    if rows:
-        parts.append(Table(f"From {old.path} to {new.path}", ("what", "where", "was", "is"), rows))
-    if weights:
-        parts.append(_weight_table(weights))
+    parts: list[Table | Text] = [
+        Table(f"From {old.path} to {new.path}", ("what", "where", "was", "is"), rows),
+        _weight_table(weights),
+    ]
     if values:
         verdicts: dict[bool, Cell] = {True: ("moves", "red"), False: ("same", "green")}
         figures: list[tuple[Cell, ...]] = [((v["key"], "bold"), *_figures(v), verdicts[v["moves"]]) for v in values]

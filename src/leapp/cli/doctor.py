@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -23,10 +23,6 @@ _EXPORT = (*EXPORT.values(), "rich")
 
 _BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
 """Packages that are ONNX Runtime."""
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """``leapp doctor`` has no arguments of its own."""
 
 
 def command(arguments: Namespace) -> Answer:
@@ -49,10 +45,9 @@ def command(arguments: Namespace) -> Answer:
     parts: list[Table | Text] = [
         Table(platform.platform(), ("what", "version", "needed"), rows),
         Table("ONNX Runtime providers", ("provider",), [[name] for name in providers]),
+        Table("Problems", ("level", "what"), [[(level, style[level]), text] for level, text in problems]),
     ]
-    if problems:
-        parts.append(Table("Problems", ("level", "what"), [[(level, style[level]), text] for level, text in problems]))
-    else:
+    if not problems:
         parts.append(Text("No known problems.", "green"))
     return Answer(data, parts, 1 if any(level == "error" for level, _ in problems) else 0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from leapp.cli.arguments import add_bundle, add_opening
+from leapp.cli.arguments import add_opened_bundle
 from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Text, progress
 from leapp.deploy.fuse import fuse_onnx
@@ -12,8 +12,7 @@ from leapp.deploy.fuse import fuse_onnx
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp fuse``."""
-    add_bundle(parser)
-    add_opening(parser)
+    add_opened_bundle(parser)
     parser.add_argument("-o", "--output", required=True, metavar="FILE.onnx", help="the file to write")
 
 

@@ -50,8 +50,8 @@ def command(arguments: Namespace) -> Answer:
         *_file_lines(bundle, checked, damage),
         _port_table("You give, each step, in this order", data["inputs"]),
         _port_table("You receive", data["outputs"]),
-        *_optional("Order of elements", ("port", "names"), _element_rows(data)),
-        *_optional(
+        Table("Order of elements", ("port", "names"), _element_rows(data)),
+        Table(
             "Kept between steps",
             ("state", "value", "from the last step's", "starts as"),
             [(s["key"], _form(s), s["source"], s["initial"]) for s in data["state"]],
@@ -63,16 +63,15 @@ def command(arguments: Namespace) -> Answer:
             [_node_row(n) for n in data["nodes"]],
             spare=("opset", "size", "takes", "gives", "file"),
         ),
-        *_optional("Wiring", ("from", "to"), [(s, ", ".join(t)) for s, t in contract.pipeline.data_flow.items()]),
-        *_optional(
+        Table("Wiring", ("from", "to"), [(s, ", ".join(t)) for s, t in contract.pipeline.data_flow.items()]),
+        Table(
             "Annotations" if bundle.seal.covers_annotations else "Annotations, which no seal covers",
             ("where", "key", "value"),
             list(_annotation_rows(data["annotations"])),
         ),
+        Table("Missing for deployment", ("what",), [((gap, "yellow"),) for gap in gaps]),
     ]
-    if gaps:
-        parts.append(Table("Missing for deployment", ("what",), [((gap, "yellow"),) for gap in gaps]))
-    else:
+    if not gaps:
         parts += [Text(""), Text("Nothing is missing for deployment.", "green")]
     return Answer(data, parts, 1 if damage else 0)
 
@@ -216,7 +215,3 @@ def _element_rows(data: dict[str, Any]) -> list[tuple[str, str]]:
         if words:
             rows.append((port["key"], " × ".join(words)))
     return rows
-
-
-def _optional(title: str, columns: tuple[str, ...], rows: list[Any], spare: tuple[str, ...] = ()) -> list[Table]:
-    return [Table(title, columns, rows, spare)] if rows else []

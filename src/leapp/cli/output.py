@@ -30,7 +30,7 @@ Cell = str | tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under a title. Columns that are empty in every row are not shown.
+    """Rows under a title. A table without rows, and columns that are empty in every row, are not shown.
 
     Attributes:
         title: What stands above it.
@@ -189,13 +189,13 @@ def _lines(part: Table | Text, width: int | None, paint: _Paint) -> Iterator[str
         text = visible(part.text)
         yield from (paint(line, part.style) for line in (_wrapped(text, width) if width else [text]))
         return
-    yield ""
-    yield paint(visible(part.title), "bold")
     rows = [[_styled(cell) for cell in row] for row in part.rows]
     # By column, because empty columns are not shown and others may be left out.
     table = {name: [row[i] for row in rows] for i, name in enumerate(part.columns) if any(row[i][0] for row in rows)}
     if not table:
         return
+    yield ""
+    yield paint(visible(part.title), "bold")
     kept = dict(table)
     widths = _widths(kept, width)
     for name in part.spare:

@@ -30,7 +30,10 @@ VERBS = {
     "doctor": "list versions, engines and known problems of this machine",
     "completion": "print a shell's completion script",
 }
-"""Each verb with its line of help. The module ``leapp.cli.<verb>`` has ``add_arguments(parser)`` and ``command(arguments)``."""
+"""Each verb with its line of help.
+
+The module ``leapp.cli.<verb>`` has ``command(arguments)`` and, if the verb takes arguments, ``add_arguments(parser)``.
+"""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -51,7 +54,7 @@ def build(verbs: Collection[str]) -> argparse.ArgumentParser:
         one = commands.add_parser(verb, help=text, description=text[0].upper() + text[1:] + ".")
         if verb in verbs:
             module = import_module(f"leapp.cli.{verb}")
-            module.add_arguments(one)
+            getattr(module, "add_arguments", lambda _: None)(one)
             one.set_defaults(command=module.command)
             one.add_argument("--json", action="store_true", help="answer as JSON")
             one.add_argument("--traceback", action="store_true", help=argparse.SUPPRESS)

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from leapp.cli.arguments import add_bundle, add_engine, add_opening, add_tolerances, count
+from leapp.cli.arguments import add_engine, add_opened_bundle, add_tolerances, count
 from leapp.cli.opening import consent, open_for
 from leapp.cli.output import Answer, Cell, Table, Text, announce, progress
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp replay``."""
     add = parser.add_argument
-    add_bundle(parser)
-    add_opening(parser)
+    add_opened_bundle(parser)
     add("recordings", nargs="+", metavar="RECORDING", help="a file, or a pattern such as 'runs/**/*.mcap'")
     add("--baseline", metavar="BUNDLE", help="compare with the outputs of this bundle instead of the recorded ones")
     add("--output", metavar="FILE.parquet", help="write a table with one row for each port of each recording")
@@ -81,20 +80,12 @@ def _tables(report: FleetReport, total: int) -> list[Table | Text]:
     plural = "s" if report.recordings != 1 else ""
     title = f"Differences over {report.recordings} recording{plural}{resumed}, {report.steps} steps"
     head = ("port", "role", "values", "equal", "beyond tolerance", "mean", *names, "largest")
-    tables: list[Table | Text] = [Table(title, head, ports, spare=(*names, "mean", "role", "equal", "values"))]
-    if worst:
-        tables.append(
-            Table(
-                "Worst recordings of each port",
-                ("recording", "port", "step", "element", "difference"),
-                worst,
-                spare=("element",),
-            )
-        )
-    if report.failed:
-        failed: list[list[Cell]] = [[name, why] for name, why in report.failed.items()]
-        tables.append(Table("Not replayed", ("recording", "why"), failed))
-    return tables
+    worst_head = ("recording", "port", "step", "element", "difference")
+    return [
+        Table(title, head, ports, spare=(*names, "mean", "role", "equal", "values")),
+        Table("Worst recordings of each port", worst_head, worst, spare=("element",)),
+        Table("Not replayed", ("recording", "why"), list(report.failed.items())),
+    ]
 
 
 def _verdict(report: FleetReport, total: int, baseline: str | None) -> list[Text]:

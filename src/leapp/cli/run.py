@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from leapp.bundle import Bundle, read_samples
-from leapp.cli.arguments import add_bundle, add_engine, add_opening, count
+from leapp.cli.arguments import add_engine, add_opened_bundle, count
 from leapp.cli.opening import open_pipeline
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.errors import InputError
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp run``."""
-    add_bundle(parser)
-    add_opening(parser)
+    add_opened_bundle(parser)
     parser.add_argument("--input", metavar="FILE.npz", help="an array for each node/port: one value, or one per step")
     parser.add_argument("--steps", type=count, metavar="N", help="how many steps (default: as many as the input has)")
     parser.add_argument("--output", metavar="FILE.npz", help="write the outputs of all steps")

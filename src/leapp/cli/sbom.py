@@ -7,15 +7,14 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from leapp.bundle.sbom import bom_text
-from leapp.cli.arguments import add_bundle, add_opening
+from leapp.cli.arguments import add_opened_bundle
 from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Text
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp sbom``."""
-    add_bundle(parser)
-    add_opening(parser)
+    add_opened_bundle(parser)
     parser.add_argument("-o", "--output", metavar="FILE.json", help="write to this file (default: standard output)")
     parser.add_argument("--licence", "--license", metavar="SPDX", help="the licence of the bundle, such as Apache-2.0")
 

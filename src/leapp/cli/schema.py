@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 from leapp.bundle.schema import schema
 from leapp.cli.output import Answer, Text
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """``leapp schema`` has no arguments of its own."""
 
 
 def command(arguments: Namespace) -> Answer:

@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from leapp.cli.arguments import add_bundle, add_engine, add_opening, count, rate, seconds
+from leapp.cli.arguments import add_engine, add_opened_bundle, count, rate, seconds
 from leapp.cli.opening import consent, open_for
 from leapp.cli.output import Answer, Text, progress, write
 from leapp.errors import InputError
@@ -24,8 +24,7 @@ _TOKEN = "LEAPP_TOKEN"
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp serve``."""
     add = parser.add_argument
-    add_bundle(parser)
-    add_opening(parser)
+    add_opened_bundle(parser)
     add("--digest", help="refuse any bundle but the one with this digest")
     add("--host", default="127.0.0.1",
         help="the address to listen on (default: %(default)s); a non-loopback address requires a token")  # fmt: skip

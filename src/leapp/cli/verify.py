@@ -12,7 +12,7 @@ from leapp import errors
 from leapp.bundle import Bundle, Sample, check_files, read_samples
 from leapp.bundle.files import memory_of_machine
 from leapp.bundle.trust import require_trust, untrusted, why_untrusted
-from leapp.cli.arguments import add_bundle, add_code, add_opening, add_tolerances, seconds
+from leapp.cli.arguments import add_code, add_opened_bundle, add_tolerances, seconds
 from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Cell, Table, Text, progress
 from leapp.errors import BundleError, BundleFileError, LeappError
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp verify``."""
-    add_bundle(parser)
-    add_opening(parser)
+    add_opened_bundle(parser)
     add_code(parser)
     parser.add_argument("--thorough", action="store_true", help="replay ONNX models at every level of graph optimisation")
     parser.add_argument("--digest", help="refuse any bundle but the one with this digest")
@@ -169,11 +168,10 @@ def _answer(
         [("ok", "green") if step["ok"] else ("failed", "bold red"), step["step"], step["text"]] for step in steps
     ]
     figures = [[o["key"], f"{o['largest']:.3g}", f"{o['mean']:.3g}", f"{o['exact']} of {o['count']}"] for o in outputs]
-    parts: list[Table | Text] = [Table(f"{arguments.bundle}", ("", "what", "result"), rows)]
-    if figures:
-        parts.append(
-            Table("Differences from the traced values", ("output", "largest", "mean", "equal"), figures, spare=("mean",))
-        )
+    parts: list[Table | Text] = [
+        Table(f"{arguments.bundle}", ("", "what", "result"), rows),
+        Table("Differences from the traced values", ("output", "largest", "mean", "equal"), figures, spare=("mean",)),
+    ]
     signer = None if bundle is None or bundle.signature is None else bundle.signature.key
     limits = {"bytes": memory_of_machine(), "seconds": arguments.timeout}
     data = {"ok": ok, "signed_by": signer, "limits": limits, "steps": steps, "outputs": outputs}

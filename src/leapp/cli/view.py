@@ -6,7 +6,7 @@ import webbrowser
 from argparse import ArgumentParser, Namespace
 
 from leapp.bundle.trust import require_trust
-from leapp.cli.arguments import add_bundle, add_code, add_opening
+from leapp.cli.arguments import add_code, add_opened_bundle
 from leapp.cli.bundle_page import write_bundle_page
 from leapp.cli.opening import open_for
 from leapp.cli.output import Answer, Text
@@ -14,8 +14,7 @@ from leapp.cli.output import Answer, Text
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The arguments of ``leapp view``."""
-    add_bundle(parser)
-    add_opening(parser)
+    add_opened_bundle(parser)
     parser.add_argument("--output", metavar="DIRECTORY", help="where to write it (default: a temporary directory)")
     parser.add_argument("--verify", action="store_true", help="replay the samples and show differences from the traced values")
     parser.add_argument("--recording", metavar="FILE", help="show this recorded run on the graph")
