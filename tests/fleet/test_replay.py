@@ -21,8 +21,7 @@ from leapp.cli import main
 from leapp.errors import InputError
 from leapp.fleet import replay_fleet
 from leapp.fleet.journal import Journal
-from leapp.fleet.outcome import Result
-from leapp.fleet.statistics import Statistics
+from leapp.fleet.statistics import Result, Statistics
 from leapp.runtime import Pipeline
 from tests.fleet.fleets import WEIGHT, write_policy, write_recordings
 

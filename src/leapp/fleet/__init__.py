@@ -18,11 +18,9 @@ from leapp.bundle.signing import Keys
 from leapp.bundle.trust import require_trust
 from leapp.errors import InputError
 from leapp.fleet.journal import Journal
-from leapp.fleet.outcome import Outcome
 from leapp.fleet.parquet import check_output, write_table
-from leapp.fleet.report import Departure, FleetReport, PortReport, Report, rows
-from leapp.fleet.worker import Job, Worker, make_job
-from leapp.graph.contract import Port
+from leapp.fleet.report import Departure, FleetReport, PortReport, Ports, make_report, rows
+from leapp.fleet.worker import Job, Outcome, Worker, make_job
 from leapp.graph.tolerances import ATOL, RTOL
 
 __all__ = ["Departure", "FleetReport", "PortReport", "find_recordings", "replay_fleet"]
@@ -115,7 +113,7 @@ def replay_fleet(
         require_trust(one, options.get("allow_code"))
     # Workers open the same bundles, whose programs were accepted here.
     options |= {"allow_code": True, "threads": options.get("threads") or 1}  # every core has a worker of its own
-    job, outputs, states = make_job(new, old[0] if old else None, rtol, atol, options)
+    job, ports = make_job(new, old[0] if old else None, rtol, atol, options)
     with Journal(journal) as kept:
         places: dict[int, bytes] = {}
         errors: dict[int, str] = {}
@@ -138,12 +136,11 @@ def replay_fleet(
             name, why = next(iter(failed.items()))
             none = f"None of {len(names)} recordings could be replayed. " if len(names) > 1 else ""
             raise InputError(none + (why if name in why else f"{name}: {why}"))
-        report = Report(outputs, states, worst)
-        for number in sorted(places):
-            report.add(names[number], kept.read(places[number]))
+        results = ((names[number], kept.read(places[number])) for number in sorted(places))
+        report = make_report(results, ports, worst, resumed, failed)
         if output is not None:
-            write_table(output, _rows(names, places, errors, kept, outputs, states))
-    return report.finish(resumed, failed)
+            write_table(output, _rows(names, places, errors, kept, ports))
+    return report
 
 
 def _outcomes(
@@ -161,15 +158,10 @@ def _outcomes(
 
 
 def _rows(
-    names: Sequence[str],
-    places: Mapping[int, bytes],
-    errors: Mapping[int, str],
-    kept: Journal,
-    outputs: Mapping[str, Port],
-    states: Mapping[str, Port],
+    names: Sequence[str], places: Mapping[int, bytes], errors: Mapping[int, str], kept: Journal, ports: Ports
 ) -> Iterator[dict[str, Any]]:
     for number, name in enumerate(names):
         if number in errors:
             yield {"recording": name, "error": errors[number]}
         else:
-            yield from rows(name, kept.read(places[number]), outputs, states)
+            yield from rows(name, kept.read(places[number]), ports)

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import msgspec
 
 from leapp.errors import InputError
-from leapp.fleet.outcome import Result
+from leapp.fleet.statistics import Result
 
 _MAGIC = b"leapp journal 1\n"
 _HEAD = struct.Struct("<II")

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 
 from leapp.errors import MissingDependencyError
-from leapp.fleet.outcome import Outcome
-from leapp.fleet.worker import Job, Worker, reason
+from leapp.fleet.worker import Job, Outcome, Worker, reason
 from leapp.ray_nodes import connect
 
 try:

@@ -1,24 +1,26 @@
 """The results of all recordings as one report, and as rows of a table.
 
-Results are added in the order of the recordings, never in the order in which they finished, so the report does not depend on
-the number of workers. One result at a time is in memory.
+Results come in the order of the recordings, not in the order in which they finished, so the report does not depend on the
+number of workers. One result at a time is in memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from leapp.check.samples import element_name
-from leapp.fleet.outcome import Result
-from leapp.fleet.statistics import Statistics
+from leapp.fleet.statistics import Result, Statistics
 from leapp.graph.contract import Port
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
+
+Ports = Mapping[str, Mapping[str, Port]]
+"""The ports that are compared, by role (``output``, ``state``) and key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,98 +123,66 @@ class _Gathered:
     differing: int = 0
     worst: list[Departure] = field(default_factory=list)
 
+    def report(self, role: str, key: str) -> PortReport:
+        # The exact sum, whatever the order of the numbers.
+        self.merged.total = math.fsum(self.totals)
+        percentiles = {f"{percent:g}": self.merged.percentile(percent) for percent in PERCENTILES}
+        return PortReport(
+            key, role, len(self.totals), self.differing, **self.merged.figures(), percentiles=percentiles, worst=self.worst
+        )
 
-class Report:
-    """Gathers results into a report.
+
+def make_report(
+    results: Iterable[tuple[str, Result]], ports: Ports, worst: int, resumed: int, failed: dict[str, str]
+) -> FleetReport:
+    """The report over the results of recordings, which come with their names and in the order of recordings.
 
     Args:
-        outputs: The outputs that there are.
-        states: The states that there are.
+        results: Each recording and what it showed.
+        ports: The outputs and states that there are.
         worst: How many of the worst recordings to list for each port.
+        resumed: How many recordings were replayed before.
+        failed: Recordings that could not be replayed, and why.
     """
-
-    def __init__(self, outputs: Mapping[str, Port], states: Mapping[str, Port], worst: int) -> None:
-        self._ports = {"output": outputs, "state": states}
-        self._gathered: dict[tuple[str, str], _Gathered] = {}
-        self._worst = worst
-        self._recordings = self._steps = self._differing = 0
-        self._difference: Departure | None = None
-
-    def add(self, recording: str, result: Result) -> None:
-        """Add a recording. Call it in the order of recordings."""
-        self._recordings += 1
-        self._steps += result.steps
+    gathered: dict[tuple[str, str], _Gathered] = {}
+    recordings = steps = differing = 0
+    difference: Departure | None = None
+    for recording, result in results:
+        recordings += 1
+        steps += result.steps
         found: list[Departure] = []
         for role, key, statistics in _statistics(result):
-            port = self._ports[role][key]
-            gathered = self._gathered.setdefault((role, key), _Gathered())
-            gathered.merged.merge(statistics)
-            gathered.totals.append(statistics.total)
+            port = ports[role][key]
+            into = gathered.setdefault((role, key), _Gathered())
+            into.merged.merge(statistics)
+            into.totals.append(statistics.total)
             if statistics.largest > 0:
                 place = Departure(recording, key, statistics.step, _element(port, statistics.index), statistics.largest)
-                gathered.worst.append(place)
                 # Sorting is stable: of equal ones the earlier recording stays in front.
-                gathered.worst.sort(key=lambda one: -one.largest)
-                del gathered.worst[self._worst :]
+                into.worst = sorted([*into.worst, place], key=lambda one: -one.largest)[:worst]
             if statistics.first is not None:
-                gathered.differing += 1
+                into.differing += 1
                 element = _element(port, statistics.first_index)
                 found.append(Departure(recording, key, statistics.first, element, statistics.first_largest))
         if found:
-            self._differing += 1
-            self._difference = self._difference or min(found, key=lambda one: one.step)
-
-    def finish(self, resumed: int, failed: dict[str, str]) -> FleetReport:
-        """The report over all that was added."""
-        return FleetReport(
-            recordings=self._recordings,
-            resumed=resumed,
-            steps=self._steps,
-            differing=self._differing,
-            difference=self._difference,
-            ports=[self._port(role, key) for role in self._ports for key in self._ports[role] if (role, key) in self._gathered],
-            missing=[key for key in self._ports["output"] if ("output", key) not in self._gathered],
-            failed=failed,
-        )
-
-    def _port(self, role: str, key: str) -> PortReport:
-        gathered = self._gathered[role, key]
-        merged = gathered.merged
-        # The exact sum, whatever the order of the numbers.
-        merged.total = math.fsum(gathered.totals)
-        return PortReport(
-            key=key,
-            role=role,
-            recordings=len(gathered.totals),
-            differing=gathered.differing,
-            count=merged.count,
-            equal=merged.equal,
-            unlike=merged.unlike,
-            beyond=merged.beyond,
-            largest=merged.largest,
-            mean=merged.mean,
-            percentiles={f"{percent:g}": merged.percentile(percent) for percent in PERCENTILES},
-            worst=gathered.worst,
-        )
+            differing += 1
+            difference = difference or min(found, key=lambda one: one.step)
+    reports = [gathered[role, key].report(role, key) for role in ports for key in ports[role] if (role, key) in gathered]
+    missing = [key for key in ports["output"] if ("output", key) not in gathered]
+    return FleetReport(recordings, resumed, steps, differing, difference, reports, missing, failed)
 
 
-def rows(recording: str, result: Result, outputs: Mapping[str, Port], states: Mapping[str, Port]) -> Iterator[dict[str, Any]]:
+def rows(recording: str, result: Result, ports: Ports) -> Iterator[dict[str, Any]]:
     """A recording as rows of a table, one for each port."""
     for role, key, statistics in _statistics(result):
-        port = (outputs if role == "output" else states)[key]
+        port = ports[role][key]
         yield {
             "recording": recording,
-            "error": None,
             "steps": result.steps,
             "port": key,
             "role": role,
-            "count": statistics.count,
-            "equal": statistics.equal,
-            "unlike": statistics.unlike,
-            "beyond": statistics.beyond,
-            "mean": statistics.mean,
+            **statistics.figures(),
             **{f"p{percent:g}".replace(".", ""): statistics.percentile(percent) for percent in PERCENTILES},
-            "largest": statistics.largest,
             "worst_step": statistics.step if statistics.largest else None,
             "worst_element": _element(port, statistics.index) if statistics.largest else None,
             "first_step": statistics.first,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -85,13 +86,15 @@ class Statistics(msgspec.Struct):
 
     def merge(self, other: Statistics) -> None:
         """Add the counts and bins of another run. The caller adds ``total`` and places, in the order of runs."""
-        self.count += other.count
-        self.equal += other.equal
-        self.unlike += other.unlike
-        self.beyond += other.beyond
+        for name in ("count", "equal", "unlike", "beyond"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.largest = max(self.largest, other.largest)
         for number, found in other.bins.items():
             self.bins[number] = self.bins.get(number, 0) + found
+
+    def figures(self) -> dict[str, Any]:
+        """The figures that every report shows, by their names in it."""
+        return {name: getattr(self, name) for name in ("count", "equal", "unlike", "beyond", "largest", "mean")}
 
     @property
     def mean(self) -> float:
@@ -116,6 +119,20 @@ class Statistics(msgspec.Struct):
             if passed >= wanted:
                 return min(self.largest, float(np.uint64((number + 1) << _SHIFT).view(np.float64)))
         return math.inf
+
+
+class Result(msgspec.Struct):
+    """What one recording showed.
+
+    Attributes:
+        steps: How many steps it has.
+        outputs: The differences of each output, by key.
+        states: The differences of each state after a step, by key.
+    """
+
+    steps: int
+    outputs: dict[str, Statistics]
+    states: dict[str, Statistics]
 
 
 def _place(values: Array) -> tuple[int, ...]:

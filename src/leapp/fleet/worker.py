@@ -22,8 +22,8 @@ from leapp.bundle.files import hash_file
 from leapp.bundle.reading import fingerprint
 from leapp.bundle.system import leapp_version, package_version
 from leapp.errors import BundleError, InputError, LeappError
-from leapp.fleet.outcome import Outcome, Result
-from leapp.fleet.statistics import Statistics
+from leapp.fleet.report import Ports
+from leapp.fleet.statistics import Result, Statistics
 from leapp.graph.contract import Port
 from leapp.runtime import Pipeline
 from leapp.runtime.arrays import Array, form
@@ -39,8 +39,7 @@ class Job:
     """What is done with every recording.
 
     Attributes:
-        bundle: The bundle's YAML file.
-        baseline: The YAML file of the bundle to compare with; None compares with what was recorded.
+        bundles: The YAML files of the bundle and, if it is not compared with what was recorded, of the baseline.
         prints: The fingerprints of both, so that every machine can check that it has the same bundles.
         rtol: How much a value may differ, relative to the wanted one.
         atol: How much a value may differ in any case.
@@ -48,18 +47,12 @@ class Job:
         options: Further arguments of ``Pipeline``.
     """
 
-    bundle: str
-    baseline: str | None
+    bundles: tuple[str, ...]
     prints: tuple[str, ...]
     rtol: float
     atol: float
     allow_outside: bool
     options: dict[str, Any]
-
-    @property
-    def bundles(self) -> list[str]:
-        """The YAML files of the bundle and of the baseline, if there is one."""
-        return [self.bundle] if self.baseline is None else [self.bundle, self.baseline]
 
     def conditions(self) -> bytes:
         """All that a result depends on apart from the recording."""
@@ -69,10 +62,26 @@ class Job:
         return msgspec.json.encode(facts, order="sorted")
 
 
+class Outcome(msgspec.Struct):
+    """What became of one recording.
+
+    Attributes:
+        number: Which recording, counted from 0.
+        key: What its result is kept under; empty if it could not be replayed.
+        result: What it showed; None if the journal has it already, or if it could not be replayed.
+        error: Why it could not be replayed.
+    """
+
+    number: int
+    key: bytes = b""
+    result: Result | None = None
+    error: str = ""
+
+
 def make_job(
     bundle: Bundle, baseline: Bundle | None, rtol: float, atol: float, options: dict[str, Any]
-) -> tuple[Job, dict[str, Port], dict[str, Port]]:
-    """The job, and the outputs and states it is about. Outputs that only one of the bundles has are among them.
+) -> tuple[Job, Ports]:
+    """The job, and the ports it is about. Outputs that only one of the bundles has are among them.
 
     Raises:
         BundleError: The two bundles do not take the same inputs and states, or have no output in common.
@@ -90,9 +99,8 @@ def make_job(
             _require_form(where, outputs[where], other.output_ports[where], bundle, baseline)
         outputs |= {k: other.output_ports[k] for k in other.outputs if k not in outputs}
     both = [bundle] if baseline is None else [bundle, baseline]
-    paths = [os.path.abspath(one.path) for one in both]
-    prints = tuple(fingerprint(one) for one in both)
-    return Job(paths[0], paths[1] if baseline else None, prints, rtol, atol, bundle.allow_outside, options), outputs, states
+    paths, prints = (tuple(map(of, both)) for of in (lambda one: os.path.abspath(one.path), fingerprint))
+    return Job(paths, prints, rtol, atol, bundle.allow_outside, options), {"output": outputs, "state": states}
 
 
 def _require_same(plan: Plan, other: Plan, bundle: Bundle, baseline: Bundle) -> None:
