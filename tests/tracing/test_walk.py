@@ -109,6 +109,18 @@ class OfMeta(metaclass=Meta):
     pass
 
 
+class Same(type):
+    """Its classes can be compared, so they cannot be hashed."""
+
+    def __eq__(cls, other: object) -> bool:
+        asked.append("of the class: ==")
+        return cls is other
+
+
+class OfSame(metaclass=Same):
+    count = 0
+
+
 class Closed:
     """A sequence that has no length any more."""
 
@@ -147,6 +159,8 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "a key with a repr": lambda: {Key(): [1]},
     "a tensor as a key": lambda: {torch.ones(3): [1]},
     "an odd class of a class": OfMeta,
+    "an object whose class cannot be hashed": OfSame,
+    "a class that cannot be hashed": lambda: OfSame,
     "an iterator over what is closed": iterator_of_a_closed_sequence,
     "a module without torch's __init__": NotMadeYet,
     "a class without a module": lambda: type("NoModule", (), {"__module__": None})(),

@@ -5,7 +5,6 @@ Tensors are known by identity or by memory; the user's tensors are neither wrapp
 
 from __future__ import annotations
 
-import pickle
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -240,4 +239,11 @@ def _nothing() -> None:
 
 def _generators() -> Any:
     """Where the global generators of Python and NumPy stand."""
-    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
+    return random.getstate(), _plain(np.random.get_state(legacy=False))
+
+
+def _plain(state: Any) -> Any:
+    """The state of a generator as a value that can be compared."""
+    if isinstance(state, dict):
+        return [_plain(part) for part in state.values()]
+    return state.tobytes() if isinstance(state, np.ndarray) else state

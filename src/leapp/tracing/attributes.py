@@ -7,7 +7,6 @@ the code which opens a node can reach from its variables is looked at before and
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,14 +20,17 @@ from leapp.capture.aliasing import storage_of
 from leapp.capture.numpy.plain import bounds
 from leapp.capture.tape import Tape
 from leapp.capture.user_line import Where, users_frames, where
+from leapp.compat.modes import DisableTorchFunction
 from leapp.tracing.contents import (
     ITEMS,
+    PLAIN,
     WHOLE,
     Globals,
     Suspended,
     Variables,
+    forget_classes,
+    held_again,
     held_by,
-    holds_still,
     is_lasting,
     is_library_code,
     is_number,
@@ -48,6 +50,7 @@ _DEEPEST = 32
 """How far down replaced objects are compared at once."""
 _LARGEST = 1 << 16
 """Arrays with more bytes are not copied to see whether they change."""
+_new = tuple.__new__  # skips NamedTuple's argument checks
 
 
 class Shown(str):
@@ -92,8 +95,8 @@ class _Seen(NamedTuple):
 
     owner: Any
     """The object itself, or the one that holds the container."""
-    name: str
-    """How the owner names the container; empty for an object."""
+    inside: tuple[_Seen, Any] | None
+    """What holds the container, and its key there; nothing for an object."""
     above: Any
     """What holds the owner."""
     held: dict[Any, Any]
@@ -107,9 +110,10 @@ class _Seen(NamedTuple):
 
     def named(self, key: Any) -> str:
         """How the owner names something that is held here."""
+        name = "" if self.inside is None else self.inside[0].named(self.inside[1])
         if key is WHOLE or key is ITEMS or self.closed:
-            return self.name
-        return f"{self.name}[{spelled(key)}]" if self.name else key if type(key) is str else spelled(key)
+            return name
+        return f"{name}[{spelled(key)}]" if name else key if type(key) is str else spelled(key)
 
 
 class Attributes:
@@ -126,22 +130,29 @@ class Attributes:
         """Remember what an object and the objects that it holds are made of, unless it was seen before."""
         if id(root) in self._seen or (role(type(root)) == "module" and keeps_nothing(root)):
             return
-        at = where()
-        todo: deque[tuple[Any, Any, str, Any, bool]] = deque([(root, root, "", None, False)])
+        with DisableTorchFunction():  # the modes would take the questions that tensors are asked for calls
+            self._look(root, where())
+
+    def _look(self, root: Any, at: Where) -> None:
+        todo: deque[tuple[Any, Any, tuple[_Seen, Any] | None, Any, bool]] = deque([(root, root, None, None, False)])
         left = _MOST
         while todo and left > 0:
-            thing, owner, name, above, closed = todo.popleft()
+            thing, owner, inside, above, closed = todo.popleft()
             if id(thing) in self._seen:
                 continue
             held = held_by(thing)
             left -= 1 + len(held)
-            closed = closed or role(type(thing)) == "closed"
-            seen = _Seen(owner, name, above, held, [], [], at, closed)
+            if not closed and type(thing) is not dict and type(thing) is not list:
+                closed = role(type(thing)) == "closed"
+            seen: _Seen = _new(_Seen, (owner, inside, above, held, [], [], at, closed))
             self._seen[id(thing)] = thing, seen
+            if PLAIN.issuperset(map(id, map(type, held.values()))):
+                continue
             for key, value in held.items():
-                what = role(type(value))
-                if what == "plain":
+                kind = type(value)
+                if id(kind) in PLAIN:
                     continue
+                what = role(kind)
                 if what == "tensor":
                     if not value.is_inference():
                         seen.tensors.append((key, value, value._version))
@@ -149,11 +160,11 @@ class Attributes:
                     if value.nbytes <= _LARGEST and not value.dtype.hasobject:
                         seen.arrays.append((key, value, value.tobytes()))
                 elif what in ("container", "closed"):
-                    todo.append((value, owner, seen.named(key), above, closed))
-                elif is_lasting(value):
-                    todo.append((value, value, "", owner, False))
+                    todo.append((value, owner, (seen, key), above, closed))
+                elif type(thing) is Variables or is_lasting(value):
+                    todo.append((value, value, None, owner, False))
                     if what == "generator":
-                        todo.append((Suspended(value), owner, seen.named(key), above, closed))
+                        todo.append((Suspended(value), owner, (seen, key), above, closed))
 
     def look_around(self) -> None:
         """Look at what the code that opens a node can name: its ``self``, and what its variables hold."""
@@ -228,6 +239,7 @@ class Attributes:
     def forget(self) -> None:
         """No node is open any more."""
         self._seen, self._openers, self._named, self._opened_at = {}, [], [], {}
+        forget_classes()
 
 
 class _Comparison:
@@ -249,14 +261,14 @@ class _Comparison:
         if id(seen) in self._compared:
             return
         self._compared.add(id(seen))
-        now = seen.held if holds_still(thing, seen.held) else held_by(thing)
+        now = held_again(thing, seen.held)
         for key, array, content in seen.arrays:
             if now.get(key) is array and array.tobytes() != content:
                 self._note(seen, key, array, array)
         for key, t, writes in seen.tensors:
             if now.get(key) is t and t._version != writes and not self._traced(t) and not self._is_tracked(seen, key):
                 self._note(seen, key, t, t)
-        if now is seen.held or (len(now) == len(seen.held) and all(map(operator.is_, now.values(), seen.held.values()))):
+        if now is seen.held:
             return
         noted = len(self.changed)
         for key, after in now.items():

@@ -13,7 +13,7 @@ import itertools
 import operator
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from inspect import CO_OPTIMIZED, isroutine
 from types import (
@@ -29,7 +29,7 @@ from types import (
     ModuleType,
     SimpleNamespace,
 )
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -38,10 +38,15 @@ from leapp.capture.user_line import is_installed
 
 Tensor = torch.Tensor
 NUMBERS = (int, float, str, np.generic)
-_PLAIN = frozenset({int, float, bool, str, bytes, type(None), torch.nn.Parameter})
 _CONTAINERS = (list, tuple, deque, OrderedDict, dict, set)
+_EXACTLY = frozenset(map(id, _CONTAINERS))
 _CONTAINED = 64
 """The most items of a container that are looked at."""
+_LAST, _FROM_THE_END = slice(-_CONTAINED, None), range(-1, -_CONTAINED - 1, -1)
+_DESCRIPTORS = (GetSetDescriptorType, MemberDescriptorType)
+_PARTS = ("_buffers", "_forward_pre_hooks", "_forward_hooks")
+_CLASS = ("__class__",)
+"""The variable that a method shares with its class if it calls ``super()``."""
 _OWN = frozenset({"training", "dump_patches", "call_super_init"})
 _HEAP = 1 << 9
 """The flag of classes that Python code makes. Most values in variables are of types in C."""
@@ -60,6 +65,11 @@ class Length(int):
     """How many items a container has. A log grows too, so it says little unless some code reads it."""
 
     __slots__ = ()
+
+
+_PLAIN = (int, float, bool, str, bytes, type(None), torch.nn.Parameter, Length)
+PLAIN = frozenset(map(id, _PLAIN))
+"""Types whose values hold nothing, by identity. Most values are of one of them."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -87,12 +97,12 @@ class Suspended:
 
 
 def _role(kind: type) -> Role:
-    """What a value of a type can hold. The state of a "closed" one cannot be named by the user's code."""
+    """The same, found out. The state of a "closed" one cannot be named by the user's code."""
     if kind is Tensor:
         return "tensor"
     if kind is np.ndarray:
         return "array"
-    if kind in _PLAIN:
+    if id(kind) in PLAIN:
         return "plain"
     if issubclass(kind, _CONTAINERS):
         return "container"
@@ -102,7 +112,7 @@ def _role(kind: type) -> Role:
         return "function"
     if kind is GeneratorType:
         return "generator"
-    if kind in (MethodType, functools.partial, SimpleNamespace):
+    if kind is MethodType or kind is functools.partial or kind is SimpleNamespace:
         return "holder"
     if issubclass(kind, torch.nn.Module):
         return "module"
@@ -111,13 +121,67 @@ def _role(kind: type) -> Role:
     return "object" if _is_made_by_the_user(kind) else "plain"
 
 
-_roles = functools.lru_cache(maxsize=1024)(_role)
-role: Callable[[type], Role] = _roles
+_roles: dict[int, tuple[Role, type]] = {}
+"""The roles of the types that were met, by identity: a metaclass of the user's may say that its classes cannot be hashed."""
+
+
+def role(kind: type) -> Role:
+    """What a value of a type can hold."""
+    found = _roles.get(id(kind))
+    if found is None:
+        found = _roles[id(kind)] = _role(kind), kind
+    return found[0]
+
+
+class _Layout(NamedTuple):
+    """Where a type keeps what its objects hold. Decided once for each type."""
+
+    kind: type
+    attributes: Callable[[Any], dict[str, Any]]
+    slots: Sequence[tuple[str, Callable[[Any], Any]]]
+    members: list[MappingProxyType[str, Any]]
+    """What the classes of the user's program define, the one at the top first."""
+
+
+_layouts: dict[int, _Layout] = {}
+
+
+def _layout(kind: type) -> _Layout:
+    found = _layouts.get(id(kind))
+    if found is not None:
+        return found
+    above = bases(kind)
+    own: Any = next((found for base in above if type(found := members(base).get("__dict__")) in _DESCRIPTORS), None)
+    slots = [
+        (name, slot.__get__)
+        for base in reversed(above)
+        for name, slot in (list(members(base).items()) if "__slots__" in members(base) else ())
+        if type(slot) is MemberDescriptorType
+    ]
+    users = [members(base) for base in reversed(above) if _is_the_users(_module(base))]
+    _layouts[id(kind)] = found = _Layout(kind, _no_attributes if own is None else own.__get__, slots, users)
+    return found
+
+
+def _no_attributes(thing: Any) -> dict[str, Any]:
+    return {}
 
 
 def forget_types() -> None:
     """Let go of the user's classes. That of a mock has the mock itself."""
-    _roles.cache_clear()
+    for i in [i for i, (_, kind) in list(_roles.items()) if _is_made_in_python(kind)]:
+        del _roles[i]
+    forget_classes()
+    _layouts.clear()
+
+
+_classes: dict[int, tuple[list[Any], dict[str, Any]]] = {}
+"""What the classes define, and those parts of it that may hold something."""
+
+
+def forget_classes() -> None:
+    """Let go of what the user's classes held."""
+    _classes.clear()
 
 
 def is_lasting(value: Any) -> bool:
@@ -126,7 +190,11 @@ def is_lasting(value: Any) -> bool:
     if kind in _ALWAYS:
         return True
     if kind == "function":
-        return bool(value.__closure__ or value.__dict__ or _defaults(value)) and not is_library_code(value.__code__)
+        code = value.__code__
+        if is_library_code(code):
+            return False
+        shares = value.__closure__ and code.co_freevars != _CLASS
+        return bool(shares or _defaults(value) or value.__dict__)
     if kind == "generator":
         return not is_library_code(value.gi_code)
     if kind == "module":
@@ -137,24 +205,23 @@ def is_lasting(value: Any) -> bool:
 def lasting(names: dict[str, Any]) -> dict[str, Any]:
     """The variables whose values may be changed and not only exchanged."""
     now = list(names.items())  # another thread may add to them meanwhile
-    return {n: v for n, v in now if role(type(v)) != "plain" and n[:2] != "__" and is_lasting(v)}
+    return {n: v for n, v in now if id(type(v)) not in PLAIN and n[:2] != "__" and is_lasting(v)}
 
 
 def held_by(thing: Any) -> dict[Any, Any]:
     """What an object or a container holds itself. The items of a sequence are counted from the end: a history grows there."""
     kind = type(thing)  # not isinstance(), which asks some objects for their class
+    what = role(kind)
+    if what == "container":
+        return _of_container(thing)
     if kind is Variables:
         return thing.names  # type: ignore[no-any-return]
     if kind is Globals:
         return {n: v for n, v in list(thing.names.items()) if issubclass(type(v), NUMBERS) and n[:2] != "__"}
-    what = role(kind)
     if what == "closed":
         return _of_closed(thing)
-    if what == "container":
-        return _of_container(thing)
     if what == "module":
-        own = {n: v for n, v in list(_attributes(thing).items()) if n[:1] != "_" and n not in _OWN}
-        return {**own, **dict(_of_module(thing, "_buffers").items()), **dict(enumerate(_hooks(thing)))}
+        return _of_module(thing)
     if what == "function":
         return {**vars(thing), **shared(thing), **_defaults(thing)}
     if what == "generator":
@@ -166,72 +233,69 @@ def held_by(thing: Any) -> dict[Any, Any]:
     if kind is functools.partial:
         names = thing.func.__code__.co_varnames if type(thing.func) is FunctionType else itertools.count()
         return {"func": thing.func, **dict(zip(names, thing.args, strict=False)), **thing.keywords}
-    return {**_of_class(kind), **_attributes(thing), **_of_slots(thing)}
+    layout = _layout(kind)
+    held = {**_of_class(kind), **layout.attributes(thing)}
+    for name, slot in layout.slots:
+        try:
+            held[name] = slot(thing)
+        except AttributeError:  # it has no value yet
+            continue
+    return held
 
 
-def _attributes(thing: Any) -> dict[str, Any]:
-    """The attributes of an object, without those in slots."""
-    for base in bases(type(thing)):
-        own: Any = members(base).get("__dict__")
-        if type(own) in (GetSetDescriptorType, MemberDescriptorType):
-            return own.__get__(thing)  # type: ignore[no-any-return]
-    return {}
-
-
-def _of_slots(thing: Any) -> dict[str, Any]:
-    found = {}
-    for base in reversed(bases(type(thing))):
-        for name, slot in list(members(base).items()) if _is_made_in_python(base) else ():
-            if type(slot) is MemberDescriptorType:
-                try:
-                    found[name] = slot.__get__(thing)
-                except AttributeError:  # it has no value yet
-                    continue
-    return found
+def held_again(thing: Any, held: dict[Any, Any]) -> dict[Any, Any]:
+    """What something holds that held this before: the same dict, if it holds the same objects."""
+    kind = type(thing)
+    if kind is Globals:  # a number that a new variable has is not compared with anything
+        return held if all(map(operator.is_, map(thing.names.get, held), held.values())) else held_by(thing)
+    if kind is dict or kind is list or kind is tuple:  # most hold what they held, and are not taken apart again
+        items = itertools.islice(thing.values() if kind is dict else reversed(thing), _CONTAINED)
+        if len(thing) == held.get(WHOLE) and all(map(operator.is_, items, held.values())):
+            return held
+    now = held_by(thing)
+    return held if len(now) == len(held) and all(map(operator.is_, now.values(), held.values())) else now
 
 
 def _of_container(thing: Any) -> dict[Any, Any]:
     kind: Any = type(thing)
-    if kind not in _CONTAINERS:  # the methods of a subclass are the user's
+    if id(kind) not in _EXACTLY:  # the methods of a subclass are the user's
         kind = next(base for base in _CONTAINERS if issubclass(kind, base))
     size = _length(kind.__len__(thing))
+    held: dict[Any, Any]
     if issubclass(kind, dict):
-        return {**dict(itertools.islice(kind.items(thing), _CONTAINED)), WHOLE: size}
-    if kind is set:
+        held = dict(itertools.islice(kind.items(thing), _CONTAINED))
+    elif kind is set:
         items = list(set.__iter__(thing)) if size <= _CONTAINED else [None]
-        return {WHOLE: size, ITEMS: str(sorted(map(spelled, items))) if all(map(is_number, items)) else ""}
-    last = reversed(tuple.__getitem__(thing, slice(-_CONTAINED, None))) if kind is tuple else kind.__reversed__(thing)
-    return {**dict(zip(range(-1, -_CONTAINED - 1, -1), last, strict=False)), WHOLE: size}
+        held = {ITEMS: str(sorted(map(spelled, items))) if all(map(is_number, items)) else ""}
+    else:
+        last = reversed(tuple.__getitem__(thing, _LAST)) if kind is tuple else kind.__reversed__(thing)
+        held = dict(zip(_FROM_THE_END, last, strict=False))
+    held[WHOLE] = size
+    return held
 
 
 def spelled(key: Any) -> str:
     """How code spells a key, as far as that can be told without asking it."""
     kind = type(key)
-    if kind in _PLAIN:
+    if id(kind) in PLAIN:
         return repr(key)
     if issubclass(kind, enum.Enum):
-        return f"{kind.__name__}.{_attributes(key).get('_name_')}"
+        return f"{kind.__name__}.{_layout(kind).attributes(key).get('_name_')}"
     if issubclass(kind, tuple):
         return f"({', '.join(map(spelled, tuple.__iter__(key)))})"
     return next((base for base in NUMBERS if issubclass(kind, base)), object).__repr__(key)
 
 
-def holds_still(thing: Any, held: dict[Any, Any]) -> bool:
-    """Whether a container holds what it held. Most do, and are not taken apart again."""
-    kind = type(thing)
-    if kind is not dict and kind is not list and kind is not tuple:
-        return False
-    items = itertools.islice(thing.values() if kind is dict else reversed(thing), _CONTAINED)
-    return len(thing) == held.get(WHOLE) and all(map(operator.is_, items, held.values()))
-
-
 def _of_class(kind: type) -> dict[str, Any]:
     """The numbers, tensors, containers and functions with memory that a class of the user's program holds."""
-    found: dict[str, Any] = {}
-    for base in reversed(bases(kind)):
-        if _is_the_users(_module(base)):
-            found.update(members(base))
-    return {n: v for n, v in found.items() if _stays_in_class(n, v)}
+    defined = _layout(kind).members
+    values = [value for names in defined for value in list(names.values())]
+    before, held = _classes.get(id(kind), ((), {}))
+    if len(before) != len(values) or not all(map(operator.is_, before, values)):
+        found = {name: value for names in defined for name, value in list(names.items())}
+        held = {n: v for n, v in found.items() if _stays_in_class(n, v)}
+        _classes[id(kind)] = values, held
+    return held
 
 
 def bases(kind: type) -> tuple[type, ...]:
@@ -390,17 +454,22 @@ def is_number(value: Any) -> bool:
 
 def keeps_nothing(module: torch.nn.Module) -> bool:
     """Whether a module is one of torch's own layers, without buffers."""
-    return _module(type(module)).startswith("torch.nn.") and not _of_module(module, "_buffers") and not _hooks(module)
+    kind = type(module)
+    if not _module(kind).startswith("torch.nn."):
+        return False
+    own = _layout(kind).attributes(module)
+    return not (own.get("_buffers") or own.get("_forward_pre_hooks") or own.get("_forward_hooks"))
 
 
-def _hooks(module: torch.nn.Module) -> list[Any]:
-    """The functions that are called with a module."""
-    return [*_of_module(module, "_forward_pre_hooks").values(), *_of_module(module, "_forward_hooks").values()]
-
-
-def _of_module(module: torch.nn.Module, name: str) -> Any:
-    """A part that torch gives each module. A class may not have called ``__init__`` of torch yet."""
-    found = _attributes(module).get(name)
-    if found is None and issubclass(type(module), torch.jit.ScriptModule):
-        found = getattr(module, name, None)
-    return {} if found is None else found
+def _of_module(module: torch.nn.Module) -> dict[Any, Any]:
+    """The attributes and buffers of a module, and the functions that are called with it."""
+    own = _layout(type(module)).attributes(module)
+    held: dict[Any, Any] = {n: v for n, v in list(own.items()) if n[:1] != "_" and n not in _OWN}
+    if "_buffers" not in own and issubclass(type(module), torch.jit.ScriptModule):
+        own = {part: getattr(module, part, None) for part in _PARTS}
+    buffers, before, after = map(own.get, _PARTS)  # none, if the class has not called __init__() of torch yet
+    if buffers:
+        held.update(buffers.items())
+    if before or after:
+        held.update(enumerate((*(before or {}).values(), *(after or {}).values())))
+    return held
