@@ -20,8 +20,8 @@ from leapp.bundle.signing import Keys
 from leapp.bundle.staging import Staging
 from leapp.bundle.trust import require_trust
 from leapp.deploy.triton_config import TritonOptions, describe, output_names, safe_name, seen_ports
-from leapp.deploy.triton_native import write_native
-from leapp.deploy.triton_python import write_hosted
+from leapp.deploy.triton_native import NativeRepository
+from leapp.deploy.triton_python import PythonRepository
 from leapp.errors import BundleError, LeappError
 from leapp.graph.contract import Contract, Port
 from leapp.runtime.plan import Plan, make_plan
@@ -96,9 +96,9 @@ def deploy_triton(
     _check_runnable(plan)
     model, target = safe_name(bundle.graph), Path(os.path.realpath(repository))
     _check_target(bundle, target)
-    write = write_hosted if options.backend == "python" else write_native
+    kind = PythonRepository if options.backend == "python" else NativeRepository
     with Staging(target) as staging:
-        contract, models = write(bundle, plan, _values(bundle, plan), model, staging.path, options)
+        contract, models = kind(bundle, plan, _values(bundle, plan), model, staging.path, options).write()
         _check_free(target, models)
         staging.commit(bundle.graph, _marked(contract, bundle.digest))
     names, (inputs, outputs) = output_names(plan), seen_ports(plan, options.dtypes)

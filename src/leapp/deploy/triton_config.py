@@ -91,31 +91,6 @@ class Word(str):
     __slots__ = ()
 
 
-def versions(options: TritonOptions) -> dict[str, Any]:
-    """The ``version_policy`` of a configuration."""
-    said = {"latest": {"num_versions": 1}, "all": {}, "specific": {"versions": [options.version]}}
-    return {options.version_policy: said[options.version_policy]}
-
-
-def instance_group(options: TritonOptions, *, engine: bool) -> list[dict[str, Any]]:
-    """The ``instance_group`` of a model that an engine runs, or of one that is Python."""
-    kind = f"KIND_{options.kind.upper()}" if engine else "KIND_CPU"
-    gpus = {"gpus": list(options.gpus)} if engine and options.gpus else {}
-    return [{"count": options.instances, "kind": Word(kind), **gpus}]
-
-
-def sequence_batching(options: TritonOptions) -> dict[str, Any]:
-    """The ``sequence_batching`` of a model with state, states aside.
-
-    Sequences are served oldest first. The other strategy keeps a slot of a batch for each sequence, and without batches
-    there is only one slot.
-    """
-    return {
-        "max_sequence_idle_microseconds": round(options.idle_seconds * 1e6),
-        "oldest": {"max_candidate_sequences": options.sequences},
-    }
-
-
 def describe(where: str, name: str, port: Port, backend: str | None, *, batched: bool = False) -> dict[str, Any]:
     """The entry of a port in a configuration.
 

@@ -5,26 +5,15 @@ Where state must be kept above the ensemble, a small Python model stands in fron
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from leapp.bundle import Bundle, RawTensor
 from leapp.bundle.sidecars import write_initial_values
-from leapp.deploy.triton_config import (
-    TritonOptions,
-    describe,
-    entries,
-    free_name,
-    instance_group,
-    output_names,
-    safe_name,
-    sequence_batching,
-    versions,
-)
-from leapp.deploy.triton_files import copy_model, move_models, write_config, write_values
+from leapp.deploy.triton_config import TritonOptions, describe, entries, free_name, safe_name
+from leapp.deploy.triton_repository import Repository, write_values
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Port, key, split_key
 from leapp.runtime.plan import Plan
@@ -32,63 +21,51 @@ from leapp.runtime.plan import Plan
 _ENGINES = {"onnx": ("onnxruntime", "onnxruntime_onnx"), "jit": ("pytorch", "pytorch_libtorch")}
 
 
-def write_native(
-    bundle: Bundle, plan: Plan, values: Mapping[str, RawTensor], model: str, root: Path, options: TritonOptions
-) -> tuple[Contract, dict[str, str]]:
-    """Write the models of all nodes and the ones that join them.
+class NativeRepository(Repository):
+    """The models of all nodes and the ones that join them. See ``Repository``."""
 
-    Returns:
-        The contract as seen from ``root``, and the models with what runs each.
-    """
-    return _Repository(bundle, plan, values, model, root, options).write()
-
-
-class _Repository:
     def __init__(
         self, bundle: Bundle, plan: Plan, values: Mapping[str, RawTensor], model: str, root: Path, options: TritonOptions
     ) -> None:
-        self._bundle, self._plan, self._values, self._root, self._options = bundle, plan, values, root, options
+        super().__init__(bundle, plan, values, model, root, options)
         self._division = _divide(plan)
         self._batched = options.max_batch_size > 0
-        self._names = output_names(plan)
-        self._model = model
         taken = [model]
         # Names begin with that of the graph: a server of several bundles may have two nodes of the same name.
         for wanted in ("wiring", *plan.order):
             taken.append(free_name(f"{model}.{safe_name(wanted)}", taken, "_"))
         self._ensemble = taken[1] if self._division.guarded else model
         self._models = dict(zip(plan.order, taken[2:], strict=True))
+        # The outputs of the ensemble: those of the graph, and those that are fed back above it.
+        self._requested = list(dict.fromkeys([*plan.outputs, *self._division.above.values()]))
 
     def write(self) -> tuple[Contract, dict[str, str]]:
-        """Write everything."""
+        """See ``Repository``."""
         paths: dict[str, str] = {}
         models: dict[str, str] = {}
-        for node in self._plan.order:
+        for node in self.plan.order:
             self._check_node(node)
-            path = copy_model(self._bundle, node, self._root / self._models[node] / str(self._options.version))
-            paths[node] = path.relative_to(self._root).as_posix()
-            models |= write_config(self._root, self._node_config(node))
-        models |= self._write_joint(self._ensemble_config(), None)
+            path = self.copy_model(node, self.version_folder(self._models[node]))
+            paths[node] = path.relative_to(self.root).as_posix()
+            models |= self.write_config(self._node_config(node))
+        # An ensemble needs a version directory too, and object stores do not keep empty directories.
+        models |= self._write_joint(self._ensemble_config(), "README", "An ensemble: config.pbtxt says it all.\n")
         if self._division.guarded:
             code = Path(__file__).with_name("loop_model.py").read_text(encoding="utf-8")
-            models |= self._write_joint(self._loop_config(), code)
-        contract, graph = self._bundle.contract, self._bundle.graph
-        file = write_initial_values(self._root, graph, self._values, contract) if self._values else None
-        return move_models(contract, paths, file), models
+            models |= self._write_joint(self._loop_config(), "model.py", code)
+        contract, graph = self.bundle.contract, self.bundle.graph
+        file = write_initial_values(self.root, graph, self.values, contract) if self.values else None
+        return self.contract(paths, file), models
 
-    def _write_joint(self, config: dict[str, Any], code: str | None) -> dict[str, str]:
-        """Write a model that has no file of its own. An ensemble needs a version directory all the same."""
-        folder = self._root / config["name"] / str(self._options.version)
+    def _write_joint(self, config: dict[str, Any], name: str, text: str) -> dict[str, str]:
+        """Write a model that joins others, and the one file of its version."""
+        folder = self.version_folder(config["name"])
         folder.mkdir(parents=True)
-        # Object stores do not keep empty directories.
-        name, text = ("model.py", code) if code is not None else ("README", "An ensemble: config.pbtxt says it all.\n")
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
-        return write_config(self._root, config)
-
-    # Nodes.
+        return self.write_config(config)
 
     def _check_node(self, node: str) -> None:
-        described = self._plan.contract.nodes[node]
+        described = self.plan.contract.nodes[node]
         backend = described.model.backend
         if backend not in _ENGINES:
             raise BundleError(
@@ -97,12 +74,7 @@ class _Repository:
             )
         if not described.inputs:
             raise BundleError(f"Node {node!r} takes no input, so nothing would make Triton run it. Use --backend python.")
-        if self._batched:
-            self._check_batched(node)
-
-    def _check_batched(self, node: str) -> None:
-        described = self._plan.contract.nodes[node]
-        for port in (*described.inputs, *described.outputs):
+        for port in (*described.inputs, *described.outputs) if self._batched else ():
             if port.batch_axis != 0:
                 raise BundleError(
                     f"{key(node, port.name)!r} does not take any batch as its first axis, so requests cannot be put together. "
@@ -111,14 +83,14 @@ class _Repository:
 
     def _tensor(self, node: str, side: str, index: int) -> str:
         """The name of a port in the engine of a node. TorchScript has positions instead of names."""
-        described = self._plan.contract.nodes[node]
+        described = self.plan.contract.nodes[node]
         if described.model.backend == "jit":
             return f"{side}__{index}"
         return (described.inputs if side == "INPUT" else described.outputs)[index].name
 
     def _node_config(self, node: str) -> dict[str, Any]:
-        model, options = self._models[node], self._options
-        backend, states = self._plan.contract.nodes[node].model.backend, self._division.inside[node]
+        model, plan = self._models[node], self.plan
+        backend, states = plan.contract.nodes[node].model.backend, self._division.inside[node]
         engine, platform = _ENGINES[str(backend)]
 
         def described_ports(side: str, keys: tuple[str, ...], ports: Mapping[str, Port]) -> dict[str, dict[str, Any]]:
@@ -127,108 +99,78 @@ class _Repository:
                 for i, k in enumerate(keys)
             }
 
-        inputs = described_ports("INPUT", self._plan.input_keys(node), self._plan.input_ports)
-        outputs = described_ports("OUTPUT", self._plan.output_keys(node), self._plan.output_ports)
-        config: dict[str, Any] = {
-            "name": model,
-            "platform": platform,
-            "backend": engine,
-            "max_batch_size": options.max_batch_size,
-            "version_policy": versions(options),
-            "input": [entry for where, entry in inputs.items() if where not in states],
-            "output": list(outputs.values()),
-            "instance_group": instance_group(options, engine=True),
-        }
+        inputs = described_ports("INPUT", plan.input_keys(node), plan.input_ports)
+        outputs = described_ports("OUTPUT", plan.output_keys(node), plan.output_ports)
+        entering = [entry for where, entry in inputs.items() if where not in states]
+        config = self.config(model, entering, list(outputs.values()), platform=platform, backend=engine)
         if states:
-            files = write_values(self._root / model / "initial_state", {k: self._start(k) for k in states})
-            config["sequence_batching"] = {
-                **sequence_batching(options),
-                "state": [_state(inputs[k], outputs[source], files[k]) for k, source in states.items()],
-            }
+            files = write_values(self.root / model / "initial_state", {k: self._start(k) for k in states})
+            listed = [_state(inputs[k], outputs[source], files[k]) for k, source in states.items()]
+            config["sequence_batching"] = {**self.sequence_batching(), "state": listed}
         elif self._batched:
             config["dynamic_batching"] = {}
         return config
 
     def _start(self, where: str) -> bytes:
         """The initial bytes of a state: those of one row if the first axis is the batch."""
-        data = bytes(self._values[where].data)
-        rows = self._plan.input_ports[where].shape[0] if self._batched else 1
+        data = bytes(self.values[where].data)
+        rows = self.plan.input_ports[where].shape[0] if self._batched else 1
         size = len(data) // rows
         if any(data[i * size : (i + 1) * size] != data[:size] for i in range(rows)):
             raise BundleError(f"The rows of {where!r} start from different values; a sequence in a batch has only one row.")
         return data[:size]
 
-    # What joins them.
+    def _graph_inputs(self, keys: Iterable[str]) -> list[dict[str, Any]]:
+        return [describe(k, k, self.plan.input_ports[k], None, batched=self._batched) for k in keys]
 
-    def _joint_config(self, name: str, inputs: list[str], outputs: list[str]) -> dict[str, Any]:
-        plan, batched = self._plan, self._batched
-        return {
-            "name": name,
-            "max_batch_size": self._options.max_batch_size,
-            "version_policy": versions(self._options),
-            "input": [describe(k, k, plan.input_ports[k], None, batched=batched) for k in inputs],
-            "output": [describe(k, self._names[k], plan.output_ports[k], None, batched=batched) for k in outputs],
-        }
-
-    def _requested(self) -> list[str]:
-        """The outputs the ensemble gives: those of the graph, and those that are fed back above it."""
-        return list(dict.fromkeys([*self._plan.outputs, *self._division.above.values()]))
+    def _graph_outputs(self, keys: Iterable[str]) -> list[dict[str, Any]]:
+        return [describe(k, self.names[k], self.plan.output_ports[k], None, batched=self._batched) for k in keys]
 
     def _ensemble_config(self) -> dict[str, Any]:
-        requested = self._requested()
-        config = self._joint_config(self._ensemble, [*self._plan.inputs, *self._division.above], requested)
-        shown = {*requested, *self._plan.edges.values()}
-        return {
-            **config,
-            "platform": "ensemble",
-            "ensemble_scheduling": {"step": [self._step(node, shown) for node in self._plan.order]},
-        }
+        inputs = self._graph_inputs([*self.plan.inputs, *self._division.above])
+        steps = {"step": [self._step(node) for node in self.plan.order]}
+        outputs = self._graph_outputs(self._requested)
+        return self.config(self._ensemble, inputs, outputs, platform="ensemble", ensemble_scheduling=steps)
 
-    def _step(self, node: str, shown: set[str]) -> dict[str, Any]:
-        plan, states = self._plan, self._division.inside[node]
+    def _step(self, node: str) -> dict[str, Any]:
+        plan, states = self.plan, self._division.inside[node]
+        shown = {*self._requested, *plan.edges.values()}
         inputs = {
-            self._tensor(node, "INPUT", i): self._names[plan.edges[k]] if k in plan.edges else k
+            self._tensor(node, "INPUT", i): self.names[plan.edges[k]] if k in plan.edges else k
             for i, k in enumerate(plan.input_keys(node))
             if k not in states
         }
-        outputs = {self._tensor(node, "OUTPUT", i): self._names[k] for i, k in enumerate(plan.output_keys(node)) if k in shown}
+        outputs = {self._tensor(node, "OUTPUT", i): self.names[k] for i, k in enumerate(plan.output_keys(node)) if k in shown}
         return {
             "model_name": self._models[node],
-            "model_version": self._options.version,
+            "model_version": self.options.version,
             "input_map": entries(inputs),
             "output_map": entries(outputs),
         }
 
     def _loop_config(self) -> dict[str, Any]:
-        plan, above = self._plan, self._division.above
-        files = write_values(self._root / self._model / "initial_state", {k: self._start(k) for k in above})
-        config = self._joint_config(self._model, list(plan.inputs), list(plan.outputs))
+        plan, above = self.plan, self._division.above
+        files = write_values(self.root / self.model / "initial_state", {k: self._start(k) for k in above})
         lead = [1] if self._batched else []
         feedback = [
             {
                 "input": k,
-                "output": self._names[source],
+                "output": self.names[above[k]],
                 "dtype": plan.input_ports[k].dtype,
-                "dims": [*lead, *describe(k, k, plan.input_ports[k], None, batched=self._batched)["dims"]],
+                "dims": [*lead, *entry["dims"]],
                 "file": files[k],
             }
-            for k, source in above.items()
+            for k, entry in zip(above, self._graph_inputs(above), strict=True)
         ]
-        found = {
+        settings = {
             "ensemble": self._ensemble,
-            "version": self._options.version,
-            "requested": [self._names[k] for k in self._requested()],
-            "outputs": [self._names[k] for k in plan.outputs],
-            "idle_seconds": self._options.idle_seconds,
+            "version": self.options.version,
+            "requested": [self.names[k] for k in self._requested],
+            "outputs": [self.names[k] for k in plan.outputs],
+            "idle_seconds": self.options.idle_seconds,
             "feedback": feedback,
         }
-        return {
-            **config,
-            "backend": "python",
-            "instance_group": instance_group(self._options, engine=False),
-            "sequence_batching": sequence_batching(self._options),
-            "parameters": entries({"leapp": {"string_value": json.dumps(found, ensure_ascii=False)}}),
-        }
+        return self.python_config(self._graph_inputs(plan.inputs), self._graph_outputs(plan.outputs), settings)
 
 
 def _state(entry: dict[str, Any], output: dict[str, Any], file: str) -> dict[str, Any]:
