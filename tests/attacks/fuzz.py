@@ -26,7 +26,7 @@ with atheris.instrument_imports(include=["leapp"]):
     from leapp.graph.contract import Port
     from leapp.runtime.plan import make_plan
     from leapp.runtime.recording_files import read
-    from leapp.serve.plain import unseal_state
+    from leapp.serve.json_tensors import decode_state
 
 PORT = Port(name="x", dtype="float32", shape=(2,))
 SIDES = {"in": {"p/x": PORT}, "out": {"p/y": PORT}, "state": {"p/h": PORT}}
@@ -65,7 +65,7 @@ def wire(data: bytes) -> None:
 
 def state(data: bytes) -> None:
     """What a client gives back over HTTP."""
-    unseal_state(data.decode("latin-1"), "d", {})
+    decode_state(data.decode("latin-1"), "d", {})
 
 
 def signature(data: bytes) -> None:

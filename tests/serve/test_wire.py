@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from leapp.bundle.safetensors import RawTensor, encode
 from leapp.client.wire import FRAME, Assembly, frames, pack, unpack
 from leapp.errors import InputError
+from leapp.serve.json_tensors import decode_state, encode_state, from_json, to_json
 from leapp.serve.limits import Allowance, Allowances
 from leapp.serve.metrics import Metrics, render
-from leapp.serve.plain import from_plain, seal_state, to_plain, unseal_state
 
 NUMBERS = np.random.default_rng(3)
 DTYPES = [
@@ -82,7 +82,7 @@ def test_truth_values_are_zero_or_one():
     with pytest.raises(InputError, match="a/x"):
         unpack(head + encode({"in/a/x": RawTensor("bool", (2,), b"\1\2")}))
     with pytest.raises(InputError, match="a/x"):
-        from_plain("a/x", {"dtype": "bool", "shape": [1], "base64": "/w=="})
+        from_json("a/x", {"dtype": "bool", "shape": [1], "base64": "/w=="})
 
 
 GOOD = pack("step", {"step": 3, "begin": "given"}, **{"in": {"a/x": np.ones((2, 3), np.float32), "a/on": np.array([True])}})
@@ -127,7 +127,7 @@ SHAPES = st.one_of(st.lists(st.integers(-2, 1 << 70) | st.booleans(), max_size=7
 @given(st.sampled_from(["float32", "bool", "bfloat16", "object", "V8", "f4,f4", "M8[s]"]), SHAPES, st.text(max_size=12))
 def test_any_base64_tensor_is_an_array_or_an_error_that_names_the_port(dtype, shape, text):
     try:
-        assert isinstance(from_plain("a/x", {"dtype": dtype, "shape": shape, "base64": text}), np.ndarray)
+        assert isinstance(from_json("a/x", {"dtype": dtype, "shape": shape, "base64": text}), np.ndarray)
     except InputError as error:
         assert "a/x" in str(error)
 
@@ -138,19 +138,19 @@ def test_json_gives_back_the_same_numbers(dtype, encoding):
     sent = value(dtype, (2, 3))
     if sent.dtype.kind == "f":
         sent[0, :3] = np.nan, -np.inf, 1 / 3
-    found = from_plain("a/x", json.loads(json.dumps(to_plain(sent, encoding), allow_nan=False)))
+    found = from_json("a/x", json.loads(json.dumps(to_json(sent, encoding), allow_nan=False)))
     assert np.asarray(found).astype(sent.dtype).tobytes() == sent.tobytes()
 
 
 def test_a_state_goes_back_to_its_own_bundle_only():
     state = {"a/h": np.array([1.5, np.nan], np.float32)}
-    text = seal_state(state, "d1", 4)
-    found, step = unseal_state(text, "d1", {"a/h": None})
+    text = encode_state(state, "d1", 4)
+    found, step = decode_state(text, "d1", {"a/h": None})
     assert (step, found["a/h"].tobytes()) == (4, state["a/h"].tobytes())
     wrong = [(text, "d2", ["a/h"]), (text, "d1", ["a/g"]), (text[:-8], "d1", ["a/h"]), (7, "d1", []), ("ä", "d1", [])]
     for other, digest, ports in wrong:
         with pytest.raises(InputError, match="state"):
-            unseal_state(other, digest, dict.fromkeys(ports))
+            decode_state(other, digest, dict.fromkeys(ports))
 
 
 def test_an_allowance_fills_up_at_its_rate():

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 from leapp.errors import InputError, InputTypeError, LeappError, UnknownPortError
 from leapp.runtime.ports import PortInfo
 from leapp.serve.engine import SharedEngine
+from leapp.serve.json_tensors import decode_state, encode_state, from_json, longest_text, to_json
 from leapp.serve.limits import Allowances
 from leapp.serve.metrics import Metrics, Snapshot, render
 from leapp.serve.options import Options, is_loopback
-from leapp.serve.plain import from_plain, longest_text, seal_state, to_plain, unseal_state
 from leapp.serve.rows import RowEngine
 from leapp.serve.session import Session
 
@@ -241,14 +241,14 @@ class Service:
             raise Refusal(409, f"This server has the bundle with digest {self.engine.digest}, not {request['digest']}.")
         state, step = self.engine.initial, 0
         if request.get("state") is not None:
-            state, step = unseal_state(request["state"], self.engine.digest, self.engine.pipeline.feedback_ports)
-        inputs = {where: from_plain(where, value) for where, value in request["inputs"].items()}
+            state, step = decode_state(request["state"], self.engine.digest, self.engine.pipeline.feedback_ports)
+        inputs = {where: from_json(where, value) for where, value in request["inputs"].items()}
         outputs, after = await self.engine.step(state, inputs)
         self.metrics.add("leapp_steps_total", label='transport="json"')
         encoding = request.get("encoding", "list")
         return {
-            "outputs": {where: to_plain(value, encoding) for where, value in outputs.items()},
-            "state": seal_state(after, self.engine.digest, step + 1),
+            "outputs": {where: to_json(value, encoding) for where, value in outputs.items()},
+            "state": encode_state(after, self.engine.digest, step + 1),
             "step": step + 1,
         }
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from leapp.bundle import Bundle
 from leapp.bundle import Sample as RawSample
-from leapp.check.brought import check_brought
 from leapp.check.engine_process import EngineProcess, EngineProcessError, is_large
 from leapp.check.engines import Engine, Place, engines, here, open_pipeline
 from leapp.check.samples import Outcome, Verdict, check_node, check_pipeline
-from leapp.deploy.fused import check_fused
+from leapp.check.torch_file import check_torch_file
+from leapp.deploy.fuse_check import check_fused
 from leapp.errors import ValidationError
 from leapp.graph.contract import key
 from leapp.graph.formats import RUNNABLE
@@ -332,7 +332,7 @@ def _run_samples(
             opened.append(next(found))
             outcome = _run(proof, bundle, node, samples, 1, chain(opened, found), stand_in)
             if own:
-                check_brought(bundle, node.name, samples, place)
+                check_torch_file(bundle, node.name, samples, place)
             return opened, outcome
         except EngineProcessError as error:
             logger.info("node '%s' is run in this process: %s", node.name, error)

@@ -13,7 +13,7 @@ from leapp.errors import ValidationError
 from leapp.runtime.values import from_raw
 
 
-def check_brought(bundle: Bundle, name: str, samples: Sequence[Sample], place: Place) -> None:
+def check_torch_file(bundle: Bundle, name: str, samples: Sequence[Sample], place: Place) -> None:
     """Refuse a model that takes its inputs in another order than the node has them, or that writes to them.
 
     Raises:

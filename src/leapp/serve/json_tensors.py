@@ -23,7 +23,7 @@ from leapp.runtime.ports import PortInfo
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def from_plain(where: str, value: Any) -> Any:
+def from_json(where: str, value: Any) -> Any:
     """What a step takes for a tensor in JSON: an array for base64, nested lists as they are.
 
     Raises:
@@ -61,7 +61,7 @@ def _numbers(value: Any) -> Any:
     return _WORDS.get(value, value) if isinstance(value, str) else value
 
 
-def to_plain(array: Array, encoding: str) -> Any:
+def to_json(array: Array, encoding: str) -> Any:
     """An array as nested lists or as base64."""
     if encoding == "list" and array.dtype.kind in "fiub" and array.dtype.isbuiltin == 1:
         return _words(array.tolist()) if array.dtype.kind == "f" and not np.isfinite(array).all() else array.tolist()
@@ -77,12 +77,12 @@ def _words(value: Any) -> Any:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def seal_state(state: Mapping[str, Array], digest: str | None, step: int) -> str:
+def encode_state(state: Mapping[str, Array], digest: str | None, step: int) -> str:
     """A state as the text that a caller gives back with its next step."""
     return base64.b64encode(pack("state", {"digest": digest, "step": step}, state=state)).decode()
 
 
-def unseal_state(text: Any, digest: str | None, ports: Mapping[str, PortInfo]) -> tuple[dict[str, Array], int]:
+def decode_state(text: Any, digest: str | None, ports: Mapping[str, PortInfo]) -> tuple[dict[str, Array], int]:
     """The state and the number of steps behind the text.
 
     Raises:
