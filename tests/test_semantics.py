@@ -118,6 +118,7 @@ REFUSED = [
     (lambda: GraphConfigs("50"), TypeError, "frequency"),
     (lambda: GraphConfigs(frequency_hz=50), TypeError, "frequency_hz"),
     (lambda: GraphConfigs(50, {"frequency": 1}), ValueError, "overwrite"),
+    (lambda: GraphConfigs(50, {1: "one"}), TypeError, "keys of .extra. must be strings"),
 ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -171,23 +171,8 @@ class TensorSemantics:
             setattr(self, key, plain(getattr(self, key), f"{key} of port {self._label}"))
         if self.limits is not None and (not isinstance(self.limits, list) or len(self.limits) != 2):
             raise AnnotationError(f"Port {self._label}: 'limits' must be [low, high], not {self.limits!r}.")
-        if self.extra is not None:
-            self.extra = self._checked_extra(self.extra)
-
-    def _checked_extra(self, extra: object) -> dict[str, Any]:
-        if not isinstance(extra, Mapping):
-            raise AnnotationTypeError(f"Port {self._label}: 'extra' must be a dict, not {type(extra).__name__}.")
         taken = _PORT_KEYS | {key for key in _MEANING if getattr(self, key) is not None}
-        for key in extra:
-            if not isinstance(key, str):
-                raise AnnotationTypeError(f"Port {self._label}: keys of 'extra' must be strings, not {key!r}.")
-            if key in taken:
-                raise AnnotationError(
-                    f"Port {self._label}: 'extra' may not overwrite the built-in key '{key}'. Choose another key."
-                )
-        plained = plain(extra, f"extra of port {self._label}")
-        assert isinstance(plained, dict)
-        return plained
+        self.extra = _checked_extra(self.extra, f"Port {self._label}", taken)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that are set, without ``name`` and ``ref`` and with ``extra`` flattened in at the end."""
@@ -252,13 +237,7 @@ class GraphConfigs:
         if self.frequency is not None:
             self.frequency = plain(self.frequency, "GraphConfigs: 'frequency'")
             _require_positive(self.frequency, "GraphConfigs: 'frequency'")
-        if self.extra is None:
-            return
-        if not isinstance(self.extra, Mapping):
-            raise AnnotationTypeError(f"GraphConfigs: 'extra' must be a dict, not {type(self.extra).__name__}.")
-        if "frequency" in self.extra:
-            raise AnnotationError("GraphConfigs: 'extra' may not overwrite 'frequency'. Pass frequency= instead.")
-        self.extra = plain(self.extra, "extra of GraphConfigs")
+        self.extra = _checked_extra(self.extra, "GraphConfigs", {"frequency"})
 
     def to_dict(self) -> dict[str, Any]:
         """The mapping written to the YAML."""
@@ -303,31 +282,26 @@ def check_element_names(label: str, element_names: Sequence[Any], shape: tuple[i
     Raises:
         AnnotationError: If there is no run of axes the names fit.
     """
-    axes = shape or (1,)
-    count = len(element_names)
+    axes, count = shape or (1,), len(element_names)
     if count > len(axes):
         raise AnnotationError(
             f"Port {label}: element_names describes {count} axes, but the shape {list(shape)} has {len(shape)}. "
             "Give at most one entry for each axis."
         )
-    for first in range(len(axes) - count, -1, -1):
-        if _misfit(element_names, axes[first : first + count]) is None:
-            return
-    first = len(axes) - count
-    wrong = _misfit(element_names, axes[first:])
-    assert wrong is not None
+    last = len(axes) - count
+    wrong, *others = (_misfit(element_names, axes[first : first + count]) for first in range(last, -1, -1))
+    if wrong is None or None in others:
+        return
     raise AnnotationError(
-        f"Port {label}: element_names has {len(element_names[wrong])} names for axis {first + wrong}, "
-        f"expected {axes[first + wrong]} (shape {list(shape)}). Name every element of the axis, or use None."
+        f"Port {label}: element_names has {len(element_names[wrong])} names for axis {last + wrong}, "
+        f"expected {axes[last + wrong]} (shape {list(shape)}). Name every element of the axis, or use None."
     )
 
 
 def _misfit(element_names: Sequence[Any], axes: Sequence[int]) -> int | None:
     """The first entry whose number of names is not the length of its axis."""
-    for index, (names, size) in enumerate(zip(element_names, axes, strict=True)):
-        if isinstance(names, list) and names and len(names) != size:
-            return index
-    return None
+    pairs = enumerate(zip(element_names, axes, strict=True))
+    return next((i for i, (names, size) in pairs if isinstance(names, list) and names and len(names) != size), None)
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:
@@ -366,6 +340,20 @@ def _writable(value: Any, where: str) -> Any:
         except UnicodeEncodeError:
             raise AnnotationError(f"{where} holds {value!r}, which is not valid Unicode text.") from None
     return value
+
+
+def _checked_extra(extra: Any, where: str, taken: Collection[str]) -> dict[str, Any] | None:
+    if extra is None:
+        return None
+    if not isinstance(extra, Mapping):
+        raise AnnotationTypeError(f"{where}: 'extra' must be a dict, not {type(extra).__name__}.")
+    for key in extra:
+        if not isinstance(key, str):
+            raise AnnotationTypeError(f"{where}: keys of 'extra' must be strings, not {key!r}.")
+        if key in taken:
+            raise AnnotationError(f"{where}: 'extra' may not overwrite the built-in key '{key}'. Choose another key.")
+    found: dict[str, Any] = plain(extra, f"{where}: 'extra'")
+    return found
 
 
 def _enum_value(kind: Any) -> Any:
