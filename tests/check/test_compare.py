@@ -17,7 +17,7 @@ SAME = np.array([1.0, 2.0], np.float32)
 def figures(*samples: tuple[np.ndarray, np.ndarray]) -> Figures:
     found = Figures()
     for got, want in samples:
-        found.add(gaps(got, want))
+        found.add_gaps(gaps(got, want))
     return found
 
 
@@ -28,7 +28,7 @@ def test_a_value_that_only_one_side_has_is_not_lost_among_the_samples(bad, at):
     samples[at] = (np.array([1.0, bad], np.float32), SAME)
     found = figures(*samples)
     assert found.largest == math.inf
-    assert (found.count, found.exact, found.unlike) == (6, 1, 1)
+    assert (found.count, found.equal, found.unlike) == (6, 1, 1)
     assert found.mean == pytest.approx(4 * 0.25 / 5)  # over the differences that are numbers
 
 
@@ -36,13 +36,13 @@ def test_a_value_that_only_one_side_has_is_not_lost_among_the_samples(bad, at):
 def test_large_integers_one_apart_differ(dtype):
     got, want = np.array([2**60 + 1, 5], dtype), np.array([2**60, 5], dtype)
     found = figures((got, want))
-    assert (found.largest, found.exact) == (1.0, 1)
+    assert (found.largest, found.equal) == (1.0, 1)
     assert "1 of 2 values" in compare(got, want, 1e-3, 1e-5).reason
 
 
 def test_equal_nan_and_infinity_are_exact():
     both = np.array([math.nan, math.inf, -math.inf, 1.0])
-    assert figures((both, both.copy())).exact == 4
+    assert figures((both, both.copy())).equal == 4
     assert compare(both, both.copy(), 0.0, 0.0) is None
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from leapp.runtime.arrays import Array
@@ -23,47 +25,55 @@ class Difference:
     index: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
-class Figures:
-    """The absolute differences of one output over all samples.
+class Figures(msgspec.Struct):
+    """The absolute differences of one port.
 
     Attributes:
-        largest: The largest difference; infinite where a value is NaN or infinite on one side only.
-        mean: The mean of the finite differences.
         count: How many values were compared.
-        exact: How many were equal. NaN equals NaN.
-        unlike: How many are infinitely far apart.
-        bins: How many of the finite differences above 0 fell into each power of ten.
+        equal: How many were equal. NaN equals NaN.
+        unlike: How many were finite on one side only. They count as infinitely far, and not for the mean.
+        total: The sum of all finite differences.
+        largest: The largest difference.
+        bins: How many differences fell into each bin, see ``bin_numbers``. Those of 0 and of infinity have none.
     """
 
-    largest: float = 0.0
-    mean: float = 0.0
     count: int = 0
-    exact: int = 0
+    equal: int = 0
     unlike: int = 0
-    bins: dict[int, int] = field(default_factory=dict)
+    total: float = 0.0
+    largest: float = 0.0
+    bins: dict[int, int] = {}
 
-    def add(self, gap: Array) -> None:
-        """Count the values of one sample, given how far each is from the wanted one."""
-        numbers = self.count - self.unlike
-        if not gap.any():
-            self.mean = self.mean * numbers / max(numbers + gap.size, 1)
-            self.count += gap.size
-            self.exact += gap.size
-            return
-        finite = gap[np.isfinite(gap)]
-        if finite.size:
-            self.mean = (self.mean * numbers + float(finite.sum())) / (numbers + finite.size)
-        self.largest = max(self.largest, float(gap.max(initial=0.0)))
+    def add_gaps(self, gap: Array) -> None:
+        """Count values, given how far each is from the wanted one."""
+        apart = gap[gap > 0]
         self.count += gap.size
-        self.unlike += gap.size - finite.size
-        self.exact += int((gap == 0).sum())
-        for power in np.floor(np.log10(finite[finite > 0])).astype(int).tolist():
-            self.bins[power] = self.bins.get(power, 0) + 1
+        self.equal += gap.size - apart.size
+        if not apart.size:
+            return
+        finite = apart[np.isfinite(apart)]
+        self.unlike += apart.size - finite.size
+        self.total += float(finite.sum())
+        self.largest = max(self.largest, float(apart.max()))
+        numbers, times = np.unique(self.bin_numbers(finite), return_counts=True)
+        for number, found in zip(numbers.tolist(), times.tolist(), strict=True):
+            self.bins[number] = self.bins.get(number, 0) + found
+
+    @staticmethod
+    def bin_numbers(gap: Array) -> Array:
+        """The bin of each difference: its power of ten."""
+        return np.floor(np.log10(gap)).astype(int)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the finite differences; NaN if there is none."""
+        return self.total / (self.count - self.unlike) if self.count > self.unlike else math.nan
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data."""
-        return asdict(self)
+        mean = self.mean if self.count > self.unlike else 0.0
+        counts = {"count": self.count, "exact": self.equal, "unlike": self.unlike}
+        return {"largest": self.largest, "mean": mean, **counts, "bins": self.bins}
 
 
 def compare(got: Array, want: Array, rtol: float, atol: float, gap: Array | None = None) -> Difference | None:

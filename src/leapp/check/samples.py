@@ -102,7 +102,7 @@ def check_node(
                 if port not in varying | set(form_only) or (got.shape, got.dtype) != (want.shape, want.dtype):
                     gap = gaps(got, want) if got.shape == want.shape else None
                     if gap is not None:
-                        outcome.figures.setdefault(port, Figures()).add(gap)
+                        outcome.figures.setdefault(port, Figures()).add_gaps(gap)
                     difference = compare(got, want, rtol, atol, gap)
                 into = outcome.nonfinite if difference is None else outcome.verdicts
                 difference = difference or nonfinite(got, want)

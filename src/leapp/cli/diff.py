@@ -233,7 +233,7 @@ def _values(old: Bundle, new: Bundle, allow_code: bool) -> tuple[list[dict[str, 
         a, b = before(given), after(given)
         for where in common:
             if a[where].shape == b[where].shape:
-                figures[where].add(gaps(a[where], b[where]))
+                figures[where].add_gaps(gaps(a[where], b[where]))
                 size[where] = max(size[where], float(np.nan_to_num(np.abs(a[where].astype(complex))).max(initial=0.0)))
             else:
                 figures[where].largest = float(np.inf)

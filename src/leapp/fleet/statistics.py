@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from leapp.check.compare import Figures
 from leapp.runtime.arrays import Array
 from leapp.runtime.distance import beyond, gaps
 
@@ -21,36 +22,30 @@ _SHIFT = 45
 """Of the 52 bits after the point of a float64, the bins keep seven."""
 
 
-class Statistics(msgspec.Struct):
-    """The absolute differences of one port.
+class Statistics(Figures):
+    """The absolute differences of one port, and where they are.
 
     Attributes:
-        count: How many values were compared.
-        equal: How many were equal. NaN equals NaN.
-        unlike: How many were finite on one side only. They count as infinitely far, and not for the mean.
         beyond: How many were further away than tolerated.
-        total: The sum of all finite differences.
-        largest: The largest difference.
         step: The first step with the largest difference.
         index: The first element with it in that step.
         first: The first step with a value beyond the tolerance, if there is one.
         first_index: The first element with the largest difference beyond the tolerance in that step.
         first_largest: That difference.
-        bins: How many differences fell into each bin. Those of 0 and of infinity have none.
     """
 
-    count: int = 0
-    equal: int = 0
-    unlike: int = 0
     beyond: int = 0
-    total: float = 0.0
-    largest: float = 0.0
     step: int = 0
     index: tuple[int, ...] = ()
     first: int | None = None
     first_index: tuple[int, ...] = ()
     first_largest: float = 0.0
-    bins: dict[int, int] = {}
+
+    @staticmethod
+    def bin_numbers(gap: Array) -> Array:
+        """The bin of each difference: the upper bits of its float64."""
+        numbers: Array = gap.view(np.uint64) >> np.uint64(_SHIFT)
+        return numbers
 
     def add(self, steps: Sequence[int], got: Array, want: Array, rtol: float, atol: float) -> None:
         """Count the values of some steps, stacked along the first axis.
@@ -65,17 +60,10 @@ class Statistics(msgspec.Struct):
         gap = gaps(got, want)
         if not gap.size:
             return
-        self.count += gap.size
-        self.equal += int((gap == 0).sum())
-        self.unlike += int(np.isinf(gap).sum())
-        counted = gap[(gap > 0) & np.isfinite(gap)]
-        self.total += float(counted.sum())
-        bins, times = np.unique(counted.view(np.uint64) >> np.uint64(_SHIFT), return_counts=True)
-        for number, found in zip(bins.tolist(), times.tolist(), strict=True):
-            self.bins[number] = self.bins.get(number, 0) + found
         place = _place(gap)
         if gap[place] > self.largest:
-            self.largest, self.step, self.index = float(gap[place]), steps[place[0]], place[1:]
+            self.step, self.index = steps[place[0]], place[1:]
+        self.add_gaps(gap)
         wrong = beyond(gap, want, rtol, atol)
         self.beyond += int(wrong.sum())
         if self.first is None and wrong.any():
@@ -95,11 +83,6 @@ class Statistics(msgspec.Struct):
     def figures(self) -> dict[str, Any]:
         """The figures that every report shows, by their names in it."""
         return {name: getattr(self, name) for name in ("count", "equal", "unlike", "beyond", "largest", "mean")}
-
-    @property
-    def mean(self) -> float:
-        """The mean of the finite differences; NaN if there is none."""
-        return self.total / (self.count - self.unlike) if self.count > self.unlike else math.nan
 
     def percentile(self, percent: float) -> float:
         """A percentile of the differences: never too small, less than 0.8 % too large; NaN without values.
