@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ _MAX_TEXT = 4 * MAX_BYTES
 """Characters of all values together. A long text is repeated by aliases that take two characters each."""
 
 _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Emitter: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _PREFIX = "tag:yaml.org,2002:"
 
 
@@ -30,60 +32,83 @@ class Flow(list[Any]):
 
 
 _UNUSUAL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
-_PLAIN = re.compile(r"[\x21-\x7e]{1,100}|[\x20-\x7e]{1,32}")
-"""Text that all writers of YAML spell alike, as a key too: without blanks, or short."""
-
-
-def _represent_text(dumper: Any, text: str) -> yaml.ScalarNode:
-    # Left to itself the writer puts rare line breaks into plain text, where a reader takes them for blanks.
-    node: yaml.ScalarNode = dumper.represent_scalar(_PREFIX + "str", text, style='"' if _UNUSUAL.search(text) else None)
-    return node
-
+_ALIKE = re.compile(r"[\x21-\x7e]{1,100}|[\x20-\x7e]{1,32}")
+"""Text that both of PyYAML's emitters spell alike, as a key too: without blanks, or short."""
 
 _RESOLVER: Any = yaml.resolver.Resolver()
+_REPRESENTER: Any = yaml.representer.SafeRepresenter()
 _SHORT = 64
 
 
 @functools.lru_cache(4096)
-def _known_tag(value: str, implicit: tuple[bool, bool]) -> str:
-    return str(_RESOLVER.resolve(yaml.ScalarNode, value, implicit))
+def _known_tag(value: str) -> str:
+    return str(_RESOLVER.resolve(yaml.ScalarNode, value, (True, False)))
 
 
-def _tag(value: str, implicit: tuple[bool, bool]) -> str:
-    """The type that YAML sees in a scalar. A description says the same few words over and over."""
-    return _known_tag(value, implicit) if len(value) <= _SHORT else str(_RESOLVER.resolve(yaml.ScalarNode, value, implicit))
+def _tag(value: str) -> str:
+    """The type that YAML sees in a scalar without quotes. A description says the same few words over and over."""
+    return _known_tag(value) if len(value) <= _SHORT else str(_RESOLVER.resolve(yaml.ScalarNode, value, (True, False)))
 
 
-def _writer(base: Any) -> Any:
-    """A writer in the layout of bundles, upon one that PyYAML has."""
-
-    def resolve(self: Any, kind: Any, value: Any, implicit: Any) -> Any:
-        return _tag(value, implicit) if kind is yaml.ScalarNode else base.resolve(self, kind, value, implicit)
-
-    # An anchor would be legal YAML, but small readers on robots do not know them.
-    writer: Any = type("_Writer", (base,), {"ignore_aliases": lambda self, data: True, "resolve": resolve})
-    writer.add_representer(str, _represent_text)
-    writer.add_representer(Flow, lambda dumper, data: dumper.represent_sequence(_PREFIX + "seq", data, flow_style=True))
-    return writer
+def _text_event(text: str) -> tuple[yaml.ScalarEvent, bool]:
+    """The event that writes a text, and whether both emitters spell it alike."""
+    # Left to itself the emitter puts rare line breaks into plain text, where a reader takes them for blanks.
+    style = '"' if _UNUSUAL.search(text) else None
+    event = yaml.ScalarEvent(None, _PREFIX + "str", (_tag(text) == _PREFIX + "str", True), text, style=style)
+    return event, _ALIKE.fullmatch(text) is not None
 
 
-_Exact = _writer(yaml.SafeDumper)
-_Quick = _writer(getattr(yaml, "CSafeDumper", yaml.SafeDumper))
+_known_text_event = functools.lru_cache(4096)(_text_event)
+_BEGIN = (yaml.StreamStartEvent(), yaml.DocumentStartEvent(explicit=False))
+_END = (yaml.DocumentEndEvent(explicit=False), yaml.StreamEndEvent())
+_MAPPING, _MAPPING_END = yaml.MappingStartEvent(None, None, True, flow_style=False), yaml.MappingEndEvent()
+_FLOW, _BLOCK = (yaml.SequenceStartEvent(None, None, True, flow_style=flow) for flow in (True, False))
+_SEQUENCE_END = yaml.SequenceEndEvent()
+
+
+class _Events:
+    """The events that write a value. Equal values are written out again: readers on robots do not know anchors."""
+
+    def __init__(self, sort_keys: bool) -> None:
+        self.list: list[Any] = [*_BEGIN]
+        self.alike = True
+        self._sort_keys = sort_keys
+
+    def add(self, value: Any) -> None:
+        if isinstance(value, str):
+            event, alike = _known_text_event(value) if len(value) <= _SHORT else _text_event(value)
+            self.list.append(event)
+            self.alike = self.alike and alike
+        elif isinstance(value, dict):
+            self.list.append(_MAPPING)
+            for key in _sorted(value) if self._sort_keys else value:
+                self.add(key)
+                self.add(value[key])
+            self.list.append(_MAPPING_END)
+        elif isinstance(value, (list, tuple)):
+            self.list.append(_FLOW if isinstance(value, Flow) else _BLOCK)
+            for item in value:
+                self.add(item)
+            self.list.append(_SEQUENCE_END)
+        else:
+            node = _REPRESENTER.represent_data(value)
+            self.list.append(yaml.ScalarEvent(None, node.tag, (True, False), node.value))
+
+
+def _sorted(keys: Iterable[Any]) -> Iterable[Any]:
+    try:
+        return sorted(keys)
+    except TypeError:  # keys of several types, in what a user adds
+        return keys
 
 
 def dump(value: dict[str, Any], *, sort_keys: bool) -> str:
     """One mapping in block style. Only ``Flow`` lists are written on one line."""
-    # The writer in C breaks and escapes unusual text differently, and a contract must give the same bytes everywhere.
-    writer = _Quick if _is_plain(value) else _Exact
-    return str(yaml.dump(value, Dumper=writer, default_flow_style=False, sort_keys=sort_keys, allow_unicode=True))
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, str):
-        return _PLAIN.fullmatch(value) is not None
-    if isinstance(value, dict):
-        return all(_is_plain(key) and _is_plain(item) for key, item in value.items())
-    return not isinstance(value, (list, tuple)) or all(map(_is_plain, value))
+    events = _Events(sort_keys)
+    events.add(value)
+    # The emitter in C breaks and escapes unusual text differently, and a contract must give the same bytes everywhere.
+    emitter = _Emitter if events.alike else yaml.SafeDumper
+    return str(yaml.emit([*events.list, *_END], Dumper=emitter, allow_unicode=True))
 
 
 def parse(text: str, name: str) -> Any:
@@ -261,7 +286,7 @@ def _value(text: str) -> Any:
     Raises:
         ValueError: It has none. The message says why.
     """
-    tag = _tag(text, (True, False)).removeprefix(_PREFIX)
+    tag = _tag(text).removeprefix(_PREFIX)
     if tag == "merge":
         raise ValueError("merge keys (<<) are not supported, write the keys out")
     if tag not in _SCALARS:
