@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def fuse_onnx(bundle: str | os.PathLike[str] | Bundle, path: str | os.PathLike[s
     models = {name: _prepared(bundle, name) for name in order}
     opsets = _agree(models)
     graph = onnx.GraphProto(name=bundle.graph)
-    _Fusion(contract, graph).run(models)
+    _joined(contract, models, graph)
     model = onnx.helper.make_model(graph, producer_name="leapp", opset_imports=opsets)
     model.ir_version = max((m.ir_version for m in models.values()), default=model.ir_version)
     onnx.helper.set_model_props(model, _metadata(bundle))
@@ -165,81 +166,60 @@ def _agree(models: dict[str, Any]) -> list[Any]:
     return [onnx.helper.make_opsetid(domain, version) for domain, version in sorted(wanted.items())]
 
 
-class _Fusion:
-    """Copies models into one graph, every value under a name of its own."""
+def _joined(contract: Contract, models: Mapping[str, Any], graph: Any) -> None:
+    """Move the models into one graph, every value under a name of its own."""
+    taken = {*ports(contract.nodes, "inputs"), *ports(contract.nodes, "outputs")}
+    infos: dict[str, Any] = {}
+    for name, model in models.items():
+        infos |= _move(contract, name, model.graph, graph, taken)
+    entering = (*graph_ports(contract, "inputs"), *feedback_ports(contract))
+    leaving = dict.fromkeys([*graph_ports(contract, "outputs"), *contract.pipeline.feedback_flow])
+    graph.input.extend(infos[where] for where in entering)
+    graph.output.extend(infos[where] for where in leaving)
 
-    def __init__(self, contract: Contract, graph: Any) -> None:
-        self._contract = contract
-        self._graph = graph
-        pipeline = contract.pipeline
-        self._sources = sources(pipeline.data_flow)
-        self._outputs = list(dict.fromkeys([*graph_ports(contract, "outputs"), *pipeline.feedback_flow]))
-        self._taken = {*ports(contract.nodes, "inputs"), *ports(contract.nodes, "outputs")}
 
-    def run(self, models: Mapping[str, Any]) -> None:
-        infos: dict[str, Any] = {}
-        for name, model in models.items():
-            infos.update(self._add(name, model.graph))
-        entering = (*graph_ports(self._contract, "inputs"), *feedback_ports(self._contract))
-        self._graph.input.extend(infos[where] for where in entering)
-        self._graph.output.extend(infos[where] for where in self._outputs)
+def _move(contract: Contract, name: str, graph: Any, into: Any, taken: set[str]) -> dict[str, Any]:
+    """Move the graph of a node. Returns its inputs and outputs by their keys."""
+    import onnx
 
-    def _add(self, name: str, graph: Any) -> dict[str, Any]:
-        import onnx
+    node, fed = contract.nodes[name], sources(contract.pipeline.data_flow)
+    weights = {tensor.name for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer))}
+    # Before ONNX IR 4, weights had to be listed among the inputs too.
+    inputs = {key(name, value.name): value for value in graph.input if value.name not in weights}
+    outputs = {key(name, value.name): value for value in graph.output}
+    names = {value.name: fed.get(where, where) for where, value in inputs.items()}
+    _check_ports(name, "input", {p.name for p in node.inputs}, names)
+    _check_ports(name, "output", {p.name for p in node.outputs}, [value.name for value in graph.output])
+    # An output that is an input or a weight has no value of its own.
+    copied = {where: value.name for where, value in outputs.items() if value.name in names or value.name in weights}
+    names |= {value.name: where for where, value in outputs.items() if where not in copied}
 
-        node = self._contract.nodes[name]
-        weights = {tensor.name for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer))}
-        # Before ONNX IR 4, weights had to be listed among the inputs too.
-        entering = [value for value in graph.input if value.name not in weights]
-        names: dict[str, str] = {}
-        for value in entering:
-            where = key(name, value.name)
-            names[value.name] = self._sources.get(where, where)
-        _check_ports(name, "input", {p.name for p in node.inputs}, names)
-        _check_ports(name, "output", {p.name for p in node.outputs}, [value.name for value in graph.output])
-        copied = []
-        for value in graph.output:
-            if value.name in names or value.name in weights:
-                # An output that is an input or a weight has no value of its own.
-                copied.append(value.name)
-            else:
-                names[value.name] = key(name, value.name)
-        infos = {key(name, value.name): _renamed(value, key(name, value.name)) for value in (*entering, *graph.output)}
+    def rename(value: str) -> str:
+        if not value:
+            return value  # an optional input that is not given
+        if value not in names:
+            names[value] = _free_name(f"{name}/{value}", taken)
+            taken.add(names[value])
+        return names[value]
 
-        def rename(value: str) -> str:
-            if not value:
-                return value  # an optional input that is not given
-            if value not in names:
-                names[value] = self._fresh(f"{name}/{value}")
-            return names[value]
+    _rename(graph, name, rename)
+    into.node.extend(graph.node)
+    into.node.extend(onnx.helper.make_node("Identity", [rename(value)], [where]) for where, value in copied.items())
+    into.initializer.extend(graph.initializer)
+    into.sparse_initializer.extend(graph.sparse_initializer)
+    into.value_info.extend(graph.value_info)
+    for where, value in (*inputs.items(), *outputs.items()):
+        value.name = where
+    return inputs | outputs
 
-        _rename(graph, name, rename)
-        self._graph.node.extend(graph.node)
-        self._graph.node.extend(onnx.helper.make_node("Identity", [rename(v)], [key(name, v)]) for v in copied)
-        self._graph.initializer.extend(graph.initializer)
-        self._graph.sparse_initializer.extend(graph.sparse_initializer)
-        self._graph.value_info.extend(graph.value_info)
-        return infos
 
-    def _fresh(self, name: str) -> str:
-        candidate, number = name, 0
-        while candidate in self._taken:
-            number += 1
-            candidate = f"{name}_{number}"
-        self._taken.add(candidate)
-        return candidate
+def _free_name(name: str, taken: Collection[str]) -> str:
+    return next(one for one in chain([name], (f"{name}_{n}" for n in count(1))) if one not in taken)
 
 
 def _check_ports(node: str, side: str, declared: set[str], found: Any) -> None:
     if declared != set(found):
         raise BundleError(f"Node '{node}': its model has the {side}s {sorted(found)}, the bundle says {sorted(declared)}.")
-
-
-def _renamed(value: Any, name: str) -> Any:
-    copy = type(value)()
-    copy.CopyFrom(value)
-    copy.name = name
-    return copy
 
 
 def _rename(graph: Any, prefix: str, rename: Callable[[str], str]) -> None:
