@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from leapp.cli.output import Answer, Text
 from leapp.cli.parser import VERBS, build
 
-_Options = list[tuple[str, str, list[str]]]
-"""For each option its flag, its help and its choices."""
+
+class _Command(NamedTuple):
+    """What is completed after the name of a command: its options (flag, help, choices), the choices of its first argument."""
+
+    options: list[tuple[str, str, list[str]]]
+    words: list[str]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -24,16 +29,17 @@ def command(arguments: Namespace) -> Answer:
     return Answer({"shell": arguments.shell, "script": script}, [Text(script)])
 
 
-def _commands() -> dict[str, tuple[str, _Options, list[str]]]:
-    """For each command its help, its options and the choices of its first argument."""
+def _commands() -> dict[str, _Command]:
     sub = next(action for action in build(VERBS)._actions if isinstance(action, argparse._SubParsersAction))
-    helps = {action.dest: action.help or "" for action in sub._choices_actions}
     found = {}
     for name, parser in sub.choices.items():
-        shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
-        options = [(_flag(action), _help(action), _choices(action)) for action in shown if action.option_strings]
-        words = next((_choices(action) for action in shown if not action.option_strings), [])
-        found[name] = (helps[name], options, words)
+        shown = [(action, [str(choice) for choice in action.choices or ()]) for action in parser._actions]
+        options = [
+            (_flag(action), (action.help or "").replace("%(default)s", str(action.default)), choices)
+            for action, choices in shown
+            if action.option_strings and action.help != argparse.SUPPRESS
+        ]
+        found[name] = _Command(options, next((choices for action, choices in shown if not action.option_strings), []))
     return found
 
 
@@ -41,26 +47,18 @@ def _flag(action: argparse.Action) -> str:
     return next(option for option in action.option_strings if option.startswith("--"))
 
 
-def _help(action: argparse.Action) -> str:
-    return (action.help or "").replace("%(default)s", str(action.default))
-
-
-def _choices(action: argparse.Action) -> list[str]:
-    return [str(choice) for choice in action.choices or ()]
-
-
-def _bash(commands: dict[str, tuple[str, _Options, list[str]]]) -> Iterator[str]:
+def _bash(commands: dict[str, _Command]) -> Iterator[str]:
     yield "_leapp() {"
     yield "  local current=${COMP_WORDS[COMP_CWORD]} words="
     yield "  if [ $COMP_CWORD -eq 1 ]; then"
     yield f"    words='{' '.join(commands)} --help --version'"
     yield "  else"
     yield "    case ${COMP_WORDS[1]}:${COMP_WORDS[COMP_CWORD-1]} in"
-    for name, (_, options, _) in commands.items():
-        for flag, _, choices in options:
+    for name, command in commands.items():
+        for flag, _, choices in command.options:
             if choices:
                 yield f"      {name}:{flag}) words='{' '.join(choices)}' ;;"
-    for name, (_, options, words) in commands.items():
+    for name, (options, words) in commands.items():
         flags = [flag for flag, _, _ in options]
         yield f"      {name}:*) case $current in -*) words='{' '.join(flags)}' ;; *) words='{' '.join(words)}' ;; esac ;;"
     yield "    esac"
@@ -70,24 +68,24 @@ def _bash(commands: dict[str, tuple[str, _Options, list[str]]]) -> Iterator[str]
     yield "complete -o default -F _leapp leapp"
 
 
-def _zsh(commands: dict[str, tuple[str, _Options, list[str]]]) -> Iterator[str]:
+def _zsh(commands: dict[str, _Command]) -> Iterator[str]:
     yield "#compdef leapp"
     yield "_leapp() {"
     yield "  local -a commands options"
     yield "  if (( CURRENT == 2 )); then"
-    described = " ".join(_quoted(f"{name}:{text}") for name, (text, _, _) in commands.items())
+    described = " ".join(_quoted(f"{name}:{text}") for name, text in VERBS.items())
     yield f"    commands=({described})"
     yield "    _describe command commands"
     yield "    return"
     yield "  fi"
     yield "  case $words[2]:$words[CURRENT-1] in"
-    for name, (_, options, _) in commands.items():
-        for flag, _, choices in options:
+    for name, command in commands.items():
+        for flag, _, choices in command.options:
             if choices:
                 yield f"    {name}:{flag}) compadd -- {' '.join(choices)}; return ;;"
     yield "  esac"
     yield "  case $words[2] in"
-    for name, (_, options, words) in commands.items():
+    for name, (options, words) in commands.items():
         listed = " ".join(_quoted(f"{flag}:{text.replace(':', ';')}") for flag, text, _ in options)
         more = f"compadd -- {' '.join(words)}; " if words else ""
         yield f"    {name}) options=({listed}); [[ $PREFIX == -* ]] && _describe option options; {more};;"
@@ -98,9 +96,9 @@ def _zsh(commands: dict[str, tuple[str, _Options, list[str]]]) -> Iterator[str]:
     yield 'if [ "$funcstack[1]" = "_leapp" ]; then _leapp "$@"; else compdef _leapp leapp; fi'
 
 
-def _fish(commands: dict[str, tuple[str, _Options, list[str]]]) -> Iterator[str]:
-    for name, (text, options, words) in commands.items():
-        yield f"complete -c leapp -n __fish_use_subcommand -f -a {name} -d {_quoted(text)}"
+def _fish(commands: dict[str, _Command]) -> Iterator[str]:
+    for name, (options, words) in commands.items():
+        yield f"complete -c leapp -n __fish_use_subcommand -f -a {name} -d {_quoted(VERBS[name])}"
         inside = f"-n '__fish_seen_subcommand_from {name}'"
         for flag, help_text, choices in options:
             values = f" -x -a {_quoted(' '.join(choices))}" if choices else ""
