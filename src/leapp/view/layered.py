@@ -100,7 +100,7 @@ class Sheet:
         self._lanes: dict[tuple[int, _Net], float] = {}
         self.height = self._place_bands(detours, heights)
         self.places: dict[str, Point] = {name: (self._left(name), self._top[name]) for name in shapes}
-        """Where the outer box of each node stands."""
+        """The corner of each node's box."""
         self.routes = [self._direct_route(link) for link in direct] + [self._detour_route(d) for d in detours]
 
     def _is_direct(self, link: LinkFacts) -> bool:
@@ -150,8 +150,8 @@ class Sheet:
         self._top.update({item: y - highest for item, y in top.items()})
         for layer in band:
             shapes = [self._shapes[item] for item in layers[layer] if isinstance(item, str)]
-            indent = max(shape.box.x for shape in shapes)
-            width = indent + max(shape.outer.width - shape.box.x for shape in shapes)
+            indent = max(-shape.outer.x for shape in shapes)
+            width = indent + max(shape.outer.right for shape in shapes)
             self._columns[layer] = _Column(math.ceil(width / TRACK) * TRACK, indent)
         return max(top[item] + height[item] for item in top) - highest
 
@@ -222,7 +222,7 @@ class Sheet:
 
     def _left(self, node: str) -> float:
         column = self._columns[self._layer[node]]
-        return column.x + column.indent - self._shapes[node].box.x
+        return column.x + column.indent
 
     def _point(self, spot: Spot) -> Point:
         x, y = self._anchors[spot]

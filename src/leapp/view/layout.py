@@ -87,7 +87,8 @@ def _frame(subject: Subject, shapes: Mapping[str, NodeBox], sheets: Sequence[She
     routes: dict[tuple[Spot, Spot, str], Route] = {}
     for sheet, (x, y) in corners:
         for name, (left, up) in sheet.places.items():
-            nodes[name] = shapes[name].moved(_MARGIN + x + left, top + y + up)
+            shape = shapes[name]
+            nodes[name] = measure(shape.facts, shape.loops, _MARGIN + x + left, top + y + up)
             routes.update({(loop.source, loop.target, loop.kind): loop for loop in nodes[name].loops})
         for route in sheet.routes:
             routes[route.source, route.target, route.kind] = route.moved(_MARGIN + x, top + y)

@@ -62,10 +62,6 @@ class Box(msgspec.Struct, frozen=True):
         """The lower border."""
         return self.y + self.height
 
-    def moved(self, dx: float, dy: float) -> Box:
-        """The same rectangle elsewhere."""
-        return Box(self.x + dx, self.y + dy, self.width, self.height)
-
 
 class Label(msgspec.Struct, frozen=True):
     """One line of text, placed by its left end and its baseline."""
@@ -97,17 +93,6 @@ class PortBox(msgspec.Struct, frozen=True):
     labels: tuple[Label, ...]
     tag: Box | None
 
-    def moved(self, dx: float, dy: float) -> PortBox:
-        """The same port elsewhere."""
-        return msgspec.structs.replace(
-            self,
-            box=self.box.moved(dx, dy),
-            anchor=(self.anchor[0] + dx, self.anchor[1] + dy),
-            border=self.border + dx,
-            labels=tuple(label.moved(dx, dy) for label in self.labels),
-            tag=self.tag and self.tag.moved(dx, dy),
-        )
-
 
 class Route(LinkFacts, frozen=True):
     """One wire as a line from the source's anchor to the target's, corners already rounded. It ends straight."""
@@ -136,18 +121,6 @@ class NodeBox(msgspec.Struct, frozen=True):
     ports: tuple[PortBox, ...]
     loops: tuple[Route, ...]
 
-    def moved(self, dx: float, dy: float) -> NodeBox:
-        """The same node elsewhere."""
-        return NodeBox(
-            self.facts,
-            self.box.moved(dx, dy),
-            self.outer.moved(dx, dy),
-            self.header.moved(dx, dy),
-            tuple(label.moved(dx, dy) for label in self.labels),
-            tuple(port.moved(dx, dy) for port in self.ports),
-            tuple(route.moved(dx, dy) for route in self.loops),
-        )
-
 
 def line_height(style: str) -> float:
     """The distance between two lines of this style."""
@@ -164,25 +137,26 @@ def lines_of(style: str, text: str, x: float, y: float, limit: float = _LINE) ->
     ]
 
 
-def measure(facts: NodeFacts, links: Sequence[LinkFacts]) -> NodeBox:
-    """The node with its ``outer`` box at the origin. ``links`` are those from the node to itself."""
-    header_labels = lines_of("node", facts.name, _PAD, 9)
-    header_labels += lines_of("subtitle", facts.subtitle, _PAD, 10 + len(header_labels) * line_height("node"))
-    header_height = header_labels[-1].baseline + 11
+def measure(facts: NodeFacts, links: Sequence[LinkFacts], x: float = 0.0, y: float = 0.0) -> NodeBox:
+    """The node with the corner of its box at a place. ``links`` are those from the node to itself."""
+    header_labels = lines_of("node", facts.name, x + _PAD, y + 9)
+    header_labels += lines_of("subtitle", facts.subtitle, x + _PAD, y + 10 + len(header_labels) * line_height("node"))
+    header_bottom = header_labels[-1].baseline + 11
     columns = [[_rows(port) for port in ports] for ports in (facts.inputs, facts.outputs)]
     widths = [_width(label for labels in column for label in labels) for column in columns]
     between = _COLUMN_GAP if all(widths) else 0
     width = 2 * _PAD + max(sum(widths) + between, _width(header_labels), 120)
     ports: list[PortBox] = []
-    depth = header_height
-    for column, ports_facts in zip(columns, (facts.inputs, facts.outputs), strict=True):
-        y = header_height + _ROW_GAP
+    bottom = header_bottom
+    for column, border, ports_facts in zip(columns, (x, x + width), (facts.inputs, facts.outputs), strict=True):
+        top = header_bottom + _ROW_GAP
         for labels, port in zip(column, ports_facts, strict=True):
-            ports.append(_place(port, labels, y, width))
-            y = ports[-1].box.bottom + _ROW_GAP
-            depth = max(depth, y)
-    box, header = Box(0, 0, width, depth), Box(0, 0, width, header_height)
-    return _with_surroundings(NodeBox(facts, box, box, header, tuple(header_labels), tuple(ports), ()), links)
+            ports.append(_place(port, labels, border, top))
+            top = ports[-1].box.bottom + _ROW_GAP
+            bottom = max(bottom, top)
+    box, header = Box(x, y, width, bottom - y), Box(x, y, width, header_bottom - y)
+    outer, loops = _surroundings(box, ports, links)
+    return NodeBox(facts, box, outer, header, tuple(header_labels), tuple(ports), loops)
 
 
 def _width(labels: Iterable[Label]) -> float:
@@ -198,31 +172,29 @@ def _rows(port: PortFacts) -> list[Label]:
     return labels
 
 
-def _place(port: PortFacts, labels: Sequence[Label], y: float, node_width: float) -> PortBox:
-    """The port's rows under its node's left or right border, its tag outside of it."""
+def _place(port: PortFacts, labels: Sequence[Label], border: float, y: float) -> PortBox:
+    """The port's rows inside the left or right border of its node, its tag outside of it."""
     outward = port.spot[1] == "out"
     width = _width(labels)
-    box = Box(node_width - _PAD - width if outward else _PAD, y, width, labels[-1].baseline - labels[0].baseline + 18)
+    box = Box(border - _PAD - width if outward else border + _PAD, y, width, labels[-1].baseline - labels[0].baseline + 18)
     placed = tuple(label.moved(box.right - label.width if outward else box.x, y) for label in labels)
-    border = node_width if outward else 0.0
     middle = y + line_height("port") / 2
     tag = None
     reach = border
     if port.tag:
         length = text_width(port.tag, *STYLES["tag"][:2]) + 12 + _TAG_TIP
-        tag = Box(border if outward else -length, middle - _TAG_HEIGHT / 2, length, _TAG_HEIGHT)
+        tag = Box(border if outward else border - length, middle - _TAG_HEIGHT / 2, length, _TAG_HEIGHT)
         reach = tag.right if outward else tag.x
     return PortBox(port, box, (reach, middle), border, placed, tag)
 
 
-def _with_surroundings(node: NodeBox, links: Sequence[LinkFacts]) -> NodeBox:
-    """Add the loops, one nested in the other below the node, and move everything to the origin."""
-    anchors = {port.facts.spot: port.anchor for port in node.ports}
-    reach = [node.box.x, node.box.right, *(port.anchor[0] for port in node.ports)]
-    left, right = min(reach), max(reach)
+def _surroundings(box: Box, ports: Sequence[PortBox], links: Sequence[LinkFacts]) -> tuple[Box, tuple[Route, ...]]:
+    """The box with tags and loops, and the loops, one nested in the other below the node."""
+    anchors = {port.facts.spot: port.anchor for port in ports}
+    reach = [box.x, box.right, *(port.anchor[0] for port in ports)]
+    left, right, bottom = min(reach), max(reach), box.bottom
     exits = _nested(dict.fromkeys(link.source for link in links), anchors)
     entries = _nested(dict.fromkeys(link.target for link in links), anchors)
-    bottom = node.box.bottom
     loops = []
     for link in links:
         start, end = anchors[link.source], anchors[link.target]
@@ -235,8 +207,7 @@ def _with_surroundings(node: NodeBox, links: Sequence[LinkFacts]) -> NodeBox:
         right += len(exits) * TRACK + 8
         left -= len(entries) * TRACK + 12
         bottom += len(exits) * TRACK + 6
-    outer = Box(left, 0, right - left, bottom)
-    return msgspec.structs.replace(node, outer=outer, loops=tuple(loops)).moved(-left, 0)
+    return Box(left, box.y, right - left, bottom - box.y), tuple(loops)
 
 
 def _nested(spots: Iterable[Spot], anchors: dict[Spot, Point]) -> dict[Spot, int]:
