@@ -25,6 +25,9 @@ TARGET = "leapp target"
 _T = TypeVar("_T", bound=msgspec.Struct)
 _PATH_IN_MESSAGE = re.compile(r" - at `\$(.*)`$")
 _MODEL_KEYS = ("model_path", "md5sum", "sha256sum", "backend")
+PORT_KEYS = frozenset(Port.__struct_fields__) - {"extra"}
+"""The keys of a port that the format defines. All others are annotations."""
+_FILE_KEYS = frozenset(ModelFile.__struct_fields__) - {"extra"}
 _OLDEST = "1.0"
 _BAD_NAME = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -172,7 +175,7 @@ class _Reader:
         return ports
 
     def _port(self, value: Any, path: tuple[str | int, ...]) -> Port:
-        port = self._split(value, Port, path)
+        port = self._split(value, Port, PORT_KEYS, path)
         self._word(port.name, (*path, "name"))
         if problem := port_problem(port):
             self._fail((*path, *problem.path), problem.text)
@@ -183,18 +186,16 @@ class _Reader:
         for key in _MODEL_KEYS:
             if key not in entry:
                 self._fail(path, f"'{key}' is missing")
-        model = self._split(entry, ModelFile, path)
+        model = self._split(entry, ModelFile, _FILE_KEYS, path)
         if model.model_path is not None and not is_sha256(model.sha256sum):
             self._fail((*path, "sha256sum"), f"expected 64 hexadecimal digits, got {model.sha256sum!r}")
         return model
 
-    def _split(self, value: Any, type_: type[_T], path: tuple[str | int, ...]) -> _T:
+    def _split(self, value: Any, type_: type[_T], known: frozenset[str], path: tuple[str | int, ...]) -> _T:
         """Known keys become fields, the rest ``extra``."""
         entry = self._mapping(value, path)
-        known = set(type_.__struct_fields__) - {"extra"}
-        fields: dict[str, Any] = {key: item for key, item in entry.items() if key in known}
-        fields["extra"] = {key: item for key, item in entry.items() if key not in known}
-        return self._convert(fields, type_, path)
+        extra = {} if entry.keys() <= known else {key: item for key, item in entry.items() if key not in known}
+        return self._convert({**entry, "extra": extra}, type_, path)
 
     def _pipeline(self, entry: dict[str, Any]) -> Wiring:
         known = set(Wiring.__struct_fields__)

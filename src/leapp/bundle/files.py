@@ -25,6 +25,7 @@ YAML = (".yaml", ".yml")
 """How the description of a bundle may end."""
 SHA256 = "[0-9a-f]{64}"
 """A sha256 as text, as a regular expression."""
+_SHA256 = re.compile(SHA256)
 
 _CHUNK = 1 << 20
 _PSEUDO = ("/proc/", "/sys/", "/dev/")
@@ -47,7 +48,7 @@ def descriptions_in(directory: Path) -> list[Path]:
 
 def is_sha256(value: object) -> bool:
     """Whether a value is a sha256 as text."""
-    return isinstance(value, str) and re.fullmatch(SHA256, value) is not None
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
 def hash_file(path: Path) -> tuple[str, str]:

@@ -20,16 +20,14 @@ from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from leapp.bundle import yaml_text
-from leapp.bundle.contract_yaml import MODELS, PIPELINE, SYSTEM
+from leapp.bundle.contract_yaml import MODELS, PIPELINE, PORT_KEYS, SYSTEM
 from leapp.bundle.files import as_argument, is_sha256
 from leapp.errors import BundleError
-from leapp.graph.contract import Port
 
 INTEGRITY = "integrity"
 UNSEALED = "unsealed"
 _VERSION = 2
 """Seals without a version are older: their digest covers everything and must fit."""
-_PORT_KEYS = frozenset(Port.__struct_fields__) - {"extra"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,8 @@ def annotations_of(document: Mapping[str, Any]) -> dict[str, Any]:
     for node, entry in document[MODELS].items():
         for side in ("inputs", "outputs"):
             for port in entry[side]:
-                if extra := {key: value for key, value in port.items() if key not in _PORT_KEYS}:
+                if not port.keys() <= PORT_KEYS:
+                    extra = {key: value for key, value in port.items() if key not in PORT_KEYS}
                     found[f"{node}.{side}.{port['name']}"] = extra
     return found
 
@@ -125,7 +124,7 @@ def _digests(document: Mapping[str, Any], files: Mapping[str, str]) -> tuple[str
     models, pipeline = document.get(MODELS), document.get(PIPELINE)
     computing = [parts.get(MODELS, "null"), parts.get(PIPELINE, "null")]
     bare = _without_annotations(models)
-    if bare != models:
+    if bare is not models:
         computing[0] = _canonical(bare)
     if isinstance(pipeline, dict) and "configs" in pipeline:
         computing[1] = _canonical({key: value for key, value in pipeline.items() if key != "configs"})
@@ -133,16 +132,20 @@ def _digests(document: Mapping[str, Any], files: Mapping[str, str]) -> tuple[str
 
 
 def _without_annotations(models: Any) -> Any:
-    def port(entry: Any) -> Any:
-        return {key: value for key, value in entry.items() if key in _PORT_KEYS} if isinstance(entry, dict) else entry
+    """The models without the keys of ports that the format does not define; the same object if there are none."""
+    bare, found = {}, False
+    for name, entry in models.items() if isinstance(models, dict) else ():
+        bare[name] = entry
+        for side in ("inputs", "outputs"):
+            listed = entry.get(side) if isinstance(entry, dict) else None
+            if isinstance(listed, list) and any(isinstance(port, dict) and not port.keys() <= PORT_KEYS for port in listed):
+                found = True
+                bare[name] = {**bare[name], side: [_bare(port) for port in listed]}
+    return bare if found else models
 
-    def node(entry: Any) -> Any:
-        sides = ("inputs", "outputs")
-        if not isinstance(entry, dict):
-            return entry
-        return {k: [port(p) for p in v] if k in sides and isinstance(v, list) else v for k, v in entry.items()}
 
-    return {name: node(entry) for name, entry in models.items()} if isinstance(models, dict) else models
+def _bare(port: Any) -> Any:
+    return {key: value for key, value in port.items() if key in PORT_KEYS} if isinstance(port, dict) else port
 
 
 def _require_unsealed_writer(document: Mapping[str, Any], name: str) -> None:
@@ -159,12 +162,17 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+_WORDS = {None: "null", True: "true", False: "false"}
+
+
 def _canonical(value: Any) -> str:
     """JSON in one spelling: the same data is the same text, whatever the order of its keys."""
-    if isinstance(value, str):
+    kind = type(value)
+    if kind is str:
         return encode_basestring_ascii(value)
-    if isinstance(value, dict):
+    if kind is dict:
         return "{" + ",".join(sorted([f"{_canonical(key)}:{_canonical(item)}" for key, item in value.items()])) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_canonical, value)) + "]"
-    return json.dumps(value)
+    if kind is list:
+        return "[" + ",".join([_canonical(item) for item in value]) + "]"
+    # ``json.dumps`` makes an encoder for each value; only floats need its spelling.
+    return json.dumps(value) if kind is float else str(value) if kind is int else _WORDS[value]

@@ -128,7 +128,7 @@ def parse(text: str, name: str) -> Any:
         raise BundleError(f"{name}: larger than {MAX_BYTES} characters, too large for a bundle description.")
     loader = _Parser(text)
     try:
-        return _Builder(loader, name).document()
+        return _document(loader, name)
     except (yaml.YAMLError, yaml.reader.ReaderError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}, line {mark.line + 1}" if mark is not None else name
@@ -160,115 +160,98 @@ _NO_KEY: Any = object()
 
 @dataclass(slots=True)
 class _Open:
-    """A mapping or sequence whose end has not been read yet."""
+    """A mapping or sequence whose end has not been read yet, with the counts at its beginning."""
 
-    value: dict[Any, Any] | list[Any]
-    anchor: str | None
-    start: int
-    size: int
+    value: Any
+    is_list: bool
+    anchor: str | None = None
+    count: int = 0
+    size: int = 0
     height: int = 1
     key: Any = _NO_KEY
 
 
-class _Builder:
-    """Builds values from parser events, without recursion, so that every bound is checked while reading."""
-
-    def __init__(self, loader: Any, name: str) -> None:
-        self._loader = loader
-        self._name = name
-        self._stack: list[_Open] = []
-        self._anchors: dict[str, tuple[Any, int, int, int]] = {}  # value, values in it, characters in it, levels of it
-        self._count = 0
-        self._size = 0
-        self._root: Any = _NO_KEY
-
-    def document(self) -> Any:
-        documents = 0
-        next_event = self._loader.get_event
-        while (event := next_event()) is not None:
-            kind = type(event)
-            if kind is yaml.ScalarEvent:
-                self._scalar(event)
-            elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
-                self._begin(event, {} if kind is yaml.MappingStartEvent else [])
-            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
-                self._end(event)
-            elif kind is yaml.AliasEvent:
-                self._alias(event)
-            elif kind is yaml.DocumentStartEvent:
-                documents += 1
-                if documents > 1:
-                    raise self._refuse(event, "several documents in one file")
-        return None if self._root is _NO_KEY else self._root
-
-    def _refuse(self, event: Any, what: str) -> BundleError:
-        return BundleError(f"{self._name}, line {event.start_mark.line + 1}: {what}.")
-
-    def _grow(self, event: Any, by: int = 1, size: int = 0) -> None:
-        self._count += by
-        self._size += size
-        if self._size > _MAX_TEXT:
-            raise self._refuse(event, f"more than {_MAX_TEXT} characters, aliases included")
-        if self._count > _MAX_VALUES:
-            raise self._refuse(event, f"more than {_MAX_VALUES} values, aliases included")
-
-    def _begin(self, event: Any, value: dict[Any, Any] | list[Any]) -> None:
-        if event.tag is not None:
-            raise self._refuse(event, f"the tag {event.tag!r} is not allowed, a bundle holds plain data only")
-        if len(self._stack) >= _MAX_DEPTH:
-            raise self._refuse(event, f"nested deeper than {_MAX_DEPTH} levels")
-        self._grow(event)
-        self._stack.append(_Open(value, event.anchor, self._count, self._size))
-
-    def _end(self, event: Any) -> None:
-        closed = self._stack.pop()
-        if closed.anchor is not None:
-            count, size = self._count - closed.start + 1, self._size - closed.size
-            self._anchors[closed.anchor] = (closed.value, count, size, closed.height)
-        self._put(closed.value, event, closed.height)
-
-    def _scalar(self, event: Any) -> None:
-        text = event.value
-        self._grow(event, 1, len(text))
-        if event.tag is not None:
-            raise self._refuse(event, f"the tag {event.tag!r} is not allowed, a bundle holds plain data only")
-        value = text
-        if event.implicit[0]:  # without quotes
-            try:
-                value = _known_value(text) if len(text) <= _SHORT else _value(text)
-            except ValueError as error:
-                raise self._refuse(event, str(error)) from error
-        if event.anchor is not None:
-            self._anchors[event.anchor] = (value, 1, len(text), 0)
-        self._put(value, event)
-
-    def _alias(self, event: Any) -> None:
-        if event.anchor not in self._anchors:
-            raise self._refuse(event, f"the alias *{event.anchor} refers to nothing before it")
-        value, count, size, height = self._anchors[event.anchor]
-        self._grow(event, count, size)
-        if len(self._stack) + height > _MAX_DEPTH:
-            raise self._refuse(event, f"nested deeper than {_MAX_DEPTH} levels")
-        self._put(value, event, height)
-
-    def _put(self, value: Any, event: Any, height: int = 0) -> None:
-        if not self._stack:
-            self._root = value
-            return
-        parent = self._stack[-1]
-        if height >= parent.height:
-            parent.height = height + 1
-        if isinstance(parent.value, list):
-            parent.value.append(value)
-        elif parent.key is _NO_KEY:
-            if isinstance(value, (dict, list)):
-                raise self._refuse(event, "a key must be a single value")
-            if value in parent.value:
-                raise self._refuse(event, f"the key {value!r} appears twice")
-            parent.key = value
+def _document(loader: Any, name: str) -> Any:
+    """Build a value from parser events, without recursion, so that every bound is checked while reading."""
+    # One loop without calls: a description has hundreds of events, and a call takes longer than its event.
+    top = document = _Open([], True)
+    stack: list[_Open] = []
+    anchors: dict[str, tuple[Any, int, int, int]] = {}  # value, values in it, characters in it, levels of it
+    documents = count = size = 0
+    next_event = loader.get_event
+    while (event := next_event()) is not None:
+        kind = type(event)
+        height = 0
+        if kind is yaml.ScalarEvent:
+            value = text = event.value
+            count += 1
+            size += len(text)
+            if size > _MAX_TEXT or count > _MAX_VALUES:
+                raise _too_much(name, event, size)
+            if event.tag is not None:
+                raise _refused(name, event, f"the tag {event.tag!r} is not allowed, a bundle holds plain data only")
+            if event.implicit[0]:  # without quotes
+                try:
+                    value = _known_value(text) if len(text) <= _SHORT else _value(text)
+                except ValueError as error:
+                    raise _refused(name, event, str(error)) from error
+            if event.anchor is not None:
+                anchors[event.anchor] = value, 1, len(text), 0
+        elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+            if event.tag is not None:
+                raise _refused(name, event, f"the tag {event.tag!r} is not allowed, a bundle holds plain data only")
+            if len(stack) >= _MAX_DEPTH:
+                raise _refused(name, event, f"nested deeper than {_MAX_DEPTH} levels")
+            count += 1
+            if count > _MAX_VALUES:
+                raise _too_much(name, event, size)
+            stack.append(top)
+            is_list = kind is yaml.SequenceStartEvent
+            top = _Open([] if is_list else {}, is_list, event.anchor, count, size)
+            continue
+        elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+            value, height = top.value, top.height
+            if top.anchor is not None:
+                anchors[top.anchor] = value, count - top.count + 1, size - top.size, height
+            top = stack.pop()
+        elif kind is yaml.AliasEvent:
+            if event.anchor not in anchors:
+                raise _refused(name, event, f"the alias *{event.anchor} refers to nothing before it")
+            value, values, characters, height = anchors[event.anchor]
+            count += values
+            size += characters
+            if size > _MAX_TEXT or count > _MAX_VALUES:
+                raise _too_much(name, event, size)
+            if len(stack) + height > _MAX_DEPTH:
+                raise _refused(name, event, f"nested deeper than {_MAX_DEPTH} levels")
         else:
-            parent.value[parent.key] = value
-            parent.key = _NO_KEY
+            documents += kind is yaml.DocumentStartEvent
+            if documents > 1:
+                raise _refused(name, event, "several documents in one file")
+            continue
+        if height >= top.height:
+            top.height = height + 1
+        if top.is_list:
+            top.value.append(value)
+        elif top.key is not _NO_KEY:
+            top.value[top.key] = value
+            top.key = _NO_KEY
+        elif isinstance(value, (dict, list)):
+            raise _refused(name, event, "a key must be a single value")
+        elif value in top.value:
+            raise _refused(name, event, f"the key {value!r} appears twice")
+        else:
+            top.key = value
+    return document.value[0] if document.value else None
+
+
+def _refused(name: str, event: Any, what: str) -> BundleError:
+    return BundleError(f"{name}, line {event.start_mark.line + 1}: {what}.")
+
+
+def _too_much(name: str, event: Any, size: int) -> BundleError:
+    found = f"{_MAX_TEXT} characters" if size > _MAX_TEXT else f"{_MAX_VALUES} values"
+    return _refused(name, event, f"more than {found}, aliases included")
 
 
 _CONSTRUCTOR = yaml.constructor.SafeConstructor()
