@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import copy
+import ctypes
+import enum
 import functools
+import importlib
 import itertools
+import queue
 import random
 import re
+import sys
+import threading
 import weakref
-from collections import deque
+from collections import OrderedDict, UserDict, deque
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -818,6 +825,223 @@ def _in_a_global_dict() -> bool:
     return STATE["n"] > 100  # READ
 
 
+class Mode(enum.Enum):
+    WAIT = 1
+    STAND = 2
+    SETTLE = 3
+    WALK = 4
+
+
+class Machine:
+    """Goes on to something else with each tick, in one of many ways."""
+
+    def __init__(self) -> None:
+        self.mode, self.state, self.now = Mode.WAIT, Waiting(), self.first
+        self.seen: frozenset[str] = frozenset()
+        self.frame, self.phasor, self.left, self.time = b"\0", 1 + 0j, range(100), datetime(2024, 1, 1)
+        self.due = {9: "walk"}
+        self.recent = OrderedDict.fromkeys("abcz")
+
+    def by_mode(self) -> bool:
+        self.mode = list(Mode)[min(self.mode.value, 3)]  # READ
+        return self.mode is Mode.WALK  # READ
+
+    def by_state(self) -> bool:
+        self.state = self.state.following()  # READ
+        return isinstance(self.state, list)  # READ
+
+    def first(self) -> bool:
+        self.now = self.second
+        return False
+
+    def second(self) -> bool:
+        self.now = self.third
+        return False
+
+    def third(self) -> bool:
+        return True
+
+    def by_method(self) -> bool:
+        return self.now()  # READ
+
+    def by_items(self) -> bool:
+        name = next((n for n in "abcde" if n not in self.seen), "")  # READ
+        self.seen = self.seen | {name}
+        return not name
+
+    def by_bytes(self) -> bool:
+        self.frame = bytes([self.frame[0] + 1])  # READ
+        return self.frame > b"\x64"  # READ
+
+    def by_complex(self) -> bool:
+        self.phasor *= 1j
+        return self.phasor.real > 2  # READ
+
+    def by_range(self) -> bool:
+        self.left = self.left[1:]
+        return not self.left  # READ
+
+    def by_date(self) -> bool:
+        self.time += timedelta(seconds=1)
+        return self.time > datetime(2025, 1, 1)  # READ
+
+    def by_key(self) -> bool:
+        self.due = {key - 1: value for key, value in self.due.items()}  # READ
+        return 0 in self.due  # READ
+
+    def by_order(self) -> bool:
+        self.recent.move_to_end(next(iter(self.recent)))  # READ
+        return next(iter(self.recent)) == "z"  # READ
+
+
+class Waiting:
+    def following(self) -> Any:
+        return Standing()
+
+
+class Standing:
+    def following(self) -> Any:
+        return Settling()
+
+
+class Settling:
+    def following(self) -> Any:
+        return []
+
+
+def _never() -> bool:
+    return False
+
+
+def _not_yet() -> bool:
+    return False
+
+
+def _in_turn(functions: deque[Callable[[], bool]]) -> Callable[[], bool]:
+    def tick() -> bool:
+        functions.rotate(1)
+        return functions[0]()  # READ
+
+    return tick
+
+
+def _from_a_queue(waiting: Any) -> Callable[[], bool]:
+    for value in (False, False, False, True):
+        waiting.put(value)
+
+    def tick() -> bool:
+        now = waiting.get()  # READ
+        waiting.put(now)
+        return bool(now)
+
+    return tick
+
+
+class Awaited:
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+async def _awaiting(done: list[bool]) -> None:
+    n = 0
+    while True:
+        n += 1
+        if n > 100:  # READ
+            done.append(True)
+        await Awaited()
+
+
+async def _yielding() -> Any:
+    n = 0
+    while True:
+        n += 1
+        yield n > 100  # READ
+
+
+def _next_of(generator: Any) -> bool:
+    try:
+        generator.__anext__().send(None)
+    except StopIteration as stop:
+        return bool(stop.value)
+    raise RuntimeError
+
+
+class Owned:
+    def __init__(self, owner: Slotted | Timer) -> None:
+        self.owner = weakref.ref(owner)
+
+    def tick(self) -> bool:
+        owner = self.owner()
+        return owner is not None and owner.tick()
+
+
+TIMERS = [Timer()]
+
+
+class Frame(ctypes.Structure):
+    _fields_ = (("tick", ctypes.c_uint32),)
+
+
+def _in_memory(frame: Frame) -> Callable[[], bool]:
+    def tick() -> bool:
+        frame.tick += 1  # READ
+        return frame.tick > 100  # READ
+
+    return tick
+
+
+def _in_one_element(held: Any) -> Callable[[], bool]:
+    def tick() -> bool:
+        held[0] += 1
+        return bool(held[0] > 100)  # READ
+
+    return tick
+
+
+class OfObject:
+    """A descriptor with a table of its own."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def __get__(self, thing: Any, kind: Any = None) -> int:
+        return self.counts.get("n", 0)  # READ
+
+    def __set__(self, thing: Any, value: int) -> None:
+        self.counts["n"] = value
+
+
+class Described:
+    count = OfObject()
+
+    def tick(self) -> bool:
+        self.count = self.count + 1
+        return self.count > 100
+
+
+class Numbered:
+    """Counts the objects that are made of it."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        Numbered.made += 1
+        self.number = Numbered.made  # READ
+
+    def late(self) -> bool:
+        return self.number > 100
+
+
+class Hidden(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._calls += 1
+        return x * 3.0 if self._calls > 100 else x  # READ
+
+
 def _ticking(make: Callable[[], Callable[[], bool]]) -> Callable[[], Callable[[Policy, Any], Any]]:
     """A policy that asks something else whether its time has come, and computes nothing until then."""
 
@@ -864,6 +1088,27 @@ COUNTERS: dict[str, Callable[[], Callable[[Policy, Any], Any]]] = {
     "a hook of a module": lambda: _hooked(nn.Identity()),
     "a global number that another function counts": _ticking(lambda: _global_ticks),
     "in a global dict": _ticking(lambda: _in_a_global_dict),
+    **{f"{f.__name__} of a machine": _ticking(lambda f=f: functools.partial(f, Machine())) for f in (  # type: ignore[misc]
+        Machine.by_mode, Machine.by_state, Machine.by_method, Machine.by_items, Machine.by_bytes, Machine.by_complex,
+        Machine.by_range, Machine.by_date, Machine.by_key, Machine.by_order,
+    )},  # fmt: skip
+    "functions in turn": _ticking(lambda: _in_turn(deque([_never, _never, _not_yet]))),
+    "a queue": _ticking(lambda: _from_a_queue(queue.Queue())),
+    "a simple queue": _ticking(lambda: _from_a_queue(queue.SimpleQueue())),
+    "a coroutine": _ticking(lambda: (lambda done, c: lambda: bool(c.send(None) or done))(d := [], _awaiting(d))),
+    "an asynchronous generator": _ticking(lambda: functools.partial(_next_of, _yielding())),
+    "behind a weak reference": _ticking(lambda: Owned(TIMERS[0]).tick),
+    "a structure in memory": _ticking(lambda: _in_memory(Frame())),
+    "a view of memory": _ticking(lambda: _in_one_element(memoryview(bytearray(1)))),
+    "an array of objects": _ticking(lambda: _in_one_element(np.array([0, None]))),
+    "an iterator over an array": _ticking(lambda: (lambda i: lambda: bool(next(i)))(np.zeros(99).flat)),  # READ
+    "a descriptor": _ticking(lambda: Described().tick),
+    "objects made so far": _ticking(lambda: lambda: Numbered().late()),
+    "a private attribute of a module": lambda: (lambda net: lambda policy, x: net(torch.from_numpy(x)))(Hidden()),
+    "a semaphore": _ticking(lambda: (lambda s: lambda: not s.acquire(blocking=False))(threading.Semaphore(5))),  # READ
+    "a list that grows on the line that reads it": _ticking(
+        lambda: (lambda log: lambda: bool(log.append(0) or len(log) > 100))([])  # READ
+    ),
 }
 WRITTEN = [Policy.attribute, Policy.tensor_over_it, Policy.in_a_dict, Policy.in_a_global]
 
@@ -963,6 +1208,145 @@ def test_a_counter_that_acts_later(name: str, tmp_path: Path) -> None:
     policy.calls = 0
     trace(tmp_path, lambda number: policy.step(number, Policy.for_the_log), 2)
     assert leapp.report().escapes == []
+
+
+class Unnamed:
+    """Counts in a place that no code names."""
+
+    calls = None
+
+    def __init__(self) -> None:
+        self.leg_0 = 0
+
+    def by_setattr(self) -> bool:
+        for name in [f"leg_{i}" for i in range(1)]:
+            setattr(self, name, getattr(self, name) + 1)
+        return bool(getattr(self, "leg_" + "0") > 100)
+
+    def by_vars(self) -> bool:
+        vars(self).update(leg_0=vars(self)["leg_0"] + 1)
+        return bool(vars(self)["leg_0"] > 100)
+
+
+class InInstance:
+    """A descriptor that counts in the object that it belongs to."""
+
+    def __get__(self, thing: Any, kind: Any = None) -> int:
+        found = thing.__dict__
+        found["_" + "n"] = found.get("_" + "n", 0) + 1
+        return int(found["_" + "n"])
+
+
+class Instance:
+    count = InInstance()
+
+    def tick(self) -> bool:
+        return self.count > 100
+
+
+class Registry(UserDict[str, int]):
+    def tick(self) -> bool:
+        self["n"] = self.get("n", 0) + 1
+        return self["n"] > 100
+
+
+UNNAMED: dict[str, Callable[[], Callable[[], bool]]] = {
+    "setattr": lambda: Unnamed().by_setattr,
+    "vars": lambda: Unnamed().by_vars,
+    "a descriptor": lambda: Instance().tick,
+    "UserDict": lambda: Registry(n=0).tick,
+}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_a_counter_that_no_code_names(name: str, tmp_path: Path) -> None:
+    """The line that uses its object is told."""
+    policy, tick = Policy(), UNNAMED[name]()
+
+    def compute(policy: Policy, x: Any) -> Any:
+        return x * 3.0 if tick() else x  # USES
+
+    trace(tmp_path, lambda number: policy.step(number, compute), 2)
+    leapp.compile_graph(visualize=False)
+    (found,) = leapp.report().escapes
+    assert "changes from call to call" in found.kind and "# USES" in found.source, found
+
+
+CLOCK = """
+ticks, history, state = 0, [], {"n": 0}
+
+def tick():
+    global ticks
+    ticks += 1
+    return ticks > 100  # READ
+
+def grow():
+    history.append(0)
+    return len(history) > 100  # READ
+
+def count():
+    state["n"] += 1
+    return state["n"] > 100  # READ
+
+class Clock:
+    def tick(self):
+        return tick()
+"""
+
+
+@pytest.mark.parametrize("call", ["clock.tick()", "clock.grow()", "clock.count()", "tick()", "made.tick()"])
+def test_a_counter_in_another_module(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The global variables of the modules that the node's code uses are its memory as well."""
+    (tmp_path / "robot_clock.py").write_text(CLOCK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    clock = importlib.import_module("robot_clock")
+    names: dict[str, Any] = {"clock": clock, "made": clock.Clock(), "tick": clock.tick}
+    exec(f"def compute(policy, x):\n    return x * 3.0 if {call} else x", names)
+    policy = Policy()
+    try:
+        trace(tmp_path, lambda number: policy.step(number, names["compute"]), 2)
+        leapp.compile_graph(visualize=False)
+        (found,) = leapp.report().escapes
+        assert found.kind.startswith("robot_clock.") and found.file.endswith("robot_clock.py"), found
+        assert "# READ" in found.source
+    finally:
+        sys.modules.pop("robot_clock")
+
+
+def test_the_second_round_of_a_cycle(tmp_path: Path) -> None:
+    """It does not tell its place, so every use of it is reported."""
+    policy, gains = Policy(), itertools.cycle([1.0, 1.0, 1.0, 2.0])
+    for _ in range(4):
+        next(gains)
+    trace(tmp_path, lambda number: policy.step(number, lambda policy, x: x * next(gains)), 2)
+    leapp.compile_graph(visualize=False)
+    (found,) = leapp.report().escapes
+    assert found.kind.startswith("gains of <lambda>() changes from call to call") and "next(gains)" in found.source
+
+
+def test_an_array_that_counts_as_an_argument(tmp_path: Path) -> None:
+    """No element of it is set: a function is given the array to write to."""
+    count = np.zeros((), np.int64)
+
+    def compute(policy: Policy, x: Any) -> Any:
+        np.add(count, 1, out=count)  # WRITE
+        return x * (3.0 if count > 100 else 2.0)
+
+    policy = Policy()
+    trace(tmp_path, lambda number: policy.step(number, compute), 2)
+    leapp.compile_graph(visualize=False)
+    (found,) = leapp.report().escapes
+    assert "is written to" in found.kind and "# WRITE" in found.source, found
+
+
+def test_a_file_that_the_node_reads(tmp_path: Path) -> None:
+    (tmp_path / "gains").write_text("1.0\n1.0\n1.0\n2.0\n")
+    policy = Policy()
+    with (tmp_path / "gains").open() as gains:
+        trace(tmp_path, lambda number: policy.step(number, lambda policy, x: x * float(gains.readline())), 2)
+    leapp.compile_graph(visualize=False)
+    (found,) = leapp.report().escapes
+    assert found.kind.startswith("gains of <lambda>() changes from call to call") and "gains.readline()" in found.source
 
 
 def test_looking_at_variables_keeps_nothing_alive(tmp_path: Path) -> None:

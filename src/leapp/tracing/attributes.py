@@ -8,9 +8,10 @@ the code which opens a node can reach from its variables is looked at before and
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, GeneratorType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from leapp.compat.modes import DisableTorchFunction
 from leapp.tracing.contents import (
     ITEMS,
     PLAIN,
+    SUSPENDED,
     WHOLE,
     Globals,
     Suspended,
@@ -37,6 +39,7 @@ from leapp.tracing.contents import (
     is_same_number,
     keeps_nothing,
     lasting,
+    module_of,
     role,
     shared,
     spelled,
@@ -51,6 +54,12 @@ _DEEPEST = 32
 _LARGEST = 1 << 16
 """Arrays with more bytes are not copied to see whether they change."""
 _new = tuple.__new__  # skips NamedTuple's argument checks
+
+
+SHARED = (Variables, FunctionType, ModuleType, *SUSPENDED)
+"""Owners of variables; all others have attributes."""
+_WORKING = frozenset({"function", "holder", "module", "class", "object", "closed", "generator"})
+"""The roles of values that do something else if another one takes their place."""
 
 
 class Shown(str):
@@ -79,15 +88,17 @@ class Changed(NamedTuple):
     def __str__(self) -> str:
         if issubclass(type(self.owner), Variables):
             return self.name
-        if issubclass(type(self.owner), (FunctionType, GeneratorType)):
+        if issubclass(type(self.owner), (FunctionType, *SUSPENDED)):
             return f"{self.name} of {self.owner.__name__}()"
+        if issubclass(type(self.owner), ModuleType):
+            return f"{self.owner.__name__}.{self.name}"
         kind = self.owner if issubclass(type(self.owner), type) else type(self.owner)
         return f"{kind.__name__}.{self.name}"
 
     @property
     def spelled(self) -> str:
         """As the code of the owner would name it."""
-        return self.name if issubclass(type(self.owner), (Variables, FunctionType, GeneratorType)) else f"self.{self.name}"
+        return self.name if issubclass(type(self.owner), SHARED) else f"self.{self.name}"
 
 
 class _Seen(NamedTuple):
@@ -125,13 +136,33 @@ class Attributes:
         self._opened_at: dict[CodeType, int] = {}
         """The instructions at which the running functions opened the first of the nodes."""
         self._named: list[FunctionType] = []
+        self._modules: set[str] = set()
+        """The names of the modules of Python that were seen."""
+        self._coming: list[str] = []
 
     def look(self, root: Any) -> None:
         """Remember what an object and the objects that it holds are made of, unless it was seen before."""
         if id(root) in self._seen or (role(type(root)) == "module" and keeps_nothing(root)):
             return
         with DisableTorchFunction():  # the modes would take the questions that tensors are asked for calls
-            self._look(root, where())
+            at = where()
+            self._look(root, at)
+            while self._coming:
+                module = sys.modules.get(self._coming.pop())
+                if module is not None and is_lasting(module):
+                    self._look(module, at)
+
+    def _comes_with(self, value: Any) -> None:
+        """Remember the module whose global variables a function, a class or an object uses."""
+        name = module_of(value)
+        if name not in self._modules:
+            self._modules.add(name)
+            self._coming.append(name)
+
+    def _come_with(self, names: dict[str, Any]) -> None:
+        for value in list(names.values()):
+            if type(value) is FunctionType:
+                self._comes_with(value)
 
     def _look(self, root: Any, at: Where) -> None:
         todo: deque[tuple[Any, Any, tuple[_Seen, Any] | None, Any, bool]] = deque([(root, root, None, None, False)])
@@ -146,6 +177,10 @@ class Attributes:
                 closed = role(type(thing)) == "closed"
             seen: _Seen = _new(_Seen, (owner, inside, above, held, [], [], at, closed))
             self._seen[id(thing)] = thing, seen
+            if type(thing) is ModuleType:
+                self._come_with(vars(thing))
+            elif thing is owner:
+                self._comes_with(thing)
             if PLAIN.issuperset(map(id, map(type, held.values()))):
                 continue
             for key, value in held.items():
@@ -157,25 +192,34 @@ class Attributes:
                     if not value.is_inference():
                         seen.tensors.append((key, value, value._version))
                 elif what == "array":
-                    if value.nbytes <= _LARGEST and not value.dtype.hasobject:
+                    if value.dtype.hasobject:
+                        todo.append((value, owner, (seen, key), above, closed))
+                    elif value.nbytes <= _LARGEST:
                         seen.arrays.append((key, value, value.tobytes()))
-                elif what in ("container", "closed"):
+                elif what in ("container", "closed") or kind is MethodType or kind is weakref.ref:
+                    # Code that uses what a method or a reference holds names whatever holds it.
                     todo.append((value, owner, (seen, key), above, closed))
                 elif type(thing) is Variables or is_lasting(value):
                     todo.append((value, value, None, owner, False))
                     if what == "generator":
                         todo.append((Suspended(value), owner, (seen, key), above, closed))
+                elif what == "function":
+                    self._comes_with(value)
 
     def look_around(self) -> None:
         """Look at what the code that opens a node can name: its ``self``, and what its variables hold."""
-        for number, frame in enumerate(users_frames()):
+        frames = list(users_frames())
+        self._modules.update(frame.f_globals.get("__name__", "") for frame in frames)
+        for number, frame in enumerate(frames):
             names = variables_of(frame)
             self._opened_at.setdefault(frame.f_code, frame.f_lasti)
             if not number:
                 self._openers.append(frame.f_code)
-                self._named += _functions({**_named_in(frame.f_code, frame.f_globals), **names})
+                self._named += _functions(frame.f_code, {**_named_in(frame.f_code, frame.f_globals), **names})
+            self._come_with(names)
             self.look(Variables(lasting(names)))
             if id(frame.f_globals) not in self._seen:
+                self._come_with(frame.f_globals)
                 self.look(Globals(frame.f_globals))
                 self.look(Variables(lasting(frame.f_globals)))
                 self._seen[id(frame.f_globals)] = self._seen[next(reversed(self._seen))]
@@ -197,6 +241,15 @@ class Attributes:
         while found.deep:
             found.compare(*found.deep.pop())
         return found.tensors, found.changed
+
+    def holding(self, changed: Changed) -> Changed | None:
+        """The place that holds the owner of what was changed."""
+        for _, seen in list(self._seen.values()):
+            if seen.owner is not changed.owner:
+                for key, value in seen.held.items():
+                    if value is changed.owner:
+                        return Changed(seen.owner, seen.named(key), DIFFERENT, DIFFERENT, seen.where, seen.above)
+        return None
 
     def arrays(self) -> Iterator[Changed]:
         """All arrays that were seen, as if they had been changed."""
@@ -228,7 +281,8 @@ class Attributes:
             if id(function) not in met and not is_library_code(function.__code__):
                 met.add(id(function))
                 found[id(function.__code__)] = function.__code__
-                todo += _functions({**_named_in(function.__code__, function.__globals__), **shared(function)})
+                code = function.__code__
+                todo += _functions(code, {**_named_in(code, function.__globals__), **shared(function)})
         return list(found.values())
 
     def inside(self) -> Callable[[Where], bool]:
@@ -239,6 +293,7 @@ class Attributes:
     def forget(self) -> None:
         """No node is open any more."""
         self._seen, self._openers, self._named, self._opened_at = {}, [], [], {}
+        self._modules = set()
         forget_classes()
 
 
@@ -286,8 +341,12 @@ class _Comparison:
                 # The length says nothing beyond the items that changed, or that are known as tensors.
                 if key is not WHOLE or (len(self.changed) == noted and not any(type(v) is Tensor for v in now.values())):
                     self._note(seen, key, before, after)
+            elif role(type(before)) in _WORKING and role(type(after)) in _WORKING and _works_as(before) != _works_as(after):
+                self._note(seen, key, _working_name(before), _working_name(after))
             elif id(before) in self._seen and type(after) is type(before):
                 self._compare_below(after, self._seen[id(before)][1])
+        if len(self.changed) == noted and issubclass(type(thing), dict) and _moved(seen.held, now):
+            self._note(seen, WHOLE, DIFFERENT, DIFFERENT)
         for key, before in seen.held.items():
             if issubclass(type(before), Tensor) and now.get(key) is not before and not self._is_tracked(seen, key):
                 self.tensors.append(before)
@@ -309,10 +368,32 @@ class _Comparison:
         self.changed.append(Changed(seen.owner, seen.named(key), before, after, seen.where, seen.above))
 
 
+def _works_as(value: Any) -> Any:
+    """What tells how a function, a class or an object works. A class may be made anew in every call."""
+    return value.__code__ if type(value) is FunctionType else (module_of(value), _working_name(value))
+
+
+def _working_name(value: Any) -> Shown:
+    if type(value) is FunctionType:
+        return Shown(value.__qualname__)
+    return Shown(type.__dict__["__qualname__"].__get__(value if issubclass(type(value), type) else type(value)))
+
+
+def _moved(before: dict[Any, Any], after: dict[Any, Any]) -> bool:
+    """Whether a dict of the same length has other keys, or has them in another order."""
+    return len(before) == len(after) and any(
+        a is not b and not (is_number(a) and is_number(b) and is_same_number(a, b))
+        for a, b in zip(before, after, strict=True)
+    )
+
+
 def _named_in(code: CodeType, names: dict[str, Any]) -> dict[str, Any]:
     """The global variables that code names."""
     return {name: names[name] for name in code.co_names if name in names}
 
 
-def _functions(names: dict[str, Any]) -> list[FunctionType]:
-    return [value for value in names.values() if type(value) is FunctionType]
+def _functions(code: CodeType, names: dict[str, Any]) -> list[FunctionType]:
+    """The functions among variables, and those that code names in modules among them."""
+    modules = (vars(value) for value in names.values() if type(value) is ModuleType and is_lasting(value))
+    named = [v for names in (names, *(_named_in(code, module) for module in modules)) for v in names.values()]
+    return [value for value in named if type(value) is FunctionType]

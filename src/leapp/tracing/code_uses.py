@@ -6,18 +6,33 @@ import dis
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FunctionType, GeneratorType
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from inspect import CO_OPTIMIZED
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from leapp.capture.user_line import Where
-from leapp.tracing.attributes import DIFFERENT, Changed
-from leapp.tracing.contents import Globals, Length, Variables, bases, is_library_code, members
+from leapp.tracing.attributes import DIFFERENT, SHARED, Changed
+from leapp.tracing.contents import (
+    SUSPENDED,
+    Globals,
+    Length,
+    Variables,
+    bases,
+    is_layer_of_torch,
+    is_library_code,
+    members,
+    suspended_code,
+)
 
-_ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "update", "add", "clear", "discard"})
+_ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "update", "add", "clear", "discard",
+                   "rotate", "reverse", "sort", "move_to_end"})  # fmt: skip
 """Methods that change a container without reading it, such as appending to a log."""
+
+_HIGHEST = 8
+"""How far up the holders of a place are asked for."""
 
 
 def is_memory(changed: Changed, codes: Iterable[CodeType]) -> bool:
@@ -40,10 +55,33 @@ def line_that_reads(
     return next((at for code in _concerned(changed, codes) for at in _uses(code, changed).reads() if inside(at)), None)
 
 
+def line_that_uses(
+    changed: Changed,
+    holding: Callable[[Changed], Changed | None],
+    codes: Sequence[CodeType],
+    inside: Callable[[Where], bool],
+) -> Where | None:
+    """Where the code of the node, or of the owner, reads a place, or what holds the owner, if no code names the place.
+
+    A place that no code names was changed through ``setattr``, ``vars``, a descriptor, or by code of a library: whether it is
+    read is not known.
+    """
+    for _ in range(_HIGHEST):
+        concerned = list(_concerned(changed, codes))
+        if any(any(_uses(code, changed)) for code in concerned):
+            return line_that_reads(changed, codes, inside)
+        # What torch's own layers count is told with their training mode.
+        above = None if is_layer_of_torch(changed.owner) else holding(changed)
+        if above is None:
+            return None
+        changed = above
+    return None
+
+
 def line_that_writes(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
     """Where it sets the place, or an element of what is there."""
     uses = (_uses(code, changed) for code in _concerned(changed, codes))
-    return next((at for u in uses for at in (*u.stores, *u.into)), None)
+    return next((at for u in uses for at in (*u.stores, *u.adds, *u.into)), None)
 
 
 def line_that_writes_into(changed: Changed, codes: Iterable[CodeType], inside: Callable[[Where], bool]) -> Where | None:
@@ -57,17 +95,31 @@ def is_read_inside(changed: Changed, codes: Iterable[CodeType], inside: Callable
 
 
 def _concerned(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType]:
-    """The code of the owner and of what holds it, then that of the node."""
+    """The code of the owner and of what holds it, then that of the node, each with the functions defined in it."""
+    todo = list(_outermost(changed, codes))[::-1]
+    while todo:
+        code = todo.pop()
+        yield code
+        nested = [c for c in code.co_consts if isinstance(c, CodeType)]
+        todo += nested if code.co_flags & CO_OPTIMIZED else [c for c in nested if c.co_name[0] == "<"]
+
+
+def _outermost(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType]:
     for owner in (changed.owner, changed.above):
         if issubclass(type(owner), FunctionType):
             yield owner.__code__
-        elif issubclass(type(owner), GeneratorType):
-            yield owner.gi_code
+        elif issubclass(type(owner), SUSPENDED):
+            yield suspended_code(owner)
+        elif issubclass(type(owner), ModuleType):
+            functions = [v for v in list(vars(owner).values()) if type(v) is FunctionType]
+            yield from (f.__code__ for f in functions if not is_library_code(f.__code__))
         elif issubclass(type(owner), functools.partial) and isinstance(owner.func, FunctionType):
             yield owner.func.__code__
         elif owner is not None and not issubclass(type(owner), Variables):
             kind = owner if issubclass(type(owner), type) else type(owner)
-            yield from (f.__code__ for base in bases(kind) for member in list(members(base).values()) for f in _methods(member))
+            functions = [f for base in bases(kind) for member in list(members(base).values()) for f in _methods(member)]
+            # What the first call sets is not read there; of a class, what the last object counted is.
+            yield from (f.__code__ for f in functions if kind is owner or f.__name__ != "__init__")
     yield from codes
 
 
@@ -78,7 +130,7 @@ def _methods(member: Any) -> Iterator[FunctionType]:
         function = member.fget
     elif issubclass(type(member), (classmethod, staticmethod)):
         function = member.__func__
-    if type(function) is FunctionType and function.__name__ != "__init__":
+    if type(function) is FunctionType:
         made = function.__code__.co_filename == "<string>"  # by dataclass
         if not made and not is_library_code(function.__code__):
             yield function
@@ -89,9 +141,11 @@ class _Uses(NamedTuple):
 
     loads: list[Where]
     stores: list[Where]
-    """Where it sets the place, or only adds to what is there."""
+    """Where it sets the place."""
     into: list[Where]
     """Where it sets an element of what is there."""
+    adds: list[Where]
+    """Where it only adds to what is there."""
 
     def reads(self) -> Iterator[Where]:
         """Where it reads for more than to write on the same line."""
@@ -102,14 +156,15 @@ class _Uses(NamedTuple):
 
 def _uses(code: CodeType, changed: Changed) -> _Uses:
     """Where code uses what was changed."""
-    uses = _Uses([], [], [])
+    uses = _Uses([], [], [], [])
     name, bracket, _ = changed.name.partition("[")
     if not any(name in names for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)):
         return uses
     has_elements = bracket or changed.after is DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
     # What an object holds is an attribute. A variable of the same name is something else.
-    is_attribute = not issubclass(type(changed.owner), (Variables, FunctionType, GeneratorType, functools.partial))
+    is_attribute = not issubclass(type(changed.owner), (*SHARED, functools.partial))
     steps = _instructions(code)
+    added = 0
     for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
         if step.opname in _KEYS and has_elements and name in _set_in(steps, i, is_attribute):
             uses.into.append(Where(code, step.offset))
@@ -117,10 +172,26 @@ def _uses(code: CodeType, changed: Changed) -> _Uses:
         if name not in words or (is_attribute and not step.opname.endswith(("_ATTR", "_METHOD"))):
             continue
         for word, verb in zip(words, re.findall("LOAD|STORE", step.opname), strict=False):
-            if word == name:
-                stores = verb == "STORE" or _only_writes(following)
-                (uses.stores if stores else uses.loads).append(Where(code, step.offset))
+            if word != name:
+                continue
+            if verb == "LOAD" and _only_writes(following):
+                uses.adds.append(Where(code, step.offset))
+                added = _end_of_call(steps, i)
+            elif verb == "STORE":
+                uses.stores.append(Where(code, step.offset))
+            elif i >= added:  # what is read for what is added is not read for more
+                uses.loads.append(Where(code, step.offset))
     return uses
+
+
+def _end_of_call(steps: list[dis.Instruction], i: int) -> int:
+    """The instruction that calls the method of what an instruction loads."""
+    depth = 1
+    for end, step in enumerate(steps[i + 1 :], i + 1):
+        depth += dis.stack_effect(step.opcode, step.arg, jump=False)
+        if depth == 1 and step.opname.startswith("CALL"):
+            return end
+    return i
 
 
 def _only_writes(step: dis.Instruction) -> bool:

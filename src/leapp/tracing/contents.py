@@ -9,16 +9,21 @@ from __future__ import annotations
 import enum
 import functools
 import gc
+import io
 import itertools
 import operator
+import queue
 import sys
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from inspect import CO_OPTIMIZED, isroutine
 from types import (
+    AsyncGeneratorType,
     CellType,
     CodeType,
+    CoroutineType,
     FrameType,
     FunctionType,
     GeneratorType,
@@ -37,8 +42,12 @@ import torch
 from leapp.capture.user_line import is_installed
 
 Tensor = torch.Tensor
-NUMBERS = (int, float, str, np.generic)
-_CONTAINERS = (list, tuple, deque, OrderedDict, dict, set)
+NUMBERS = (int, float, complex, str, bytes, range, enum.Enum, np.generic)
+"""Types of values that are compared as they are."""
+_CONTAINERS = (list, tuple, deque, OrderedDict, dict, set, frozenset)
+SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)
+_SUSPENDED = dict(zip(map(id, SUSPENDED), ("gi", "cr", "ag"), strict=True))
+"""Functions that wait, and how the names of their attributes begin."""
 _EXACTLY = frozenset(map(id, _CONTAINERS))
 _CONTAINED = 64
 """The most items of a container that are looked at."""
@@ -47,7 +56,9 @@ _DESCRIPTORS = (GetSetDescriptorType, MemberDescriptorType)
 _PARTS = ("_buffers", "_forward_pre_hooks", "_forward_hooks")
 _CLASS = ("__class__",)
 """The variable that a method shares with its class if it calls ``super()``."""
-_OWN = frozenset({"training", "dump_patches", "call_super_init"})
+_OWN = frozenset({"training", "dump_patches", "call_super_init", *vars(torch.nn.Module())})
+_UNTOLD = itertools.count()
+"""Gives a new number for what moves whenever it is used and cannot be asked where it is."""
 _HEAP = 1 << 9
 """The flag of classes that Python code makes. Most values in variables are of types in C."""
 WHOLE = object()
@@ -55,7 +66,8 @@ WHOLE = object()
 ITEMS = object()
 """The key of the items of a set, which have no names."""
 Role = Literal[
-    "plain", "tensor", "array", "container", "closed", "function", "generator", "holder", "module", "class", "object"
+    "plain", "tensor", "array", "container", "closed", "function", "generator", "holder", "module", "class", "object",
+    "namespace",
 ]  # fmt: skip
 _ALWAYS = frozenset({"array", "container", "closed", "holder", "object"})
 """The roles of values that may hold something else later, whatever they are."""
@@ -67,7 +79,7 @@ class Length(int):
     __slots__ = ()
 
 
-_PLAIN = (int, float, bool, str, bytes, type(None), torch.nn.Parameter, Length)
+_PLAIN = (int, float, complex, bool, str, bytes, range, type(None), torch.nn.Parameter, Length)
 PLAIN = frozenset(map(id, _PLAIN))
 """Types whose values hold nothing, by identity. Most values are of one of them."""
 
@@ -90,10 +102,20 @@ class Globals(Variables):
 
 
 class Suspended:
-    """Where a generator waits, apart from its variables."""
+    """Where a generator or coroutine waits, apart from its variables."""
 
-    def __init__(self, generator: GeneratorType[Any, Any, Any]) -> None:
+    def __init__(self, generator: Any) -> None:
         self.generator = generator
+
+
+def suspended_code(thing: Any) -> CodeType:
+    """The code of a generator or coroutine."""
+    return getattr(thing, f"{_SUSPENDED[id(type(thing))]}_code")  # type: ignore[no-any-return]
+
+
+def _suspended_frame(thing: Any) -> FrameType | None:
+    """Where it waits; nothing once it is over."""
+    return getattr(thing, f"{_SUSPENDED[id(type(thing))]}_frame")  # type: ignore[no-any-return]
 
 
 def _role(kind: type) -> Role:
@@ -102,7 +124,7 @@ def _role(kind: type) -> Role:
         return "tensor"
     if kind is np.ndarray:
         return "array"
-    if id(kind) in PLAIN:
+    if id(kind) in PLAIN or issubclass(kind, enum.Enum):
         return "plain"
     if issubclass(kind, _CONTAINERS):
         return "container"
@@ -110,9 +132,11 @@ def _role(kind: type) -> Role:
         return "closed"
     if kind is FunctionType:
         return "function"
-    if kind is GeneratorType:
+    if id(kind) in _SUSPENDED:
         return "generator"
-    if kind is MethodType or kind is functools.partial or kind is SimpleNamespace:
+    if kind is ModuleType:
+        return "namespace"
+    if kind is MethodType or kind is weakref.ref or kind is functools.partial or kind is SimpleNamespace:
         return "holder"
     if issubclass(kind, torch.nn.Module):
         return "module"
@@ -158,7 +182,7 @@ def _layout(kind: type) -> _Layout:
         for name, slot in (list(members(base).items()) if "__slots__" in members(base) else ())
         if type(slot) is MemberDescriptorType
     ]
-    users = [members(base) for base in reversed(above) if _is_the_users(_module(base))]
+    users = [members(base) for base in reversed(above) if is_the_users(_module(base))]
     _layouts[id(kind)] = found = _Layout(kind, _no_attributes if own is None else own.__get__, slots, users)
     return found
 
@@ -196,7 +220,9 @@ def is_lasting(value: Any) -> bool:
         shares = value.__closure__ and code.co_freevars != _CLASS
         return bool(shares or _defaults(value) or value.__dict__)
     if kind == "generator":
-        return not is_library_code(value.gi_code)
+        return not is_library_code(suspended_code(value))
+    if kind == "namespace":
+        return type(name := vars(value).get("__name__")) is str and name in sys.modules and is_the_users(name)
     if kind == "module":
         return not keeps_nothing(value)
     return kind == "class" and _is_made_by_the_user(value)
@@ -217,7 +243,7 @@ def held_by(thing: Any) -> dict[Any, Any]:
     if kind is Variables:
         return thing.names  # type: ignore[no-any-return]
     if kind is Globals:
-        return {n: v for n, v in list(thing.names.items()) if issubclass(type(v), NUMBERS) and n[:2] != "__"}
+        return _numbers(thing.names)
     if what == "closed":
         return _of_closed(thing)
     if what == "module":
@@ -225,11 +251,18 @@ def held_by(thing: Any) -> dict[Any, Any]:
     if what == "function":
         return {**vars(thing), **shared(thing), **_defaults(thing)}
     if what == "generator":
-        return {} if thing.gi_frame is None else variables_of(thing.gi_frame)
+        frame = _suspended_frame(thing)
+        return {} if frame is None else variables_of(frame)
+    if what == "namespace":
+        return {**_numbers(vars(thing)), **lasting(vars(thing))}
+    if what == "array":  # of objects
+        return dict(enumerate(thing.ravel()[:_CONTAINED].tolist()))
     if what == "class":
         return _of_class(thing)
     if kind is MethodType:
-        return {"__self__": thing.__self__, "__func__": thing.__func__}
+        return {"__self__": thing.__self__, WHOLE: thing.__func__}
+    if kind is weakref.ref:  # to a tensor: it is not kept alive
+        return {WHOLE: thing()} if role(type(thing())) == "object" else {}
     if kind is functools.partial:
         names = thing.func.__code__.co_varnames if type(thing.func) is FunctionType else itertools.count()
         return {"func": thing.func, **dict(zip(names, thing.args, strict=False)), **thing.keywords}
@@ -243,6 +276,10 @@ def held_by(thing: Any) -> dict[Any, Any]:
     return held
 
 
+def _numbers(names: dict[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in list(names.items()) if issubclass(type(v), NUMBERS) and n[:2] != "__"}
+
+
 def held_again(thing: Any, held: dict[Any, Any]) -> dict[Any, Any]:
     """What something holds that held this before: the same dict, if it holds the same objects."""
     kind = type(thing)
@@ -250,10 +287,12 @@ def held_again(thing: Any, held: dict[Any, Any]) -> dict[Any, Any]:
         return held if all(map(operator.is_, map(thing.names.get, held), held.values())) else held_by(thing)
     if kind is dict or kind is list or kind is tuple:  # most hold what they held, and are not taken apart again
         items = itertools.islice(thing.values() if kind is dict else reversed(thing), _CONTAINED)
-        if len(thing) == held.get(WHOLE) and all(map(operator.is_, items, held.values())):
+        same = len(thing) == held.get(WHOLE) and all(map(operator.is_, items, held.values()))
+        if same and (kind is not dict or all(map(operator.is_, thing, held))):
             return held
     now = held_by(thing)
-    return held if len(now) == len(held) and all(map(operator.is_, now.values(), held.values())) else now
+    same = len(now) == len(held) and all(map(operator.is_, now, held))
+    return held if same and all(map(operator.is_, now.values(), held.values())) else now
 
 
 def _of_container(thing: Any) -> dict[Any, Any]:
@@ -264,8 +303,8 @@ def _of_container(thing: Any) -> dict[Any, Any]:
     held: dict[Any, Any]
     if issubclass(kind, dict):
         held = dict(itertools.islice(kind.items(thing), _CONTAINED))
-    elif kind is set:
-        items = list(set.__iter__(thing)) if size <= _CONTAINED else [None]
+    elif kind is set or kind is frozenset:
+        items = list(kind.__iter__(thing)) if size <= _CONTAINED else [None]
         held = {ITEMS: str(sorted(map(spelled, items))) if all(map(is_number, items)) else ""}
     else:
         last = reversed(tuple.__getitem__(thing, _LAST)) if kind is tuple else kind.__reversed__(thing)
@@ -322,50 +361,79 @@ def _stays_in_class(name: str, value: Any) -> bool:
     kind = type(value)
     if kind is FunctionType:
         return is_lasting(value)
-    return name[:2] != "__" and issubclass(kind, (Tensor, np.ndarray, *NUMBERS, *_CONTAINERS))
+    if name[:2] == "__":
+        return False
+    return issubclass(kind, (Tensor, np.ndarray, *NUMBERS, *_CONTAINERS)) or role(kind) in ("object", "closed", "generator")
 
 
 def _cannot_be_named(kind: type) -> bool:
     """Whether this is a type of Python or NumPy whose state user code cannot name: an iterator, a random generator, bytes."""
     module = _module(kind)
     if module == "builtins":
-        return kind is bytearray or (hasattr(kind, "__next__") and kind is not GeneratorType)
-    if kind is Suspended:
+        return id(kind) in _ASKED or kind is bytearray or (hasattr(kind, "__next__") and id(kind) not in _SUSPENDED)
+    if kind is Suspended or id(kind) in _ASKED or any(_module(base) == "_ctypes" for base in bases(kind)):
         return True
     if module.partition(".")[0] not in sys.stdlib_module_names and not module.startswith("numpy.random"):
         return False
-    named = (SimpleNamespace, functools.partial, type, ModuleType, *NUMBERS, *_CONTAINERS)
+    named = (SimpleNamespace, functools.partial, weakref.ref, type, ModuleType, *NUMBERS, *_CONTAINERS)
     return not issubclass(kind, named)
 
 
 def _is_iterator(kind: type) -> bool:
-    return _module(kind) in ("builtins", "itertools") and hasattr(kind, "__next__") and kind is not GeneratorType
+    return _module(kind) in ("builtins", "itertools") and hasattr(kind, "__next__") and id(kind) not in _SUSPENDED
 
 
 def _of_closed(thing: Any) -> dict[Any, Any]:
     """What tells the state of such an object."""
     kind = type(thing)
     if kind is Suspended:
-        frame = thing.generator.gi_frame
+        frame = _suspended_frame(thing.generator)
         if frame is None:
             return {WHOLE: -1}
         # The iterators of its loops. Python 3.10 keeps them in the frame.
         drawn = [v for v in (*gc.get_referents(thing.generator), *gc.get_referents(frame)) if _is_iterator(type(v))]
         return {WHOLE: frame.f_lasti, **dict(enumerate(drawn))}
     if _is_iterator(kind):
-        return {
-            WHOLE: repr(thing) if kind is itertools.count else _remaining(thing),
-            **dict(enumerate(gc.get_referents(thing))),
-        }
-    if kind is ContextVar:
-        return {WHOLE: thing.get(None)}
+        below = gc.get_referents(thing)
+        if kind is itertools.cycle and not any(_is_iterator(type(v)) for v in below):
+            return {WHOLE: next(_UNTOLD)}  # it began its second round, and keeps its place to itself
+        return {WHOLE: repr(thing) if kind is itertools.count else _remaining(thing), **dict(enumerate(below))}
+    if id(kind) in _ASKED:
+        return {WHOLE: _asked(thing)}
     try:
         told = thing.__reduce_ex__(2)  # what pickle asks for first
     except Exception:  # whatever it says: it cannot be pickled
-        return dict(getattr(thing, "__dict__", {}))
-    parts = dict(enumerate(told[1:])) if isinstance(told, tuple) else {}
-    values = [v for part in parts.values() if part for v in (part.values() if isinstance(part, dict) else part)]
-    return parts if all(map(_is_data, values)) else {}
+        if issubclass(kind, io.IOBase):
+            return {WHOLE: _asked(thing)}
+        return dict(getattr(thing, "__dict__", None) or enumerate(filter(_is_data, gc.get_referents(thing))))
+    found: dict[Any, Any] = {}
+    for number, part in enumerate(told[1:3] if isinstance(told, tuple) else ()):
+        values = part if type(part) is dict else {number: part}
+        found.update((name, value) for name, value in values.items() if _is_data(value))
+    return found
+
+
+_ASKED: dict[int, Callable[[Any], Any]] = {
+    id(ContextVar): lambda variable: variable.get(None),
+    id(memoryview): lambda view: view.tobytes() if view.nbytes < _SMALL else None,
+    id(np.flatiter): operator.attrgetter("index"),
+    id(np.nditer): operator.attrgetter("iterindex"),
+    id(np.ndenumerate): operator.attrgetter("iter.index"),
+    **{id(kind): operator.attrgetter("queue") for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue)},
+}
+"""What tells the state of objects of some types of Python and NumPy, by the identity of the type."""
+_SMALL = 1 << 16
+
+
+def _asked(thing: Any) -> Any:
+    """Such as where in a file or an array a reader is. A file that is written to is not asked: it would be flushed."""
+    ask = _ASKED.get(id(type(thing)))
+    try:
+        if ask is not None:
+            return ask(thing)
+        return thing.tell() if thing.readable() and not thing.writable() and thing.seekable() else None
+    except Exception:  # whatever it says: it is closed, or at its end
+        return None
 
 
 def _remaining(iterator: Any) -> int:
@@ -378,20 +446,32 @@ def _remaining(iterator: Any) -> int:
 def _is_data(value: Any) -> bool:
     """Whether a value is not a part of something that works by itself, as the locks and threads of a pool are."""
     kinds = (type, np.ndarray, *NUMBERS, *_CONTAINERS)
+    if type(value) is set or type(value) is tuple:
+        return all(map(_is_data, value))
     known = value is None or issubclass(type(value), kinds) or isroutine(value)
     return known or _module(type(value)).startswith("numpy.")
 
 
 def _is_made_by_the_user(kind: type) -> bool:
     """Whether a class is of the user's program. Most values in variables are of types in C."""
-    return _is_made_in_python(kind) and _is_the_users(_module(kind))
+    return _is_made_in_python(kind) and is_the_users(_module(kind))
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_the_users(module: str) -> bool:
+def is_the_users(module: str) -> bool:
     """Whether a module is a part of the user's program."""
-    file = str(getattr(sys.modules.get(module), "__file__", None) or "")
-    return module.partition(".")[0] not in ("leapp", "torch", "builtins") and not is_installed(file)
+    top = module.partition(".")[0]
+    if top in ("leapp", "torch") or top in sys.stdlib_module_names:
+        return False
+    return not is_installed(str(getattr(sys.modules.get(module), "__file__", None) or ""))
+
+
+def module_of(value: Any) -> str:
+    """The module with the global variables that a function, a class or the methods of an object use."""
+    if type(value) is FunctionType:
+        name = value.__globals__.get("__name__")
+        return name if type(name) is str else ""
+    return _module(value if issubclass(type(value), type) else type(value))
 
 
 def is_library_code(code: CodeType) -> bool:
@@ -441,6 +521,8 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 
 def is_same_number(a: Any, b: Any) -> bool:
     """Whether two numbers or texts are equal, or both are NaN."""
+    if issubclass(type(a), enum.Enum) and issubclass(type(b), enum.Enum):
+        return a is b
     try:
         return bool(a == b or (a != a and b != b))
     except Exception:  # what a number class of the user's raises
@@ -454,17 +536,22 @@ def is_number(value: Any) -> bool:
 
 def keeps_nothing(module: torch.nn.Module) -> bool:
     """Whether a module is one of torch's own layers, without buffers."""
-    kind = type(module)
-    if not _module(kind).startswith("torch.nn."):
+    if not is_layer_of_torch(module):
         return False
-    own = _layout(kind).attributes(module)
+    own = _layout(type(module)).attributes(module)
     return not (own.get("_buffers") or own.get("_forward_pre_hooks") or own.get("_forward_hooks"))
+
+
+def is_layer_of_torch(value: Any) -> bool:
+    """Whether a value is one of torch's own layers."""
+    return _module(type(value)).startswith("torch.nn.")
 
 
 def _of_module(module: torch.nn.Module) -> dict[Any, Any]:
     """The attributes and buffers of a module, and the functions that are called with it."""
     own = _layout(type(module)).attributes(module)
-    held: dict[Any, Any] = {n: v for n, v in list(own.items()) if n[:1] != "_" and n not in _OWN}
+    private = not is_layer_of_torch(module)
+    held: dict[Any, Any] = {n: v for n, v in list(own.items()) if n not in _OWN and (private or n[:1] != "_")}
     if "_buffers" not in own and issubclass(type(module), torch.jit.ScriptModule):
         own = {part: getattr(module, part, None) for part in _PARTS}
     buffers, before, after = map(own.get, _PARTS)  # none, if the class has not called __init__() of torch yet

@@ -21,7 +21,7 @@ from leapp.capture.replay import Program, Replay, cut
 from leapp.capture.tape import Constant, Draw, Tape
 from leapp.tracing.attributes import Attributes, Changed, Shown
 from leapp.tracing.batching import checked_axis
-from leapp.tracing.code_uses import is_memory, is_read_inside, line_that_reads, line_that_writes_into
+from leapp.tracing.code_uses import is_memory, is_read_inside, line_that_reads, line_that_uses, line_that_writes_into
 from leapp.tracing.contents import Length
 from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
@@ -122,15 +122,19 @@ class SecondPass:
         """
         attributes = self._attributes
         found = attributes.changes({(id(b.module), b.name) for b in node.buffers}, tape.owns)[1]
+        written = {id(c.after) for c in found if isinstance(c.after, np.ndarray)}
         changed = [c for c in found if c.before is not None and not isinstance(c.after, np.ndarray)]
         changed = [c for c in changed if _is_carried(node, c)]
         arrays = list(attributes.arrays())
         codes, inside = attributes.codes(tape) if changed or arrays else [], attributes.inside()
         assert node.tape is not None
         lenders = [c.lender() for c in node.tape.constants.values() if c.lender is not None]
-        counters = [c._replace(where=at) for c in changed if is_memory(c, codes) and (at := line_that_reads(c, codes, inside))]
+        memory = [c for c in changed if is_memory(c, codes)]
+        counters = [c._replace(where=at) for c in memory if (at := line_that_uses(c, attributes.holding, codes, inside))]
         for c in arrays:
             at = line_that_writes_into(c, codes, inside)
+            if at is None and id(c.after) in written:  # by a function that was given the array
+                at = line_that_reads(c, codes, inside)
             if at is not None and (
                 any(lender is owner_of(c.after) for lender in lenders)
                 or any(is_read_inside(place, codes, inside) for place in (c, *attributes.tensors_over(c.after)))
@@ -138,7 +142,10 @@ class SecondPass:
                 counters.append(c._replace(where=at))
         if len(self._recorder.tapes) == 1:
             attributes.forget()
-        return list({(str(c), str(c.where)): c for c in reversed(counters)}.values())[::-1]
+        # Several elements of one container, or one array under several names, are told once for each line.
+        names = [id(c.after) if isinstance(c.after, np.ndarray) else str(c).partition("[")[0] for c in counters]
+        told = {(name, str(c.where)): c for name, c in zip(names[::-1], counters[::-1], strict=True)}
+        return list(told.values())[::-1]
 
 
 def _is_carried(node: NodeTrace, changed: Changed) -> bool:
