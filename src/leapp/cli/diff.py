@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def command(arguments: Namespace) -> Answer:
     """What changed from one bundle to another: ports, wiring, meaning, weights, values."""
     old, new = (open_for(arguments, path) for path in (arguments.bundle, arguments.other))
-    changes = [
-        *_nodes(old.contract, new.contract),
-        *_ports(old.contract, new.contract),
-        *_wiring(old.contract, new.contract),
-        *_mapping("setting", old.contract.pipeline.configs or {}, new.contract.pipeline.configs or {}),
-        *_start(old, new),
-    ]
+    changes = list(_changes(dict(_facts(old, new.contract)), dict(_facts(new, old.contract))))
     with progress("comparing weights"):
         models, weights = _models(old, new)
     changes += models
@@ -90,64 +84,45 @@ def _weight_table(weights: Sequence[Mapping[str, Any]]) -> Table:
     return Table(title, head, rows, spare=("value", "node"))
 
 
-def _change(what: str, where: str, old: Any, new: Any) -> _Change:
-    return {"what": what, "where": where, "old": old, "new": new}
-
-
-def _mapping(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[_Change]:
-    """A change for each key that differs; ``-`` stands for a key that is not there."""
-    for name in dict.fromkeys([*old, *new]):
-        before, after = old.get(name, "-"), new.get(name, "-")
+def _changes(old: Mapping[tuple[str, str], Any], new: Mapping[tuple[str, str], Any]) -> Iterator[_Change]:
+    """What differs between two sets of facts, each by what it is and where; ``-`` stands for one that is not there."""
+    for what, where in dict.fromkeys([*old, *new]):
+        before, after = (facts.get((what, where), "-") for facts in (old, new))
         if before != after:
-            yield _change(what, name, before, after)
+            yield {"what": what, "where": where, "old": before, "new": after}
 
 
-def _nodes(old: Contract, new: Contract) -> Iterator[_Change]:
-    yield from _mapping("node", dict.fromkeys(old.nodes, "present"), dict.fromkeys(new.nodes, "present"))
-    both = [name for name in old.nodes if name in new.nodes]
-    yield from _mapping("backend", {n: old.nodes[n].model.backend for n in both}, {n: new.nodes[n].model.backend for n in both})
+def _facts(bundle: Bundle, other: Contract) -> Iterator[tuple[tuple[str, str], Any]]:
+    """What a bundle says. Details only of nodes and ports that the other one has too."""
+    contract, pipeline = bundle.contract, bundle.contract.pipeline
+    for name, node in contract.nodes.items():
+        yield ("node", name), "present"
+        if name in other.nodes:
+            yield ("backend", name), node.model.backend
+            for side in ("inputs", "outputs"):
+                yield from _port_facts(name, side, getattr(node, side), {p.name for p in getattr(other.nodes[name], side)})
+    for flow, what in (("data_flow", "edge"), ("feedback_flow", "feedback")):
+        yield from (((what, target), source) for target, source in sources(getattr(pipeline, flow)).items())
+    for side in ("inputs", "outputs"):
+        yield (f"graph {side}", "pipeline"), ", ".join(graph_ports(contract, side))
+    yield from ((("setting", name), value) for name, value in (pipeline.configs or {}).items())
+    for where, value in read_initial_values(bundle).items():
+        yield ("initial value", where), f"sha256 {hashlib.sha256(value.data).hexdigest()[:12]}"
 
 
-def _ports(old: Contract, new: Contract) -> Iterator[_Change]:
-    for name in old.nodes:
-        if name not in new.nodes:
-            continue
-        for side in ("inputs", "outputs"):
-            before, after = ({p.name: p for p in getattr(c.nodes[name], side)} for c in (old, new))
-            forms = ({key(name, n): _form(p) for n, p in ports.items()} for ports in (before, after))
-            yield from _mapping(f"{side[:-1]} port", *forms)
-            common = [n for n in before if n in after]
-            if common != [n for n in after if n in before]:
-                yield _change(f"order of {side}", name, ", ".join(before), ", ".join(after))
-            for port in common:
-                for fact in _mapping("meaning", _meaning(before[port]), _meaning(after[port])):
-                    yield fact | {"where": f"{key(name, port)} {fact['where']}"}
+def _port_facts(node: str, side: str, ports: Sequence[Port], there: Collection[str]) -> Iterator[tuple[tuple[str, str], Any]]:
+    yield (f"order of {side}", node), ", ".join(port.name for port in ports if port.name in there)
+    for port in ports:
+        where = key(node, port.name)
+        yield (f"{side[:-1]} port", where), _form(port)
+        if port.name in there:
+            facts = port.facts(node)
+            known = {name: facts[name] for name in ("kind", "units", "element_names", "temporal_period_ms")} | facts["extra"]
+            yield from ((("meaning", f"{where} {name}"), value) for name, value in known.items() if value is not None)
 
 
 def _form(value: Port | Weight) -> str:
     return f"{value.dtype} {list(value.shape)}"
-
-
-def _meaning(port: Port) -> dict[str, Any]:
-    facts = port.facts("")
-    known = {name: facts[name] for name in ("kind", "units", "element_names", "temporal_period_ms")}
-    return {name: value for name, value in (known | facts["extra"]).items() if value is not None}
-
-
-def _wiring(old: Contract, new: Contract) -> Iterator[_Change]:
-    for flow, what in (("data_flow", "edge"), ("feedback_flow", "feedback")):
-        yield from _mapping(what, *(sources(getattr(c.pipeline, flow)) for c in (old, new)))
-    for side in ("inputs", "outputs"):
-        before, after = (list(graph_ports(c, side)) for c in (old, new))
-        if before != after:
-            yield _change(f"graph {side}", "pipeline", ", ".join(before), ", ".join(after))
-
-
-def _start(old: Bundle, new: Bundle) -> Iterator[_Change]:
-    before, after = (
-        {k: f"sha256 {hashlib.sha256(v.data).hexdigest()[:12]}" for k, v in read_initial_values(b).items()} for b in (old, new)
-    )
-    yield from _mapping("initial value", before, after)
 
 
 def _models(old: Bundle, new: Bundle) -> tuple[list[_Change], list[dict[str, Any]]]:
@@ -159,16 +134,15 @@ def _models(old: Bundle, new: Bundle) -> tuple[list[_Change], list[dict[str, Any
         if other is None or node.model.sha256sum == other.model.sha256sum:
             continue
         hashes = [f"sha256 {m.sha256sum[:12]}" if m.sha256sum else "-" for m in (node.model, other.model)]
-        changes.append(_change("model file", name, *hashes))
+        changes.append({"what": "model file", "where": name, "old": hashes[0], "new": hashes[1]})
         if node.model.backend == other.model.backend and node.model.backend in _READERS:
             read = _READERS[node.model.backend]
             try:
                 before, after = ({w.name: w for w in read(model_file(b, name))} for b in (old, new))
             except ValueError as error:
-                changes.append(_change("weights", name, "not compared", str(error)))
+                changes.append({"what": "weights", "where": name, "old": "not compared", "new": str(error)})
                 continue
-            forms = ({n: _form(w) for n, w in ws.items()} for ws in (before, after))
-            changes += [fact | {"where": f"{name}: {fact['where']}"} for fact in _mapping("weight", *forms)]
+            changes += _changes(*({("weight", f"{name}: {n}"): _form(w) for n, w in ws.items()} for ws in (before, after)))
             common = [n for n, w in before.items() if n in after and (w.shape, w.dtype) == (after[n].shape, after[n].dtype)]
             for weight in common:
                 change = _weight_change(before[weight], after[weight])
