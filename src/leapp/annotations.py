@@ -180,7 +180,7 @@ class Annotate:
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def module(self, node_name: str, model: torch.nn.Module, buffer_names: list[str] | None = None) -> None:
-        """Track the registered buffers of a module: those that change become state, the others constants.
+        """Track the registered buffers of a module: those that change become state, the rest constants.
 
         Args:
             node_name: A node opened by ``input_tensors``.

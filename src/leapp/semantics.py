@@ -289,8 +289,8 @@ def check_element_names(label: str, element_names: Sequence[Any], shape: tuple[i
             "Give at most one entry for each axis."
         )
     last = len(axes) - count
-    wrong, *others = (_misfit(element_names, axes[first : first + count]) for first in range(last, -1, -1))
-    if wrong is None or None in others:
+    wrong, *earlier = (_misfit(element_names, axes[first : first + count]) for first in range(last, -1, -1))
+    if wrong is None or None in earlier:
         return
     raise AnnotationError(
         f"Port {label}: element_names has {len(element_names[wrong])} names for axis {last + wrong}, "

@@ -68,10 +68,10 @@ def fuse_onnx(bundle: str | os.PathLike[str] | Bundle, path: str | os.PathLike[s
 
     contract = bundle.contract
     backends = {name: node.model.backend for name, node in contract.nodes.items()}
-    others = [f"'{name}' ({backend or 'no model'})" for name, backend in backends.items() if backend != "onnx"]
-    if others:
+    unfit = [f"'{name}' ({backend or 'no model'})" for name, backend in backends.items() if backend != "onnx"]
+    if unfit:
         raise BundleError(
-            f"Only ONNX nodes can be fused into one file; {', '.join(others)} cannot. Export with export_with='onnx'."
+            f"Only ONNX nodes can be fused into one file; {', '.join(unfit)} cannot. Export with export_with='onnx'."
         )
     order = execution_order(contract)
     models = {name: _prepared(bundle, name) for name in order}

@@ -74,7 +74,7 @@ def deploy_triton(
         repository: The directory to write. What an earlier deployment of the same graph wrote there is replaced.
         options: How to write it.
         allow_outside: Let files of an unsealed bundle lie outside its directory.
-        allow_code: As for ``leapp.runtime.Pipeline``: the server runs the programs in its repository unasked.
+        allow_code: As for ``leapp.runtime.Pipeline``: the server runs every program in its repository.
         trust: As for ``leapp.runtime.Pipeline``.
 
     Returns:
@@ -168,8 +168,8 @@ def _graphs(target: Path) -> list[str]:
 
 def _marked(contract: Contract, digest: str | None) -> Contract:
     """The contract, marked as a deployment and with the digest of the bundle it was made from."""
-    said = {_MARK: _KIND, f"{_MARK} of": digest or "an unsealed bundle"}
-    return msgspec.structs.replace(contract, system={**contract.system, **said})
+    mark = {_MARK: _KIND, f"{_MARK} of": digest or "an unsealed bundle"}
+    return msgspec.structs.replace(contract, system={**contract.system, **mark})
 
 
 def _shown(where: str, name: str, port: Port, options: TritonOptions) -> tuple[str, str, list[int]]:

@@ -49,7 +49,7 @@ class NativeRepository(Repository):
             paths[node] = path.relative_to(self.root).as_posix()
             models |= self.write_config(self._node_config(node))
         # An ensemble needs a version directory too, and object stores do not keep empty directories.
-        models |= self._write_joint(self._ensemble_config(), "README", "An ensemble: config.pbtxt says it all.\n")
+        models |= self._write_joint(self._ensemble_config(), "README", "An ensemble has no model file; see config.pbtxt.\n")
         if self._division.guarded:
             code = Path(__file__).with_name("loop_model.py").read_text(encoding="utf-8")
             models |= self._write_joint(self._loop_config(), "model.py", code)
@@ -58,7 +58,7 @@ class NativeRepository(Repository):
         return self.contract(paths, file), models
 
     def _write_joint(self, config: dict[str, Any], name: str, text: str) -> dict[str, str]:
-        """Write a model that joins others, and the one file of its version."""
+        """Write a model that joins the nodes, and the one file of its version."""
         folder = self.version_folder(config["name"])
         folder.mkdir(parents=True)
         (folder / name).write_text(text, encoding="utf-8", newline="\n")

@@ -39,7 +39,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def arrange(subject: Subject, aspects: Sequence[float] = (1.6,)) -> list[Layout]:
-    """Lay out the picture of ``subject`` for windows that are so many times as wide as high."""
+    """One layout for each aspect: how many times as wide as high the window is that it should fill."""
     own: dict[str, list[LinkFacts]] = {}
     for link in subject.links:
         if link.source[0] == link.target[0]:

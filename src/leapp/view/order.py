@@ -44,7 +44,7 @@ def cut_cycles(nodes: Sequence[str], pairs: Iterable[Pair]) -> list[Pair]:
 def layer_nodes(nodes: Sequence[str], pairs: Sequence[Pair], height: Mapping[str, float], cap: float) -> dict[str, int]:
     """A layer for every node, to the right of all it depends on, no layer filled beyond ``cap``.
 
-    Nodes that only feed others move right, next to their first consumer.
+    A node that feeds at least as many nodes as feed it moves right, next to its first consumer.
     """
     before: dict[str, list[str]] = {node: [] for node in nodes}
     after: dict[str, list[str]] = {node: [] for node in nodes}

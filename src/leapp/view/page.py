@@ -140,7 +140,7 @@ def page(
         BundleError: If the wiring names a port that no node has.
     """
     details = details or {}
-    told = details.get("nodes", {})
+    exported = details.get("nodes", {})
     picture = picture or _draw_for_page(contract, name, details)
     subject = picture.subject
     shown = _by_port(samples or {}) if recording is None else recording
@@ -151,7 +151,7 @@ def page(
         "name": name,
         "summary": subject.summary,
         "nodes": [
-            _node(n, node, shown, passes, told.get(n, {}), models) | {"outer": _corners(box.outer)}
+            _node(n, node, shown, passes, exported.get(n, {}), models) | {"outer": _corners(box.outer)}
             for (n, node), box in zip(contract.nodes.items(), picture.layout.nodes, strict=True)
         ],
         "edges": [
@@ -184,8 +184,9 @@ def page(
 
 def _draw_for_page(contract: Contract, name: str, details: Mapping[str, Any]) -> Picture:
     """The picture with layouts for windows of several proportions."""
-    told = details.get("nodes", {})
-    counts = {n: int(told[n]["parameters"]) for n in contract.nodes if told.get(n, {}).get("parameters") is not None}
+    exported = details.get("nodes", {})
+    known = {n: exported.get(n, {}).get("parameters") for n in contract.nodes}
+    counts = {n: int(count) for n, count in known.items() if count is not None}
     aspects = _ASPECTS if len(contract.nodes) <= _MAX_LAID_OUT else _ASPECTS[:1]
     return draw(contract, name, static_outputs=details.get("static_outputs", ()), parameter_counts=counts, aspects=aspects)
 
@@ -293,7 +294,7 @@ def _by_port(samples: Mapping[str, Sequence[Sample]]) -> Recorded:
 
 
 def _node(
-    name: str, node: Node, recorded: Recorded, passes: int, told: Mapping[str, Any], models: Path | None
+    name: str, node: Node, recorded: Recorded, passes: int, exported: Mapping[str, Any], models: Path | None
 ) -> dict[str, Any]:
     model = node.model
 
@@ -314,7 +315,7 @@ def _node(
 
         facts |= model_facts(models / model.model_path)
     known = ("parameters", "seconds", "passed", "pruned", "random", "op_count", "ops", "constants", "escapes", "weights")
-    return facts | {k: told[k] for k in known if k in told}
+    return facts | {k: exported[k] for k in known if k in exported}
 
 
 def _port(node: str, port: Port, values: Sequence[Any], passes: int) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def draw(
         name: The graph's name, shown as the title.
         static_outputs: Keys ``node/port`` of outputs that never change.
         parameter_counts: Number of parameters of each node, as far as known.
-        aspects: Lay it out for windows that are so many times as wide as high. The first layout is the one that is drawn.
+        aspects: For each layout, how many times as wide as high its window is. The first layout is the one that is drawn.
 
     Returns:
         The picture. ``picture.png()`` and ``picture.svg()`` write it.
