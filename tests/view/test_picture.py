@@ -16,7 +16,7 @@ from PIL import Image
 
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Wiring
-from leapp.view import Picture, draw, text, write_views
+from leapp.view import Picture, draw, png, text, write_views
 from leapp.view.node_box import STYLES, Box, Label, Route
 from leapp.view.png import png_scale
 
@@ -407,6 +407,13 @@ def test_a_very_deep_pipeline_does_not_recurse():
 
 def test_an_enormous_picture_is_scaled_to_a_bounded_number_of_pixels():
     assert 30_000 * 20_000 * png_scale(30_000, 20_000) ** 2 == pytest.approx(40e6)
+
+
+def test_marks_smaller_than_a_pixel_are_drawn(pictures, monkeypatch):
+    monkeypatch.setattr(png, "_LARGEST_AREA", 8_000)
+    image = Image.open(io.BytesIO(pictures["quadruped"].png()))
+    assert image.size < (160, 60)
+    assert len(image.getcolors(20_000)) > 20
 
 
 def test_drawing_is_quick():

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from leapp.view.marks import BACKGROUND, Group, Line, Mark, Polygon, Rect
+from leapp.view.marks import BACKGROUND, Group, Line, Polygon, Rect
 from leapp.view.node_box import STYLES, Label, Path, Point, flatten, rounded
 from leapp.view.text import drawable, font
 
@@ -41,35 +41,46 @@ def encode_png(groups: Sequence[Group], width: float, height: float) -> bytes:
     size = math.ceil(width * scale), math.ceil(height * scale)
     image = Image.new("RGB", size)
     rows = math.ceil(_STRIP_AREA / size[0])
+    shapes = [(mark, *_extent(mark)) for mark in marks if not isinstance(mark, Label)]
     for top in range(0, size[1], rows):
         strip = Image.new("RGB", (size[0] * _ENLARGED, min(rows, size[1] - top) * _ENLARGED), BACKGROUND)
-        shapes = _Shapes(ImageDraw.Draw(strip), scale, top)
-        for mark in marks:
-            shapes.draw(mark)
+        pen = _ShapePen(ImageDraw.Draw(strip), scale, top)
+        for shape, highest, lowest in shapes:
+            if lowest * scale >= top and highest * scale <= top + rows:
+                pen.draw(shape)
         image.paste(strip.reduce(_ENLARGED), (0, top))
-    pen = ImageDraw.Draw(image)
+    text_pen = ImageDraw.Draw(image)
     for mark in marks:
         if isinstance(mark, Label):
             points, bold, colour = STYLES[mark.style]
             place = round(mark.x * scale), round(mark.baseline * scale)
-            pen.text(place, drawable(mark.text, bold), colour, font(points * scale, bold), anchor="ls")
+            text_pen.text(place, drawable(mark.text, bold), colour, font(points * scale, bold), anchor="ls")
     data = io.BytesIO()
     image.save(data, "PNG", compress_level=5, dpi=(72 * scale, 72 * scale))
     return data.getvalue()
 
 
-class _Shapes:
+def _extent(mark: Rect | Polygon | Line) -> tuple[float, float]:
+    """The highest and the lowest place that a shape may reach."""
+    if isinstance(mark, Rect):
+        return mark.box.y - _STROKE, mark.box.bottom + _STROKE
+    width = mark.width if isinstance(mark, Line) else 0.0
+    heights = [y for piece in (mark.path if isinstance(mark, Line) else mark.points) for y in piece[1::2]]
+    return min(heights) - width, max(heights) + width
+
+
+class _ShapePen:
     """Draws shapes into a strip that begins ``top`` pixels below the upper border. Straight edges lie on whole pixels."""
 
     def __init__(self, pen: ImageDraw.ImageDraw, scale: float, top: int) -> None:
         self._pen, self._scale, self._top = pen, scale, top
 
-    def draw(self, mark: Mark) -> None:
+    def draw(self, mark: Rect | Polygon | Line) -> None:
         if isinstance(mark, Rect):
             self._rect(mark)
         elif isinstance(mark, Polygon):
             self._pen.polygon(self._enlarged([(x * self._scale, y * self._scale) for x, y in mark.points]), mark.fill)
-        elif isinstance(mark, Line):
+        else:
             self._line(mark.path, mark.colour, mark.width, mark.dash)
 
     def _enlarged(self, pixels: Sequence[Point]) -> list[Point]:
@@ -83,7 +94,8 @@ class _Shapes:
         stroke = None if mark.dashed else mark.stroke
         edge = max(1, round(_STROKE * self._scale)) * _ENLARGED
         radius = mark.radius * self._scale * _ENLARGED
-        self._pen.rounded_rectangle((x0, y0, x1 - 1, y1 - 1), radius, mark.fill, stroke, edge if stroke else 0)
+        corner = max(x0, x1 - 1), max(y0, y1 - 1)  # in an enormous picture a dot is smaller than a pixel
+        self._pen.rounded_rectangle((x0, y0, *corner), radius, mark.fill, stroke, edge if stroke else 0)
         if mark.dashed and mark.stroke:
             start = (box.x + box.width / 2, box.y)
             corners = [start, (box.right, box.y), (box.right, box.bottom), (box.x, box.bottom), (box.x, box.y), start]
