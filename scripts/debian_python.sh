@@ -11,7 +11,9 @@ rm -rf "$root"
 mkdir -p "$root/apt/lists/partial" "$root/apt/cache/archives/partial"
 cd "$root"
 touch apt/status
-echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian sid main" > apt/sources.list
+# The archive that this machine takes its packages from has unstable too.
+site=$(apt-get indextargets --format '$(SITE)' | grep '/debian/*$' | head -n 1)
+echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $site sid main" > apt/sources.list
 cat > apt/conf <<END
 Dir::Etc::SourceList "$root/apt/sources.list";
 Dir::Etc::SourceParts "/dev/null";

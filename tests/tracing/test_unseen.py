@@ -125,12 +125,14 @@ def late(where: Path, imports: str, result: str, given: str = "np.ones(4, np.flo
     return done.stdout
 
 
-def test_a_function_compiled_inside_a_node(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiled", ["lambda v: v.sin() * 2", "torch.nn.Sequential(Wave(), Wave())"])
+def test_a_function_compiled_inside_a_node(compiled: str, tmp_path: Path) -> None:
     """``torch.compile`` loads its machinery then; its function runs eagerly all the same, and is recorded."""
+    made = "class Wave(torch.nn.Module):\n        def forward(self, v): return v.sin() * 2\n    "
     after = "\nfrom leapp import InferenceManager\nv = torch.randn(4)\n"
     after += "got = InferenceManager(sys.argv[1] + '/g/g.yaml')({'n/x': v})['n/y']\n"
-    after += "torch.testing.assert_close(got, v.sin() * 2)\n"
-    found = late(tmp_path, "f = torch.compile(lambda v: v.sin() * 2)", "f(x)", "torch.ones(4)", after)
+    after += f"torch.testing.assert_close(got, {'(v.sin() * 2).sin() * 2' if 'Wave' in compiled else 'v.sin() * 2'})\n"
+    found = late(tmp_path, f"{made}f = torch.compile({compiled})", "f(x)", "torch.ones(4)", after)
     assert found.strip() == "[]"
 
 

@@ -78,6 +78,8 @@ class Recorder:
         self.on_first_open: Callable[[], None] = _nothing
         self.on_last_close: Callable[[], None] = _nothing
         """Called when the first node opens, and when the last one is closed."""
+        self.on_compile: Callable[[], None] = _nothing
+        """Called when an open node has called ``torch.compile``."""
 
     # -- modes on and off ----------------------------------------------------------------------------------------------
 

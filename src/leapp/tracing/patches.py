@@ -240,7 +240,9 @@ class Patches:
         self._originals: dict[int, tuple[Any, Any]] = {}
         self._newest: str | None = None
         """The module that was loaded last when the replacements were put in place."""
+        self._is_eager = False
         recorder.on_first_open, recorder.on_last_close = self.install, self.remove
+        recorder.on_compile = self._run_compiled_code_eagerly
 
     def install(self) -> None:
         """Put everything in place."""
@@ -258,6 +260,7 @@ class Patches:
 
     def remove(self) -> None:
         """Put the originals back. An interrupt or an error in between is raised when all of them are back."""
+        self._is_eager = False
         try:
             while self._undo:
                 self._undo[-1]()
@@ -298,10 +301,10 @@ class Patches:
 
     def _run_compiled_code_eagerly(self) -> None:
         # torch.compile loads dynamo; without it no compiled function can exist, and loading it costs seconds.
-        if "torch._dynamo" not in sys.modules:
-            return
-        self._undo.append(keep_stance())
-        torch.compiler.set_stance("force_eager")
+        if not self._is_eager and "torch._dynamo" in sys.modules:
+            self._is_eager = True
+            self._undo.append(keep_stance())
+            torch.compiler.set_stance("force_eager")
 
 
 def _like(original: Any, made: Any) -> Any:

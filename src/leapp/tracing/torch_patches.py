@@ -34,6 +34,7 @@ def torch_rows() -> Iterator[Row]:
         yield torch.onnx, "export", _exporter("torch.onnx.export()")
     yield torch.autograd.forward_ad, "make_dual", _refuse_make_dual
     yield torch, "cond", _refuse_traced_branches
+    yield torch, "compile", _run_eagerly
     yield torch, "load", _note_loaded_tensors
     yield torch.overrides, "has_torch_function", _leave_out_own_mode
     yield threading.Thread, "start", _record_started_thread
@@ -68,6 +69,14 @@ def _refuse_traced_branches(arrays: Arrays, original: Any, *args: Any, **kwargs:
     with recorder.silence():
         refuse_functions(recorder, "torch.cond()", args, kwargs)
     return original(*args, **kwargs)
+
+
+@replaces
+def _run_eagerly(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """The first call loads the compiler, which could not be told before that it must run compiled functions eagerly."""
+    made = original(*args, **kwargs)
+    arrays.memory.recorder.on_compile()
+    return made
 
 
 @replaces
