@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from leapp.compat.modes import (
@@ -56,7 +56,7 @@ class Modes(NamedTuple):
 
     def insert(self, mode: Any) -> None:
         """Put a mode below all others."""
-        self._exchange(lambda modes: [*modes, mode])
+        self._put([*self._taken(), mode])
 
     def discard(self, mode: Any) -> None:
         """Take a mode out, if it is there."""
@@ -64,11 +64,14 @@ class Modes(NamedTuple):
 
     def keep(self, wanted: Callable[[Any], bool]) -> None:
         """Take out the modes that are not wanted."""
-        self._exchange(lambda modes: filter(wanted, modes))
+        self._put([mode for mode in self._taken() if wanted(mode)])
 
-    def _exchange(self, change: Callable[[list[Any]], Iterable[Any]]) -> None:
-        """Put other modes in the place of those there are, the top first."""
-        for mode in reversed([*change([self.pop() for _ in range(self.length())])]):
+    def _taken(self) -> list[Any]:
+        """All modes, the top first. The stack is empty now."""
+        return [self.pop() for _ in range(self.length())]
+
+    def _put(self, modes: list[Any]) -> None:
+        for mode in reversed(modes):
             self.push(mode)
 
 

@@ -41,7 +41,7 @@ class Passes:
     def declare(self, node: NodeTrace, given: Mapping[str, Tensor], role: Role) -> list[Tensor]:
         """Inputs or states of a later pass; the tensors to go on with."""
         recorder, ports = self._recorder, node.inputs
-        known, former = recorder.published.known, recorder.former_values
+        known, former = recorder.published.known, recorder.former_values.facts
         unfinished = bool(recorder.tapes)
         kept = given
         for name, t in given.items():
@@ -55,7 +55,7 @@ class Passes:
                 continue
             if t.shape != port.shape or t.dtype is not _DTYPES[port.dtype]:
                 node.check(port, t, _called(role))
-            if role == "input" and (unfinished or port.source is not None or id(t) in known or t in former):
+            if role == "input" and (unfinished or port.source is not None or id(t) in known or id(t) in former):
                 self._sources.check(node, port, self._sources.find(node, name, t), t)
         node.current.inputs.update(_copies(kept) if self.is_looked_at(node) else kept)
         if node.second is not None:
