@@ -34,17 +34,17 @@ class Measure:
         return self.function(*args)
 
 
-class _Node:
-    """What torch's C++ code finds in a number that reached it past the modes: a plain value. Its owner is told."""
+class _Reading:
+    """What torch's C++ code finds in a number that reached it past the modes: a plain value, which the number reports."""
 
-    def __init__(self, number: Any) -> None:
-        self._number = number
+    def __init__(self, number: Any, whole: bool) -> None:
+        self._number, self._whole = number, whole
 
     def is_int(self) -> bool:
-        return isinstance(self._number.values[0], int)
+        return self._whole
 
     def is_float(self) -> bool:
-        return not self.is_int()
+        return not self._whole
 
     def is_bool(self) -> bool:
         return False
@@ -66,6 +66,11 @@ class _Node:
 
     def guard_float(self, *_: Any) -> float:
         return float(self._number)
+
+
+def reading(number: Any, whole: bool) -> Any:
+    """What ``number.node`` is to torch. ``whole`` tells whether the number has no fraction."""
+    return _Reading(number, whole)
 
 
 def _derive(function: Callable[..., Any], *args: Any) -> Any:
@@ -120,7 +125,7 @@ class Followed:
 
     def __init__(self, values: tuple[Any, ...], owner: Follower, ref: Any) -> None:
         self.values, self.owner, self.ref = values, owner, ref
-        self.node = _Node(self)
+        self.node = reading(self, isinstance(values[0], int))
 
     __add__, __radd__ = _binary("add"), _binary("add", reflected=True)
     __sub__, __rsub__ = _binary("sub"), _binary("sub", reflected=True)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy import ndarray
 
+from leapp.capture.batch.symbolic_size import reading
 from leapp.capture.numpy.traced import ArrayMethods, TracedNpArray, listening
 from leapp.compat.modes import function_modes
 
@@ -64,11 +65,11 @@ class TracedScalar(metaclass=_NumberType):
         return _taken_by_torch(kind) if function_modes() and listening() is not None else kind
 
     @property
-    def node(self) -> _Reading:
+    def node(self) -> Any:
         """What torch asks a number of its own for, where it reads one without asking the modes."""
         if not function_modes():
             raise AttributeError(f"'numpy.{number_type(self).__name__}' object has no attribute 'node'")
-        return _Reading(self)
+        return reading(self, not issubclass(number_type(self), np.floating))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         """The value leaves the graph: the caller reads the memory of the array."""
@@ -108,29 +109,6 @@ def scalar(array: Any, python: type | None = None) -> Any:
 
 def _as_number(result: Any) -> Any:
     return scalar(result) if type(result) is TracedNpArray and not result.ndim else result
-
-
-class _Reading:
-    """Gives the value of a traced number away, which tells the tape."""
-
-    def __init__(self, number: TracedScalar) -> None:
-        self._number: Any = number
-
-    def is_float(self) -> bool:
-        """Whether the number is one with a fraction."""
-        return issubclass(number_type(self._number), np.floating)
-
-    def is_int(self) -> bool:
-        """Whether the number is a whole one."""
-        return not self.is_float()
-
-    def guard_float(self, file: str, line: int) -> float:
-        """The number as torch reads it."""
-        return float(self._number)
-
-    def guard_int(self, file: str, line: int) -> int:
-        """The number as torch reads it."""
-        return int(self._number)
 
 
 _SYMBOLS = {"f": torch.SymFloat, "i": torch.SymInt, "u": torch.SymInt}
