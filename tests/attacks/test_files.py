@@ -518,6 +518,31 @@ def test_external_data_is_found_wherever_a_tensor_can_be(tmp_path):
         external_files(data[:-1], "m")
 
 
+@pytest.mark.parametrize("place", ["subgraph", "initializer", "beside its own values", "second graph field"])
+def test_external_data_is_found_between_large_weights(tmp_path, place):
+    onnx_model(tmp_path / "m.onnx", "weights.bin")
+    model = onnx.load_model(tmp_path / "m.onnx", load_external_data=False)
+    # The values of a weight may spell anything, a field that names a file included.
+    entry = onnx.StringStringEntryProto(key="location", value="decoy.bin").SerializeToString()
+    values = (b"\x6a" + bytes([len(entry)]) + entry) * 8000
+    weights = [onnx.TensorProto(name=f"w{i}", data_type=onnx.TensorProto.UINT8, raw_data=values) for i in range(2)]
+    hidden = onnx.TensorProto(name="h", data_type=onnx.TensorProto.UINT8, data_location=onnx.TensorProto.EXTERNAL)
+    hidden.external_data.add(key="location", value="hidden.bin")
+    if place == "beside its own values":
+        hidden.raw_data = values
+    more = onnx.GraphProto(initializer=[weights[0], hidden, weights[1]] if place != "subgraph" else weights)
+    if place == "second graph field":
+        data = model.SerializeToString() + onnx.ModelProto(graph=more).SerializeToString()
+    else:
+        model.graph.initializer.extend(more.initializer)
+        data = model.SerializeToString()
+    want = {"weights.bin"} if place == "subgraph" else {"weights.bin", "hidden.bin"}
+    assert set(external_files(data, "m")) == want
+    plain = onnx.ModelProto(graph=onnx.GraphProto(initializer=weights))
+    assert external_files(plain.SerializeToString(), "m") == []
+    assert onnx.ModelProto.FromString(data).graph.initializer[-1].raw_data == values
+
+
 MEMORY = "*/_ORT_MEM_ADDR_/*"
 """What ONNX Runtime takes for an address in its own memory. A file can have that name."""
 

@@ -32,6 +32,8 @@ _PSEUDO = ("/proc/", "/sys/", "/dev/")
 _MAX_LINKS = 40
 _LARGE = 1 << 30
 """A file of more bytes must not be sparse: a sparse file of any size costs nothing to make."""
+# Without O_NONBLOCK, opening a pipe without a writer would block for ever.
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _UNPORTABLE = re.compile(r"[\x00-\x1f\x7f\\]|^[A-Za-z]:")
 
 
@@ -83,7 +85,8 @@ def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> Path:
             "Copy the file into the bundle, or pass allow_outside=True if you trust this bundle."
         )
     spelled = os.path.join(root, name)
-    path = spelled if os.path.dirname(spelled) == root and not os.path.islink(spelled) else os.path.realpath(spelled)
+    plain = os.path.dirname(spelled) == root and _is_no_link(spelled)
+    path = spelled if plain else os.path.realpath(spelled)
     if not anywhere and not path.startswith(os.path.join(root, "")):
         raise BundleError(
             f"{what}: '{name}' is a link to a place outside the bundle directory. "
@@ -92,9 +95,23 @@ def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> Path:
     if _is_pseudo(spelled, path):
         raise BundleError(f"{what}: '{name}' is not a regular file.")
     # Unlike Path.exists, this takes a name that is too long for one that does not exist.
-    if not os.path.exists(path):
+    if not plain and not os.path.exists(path):
         raise BundleFileError(f"{what}: the file '{name[:200]}' is missing in {root}. Copy the whole bundle directory.")
     return Path(path)
+
+
+def _is_no_link(path: str) -> bool:
+    """Whether there is something at a path, and it is not a link."""
+    try:
+        return not stat.S_ISLNK(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _refuse_pseudo(path: Path, what: str) -> None:
+    """Refuse files of the kernel before they are opened. ``locate`` does this for the paths that it returns."""
+    if _is_pseudo(os.fspath(path), os.path.realpath(path)):
+        raise BundleError(f"{what}: {path} is not a regular file.")
 
 
 def _open_regular(path: Path, what: str) -> BinaryIO:
@@ -104,18 +121,14 @@ def _open_regular(path: Path, what: str) -> BinaryIO:
         BundleError: If the file cannot be read or is not a regular file.
         BundleFileError: If there is no such file.
     """
-    if _is_pseudo(os.fspath(path), os.path.realpath(path)):
-        raise BundleError(f"{what}: {path} is not a regular file.")
-    # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
-        descriptor = os.open(path, flags)
+        descriptor = os.open(path, _FLAGS)
     except FileNotFoundError:
         raise BundleFileError(f"{what}: there is no file {path}.") from None
     except (OSError, ValueError) as error:
         raise BundleError(f"{what}: {path} cannot be read: {error}.") from error
     try:
-        # Asked again of the open file: another file may have taken the path since the check above.
+        # Asked of the open file, because another one may have taken the path since it was checked.
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_dev in _pseudo_devices():
             raise BundleError(f"{what}: {path} is not a regular file.")
@@ -129,6 +142,11 @@ def _open_regular(path: Path, what: str) -> BinaryIO:
 
 def read_regular(path: Path, what: str, *, limit: int | None = None) -> bytes:
     """The bytes of a regular file."""
+    _refuse_pseudo(path, what)
+    return _read(path, what, limit)
+
+
+def _read(path: Path, what: str, limit: int | None = None) -> bytes:
     with _open_regular(path, what) as file:
         size, most = os.fstat(file.fileno()).st_size, memory_of_machine() if limit is None else limit
         if size > most:
@@ -138,6 +156,11 @@ def read_regular(path: Path, what: str, *, limit: int | None = None) -> bytes:
 
 def sha256_of(path: Path, what: str) -> str:
     """The sha256 of a regular file of any size."""
+    _refuse_pseudo(path, what)
+    return _sha256(path, what)
+
+
+def _sha256(path: Path, what: str) -> str:
     sha256 = hashlib.sha256()
     with _open_regular(path, what) as file:
         while chunk := file.read(_CHUNK):
@@ -180,7 +203,7 @@ def read_verified(path: Path, sha256: str, what: str) -> bytes:
     Raises:
         BundleError: If the bytes differ from those that were exported.
     """
-    data = read_regular(path, what)
+    data = _read(path, what)
     _compare(hashlib.sha256(data).hexdigest(), sha256, path, what)
     return data
 
@@ -191,7 +214,7 @@ def verify(path: Path, sha256: str, what: str) -> None:
     Raises:
         BundleError: If the bytes differ from those that were exported.
     """
-    _compare(sha256_of(path, what), sha256, path, what)
+    _compare(_sha256(path, what), sha256, path, what)
 
 
 def _compare(found: str, sha256: str, path: Path, what: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from leapp.bundle.protobuf import SIZED, WireError, fields
+from leapp.bundle.protobuf import SIZED, WireError, fields, spans
 from leapp.errors import BundleError
 
 # Message → field number → message held by that field. Field numbers are those of onnx.proto, which never change.
@@ -22,7 +22,10 @@ _HOLDS: dict[str, dict[int, str]] = {
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {13: "entry"},
 }
+_GRAPH, _INITIALIZER, _RAW_DATA = (number << 3 | SIZED for number in (7, 5, 9))
 _MAX_DEPTH = 64
+_LARGE, _LARGE_TENSOR = 1 << 17, 1 << 12
+"""Bytes from which on a model, or a tensor of it, is searched in parts."""
 
 
 def external_files(model: bytes, what: str) -> list[str]:
@@ -35,7 +38,7 @@ def external_files(model: bytes, what: str) -> list[str]:
     Raises:
         BundleError: If the bytes that name such a location are not a protobuf message.
     """
-    if b"location" not in model:
+    if b"location" not in _without_values(model):
         return []  # no tensor of it says where else its values are
     found: dict[str, None] = {}
     view = memoryview(model)
@@ -55,6 +58,24 @@ def external_files(model: bytes, what: str) -> list[str]:
     except (WireError, UnicodeDecodeError) as error:
         raise BundleError(f"{what}: the file is not a complete ONNX model.") from error
     return list(found)
+
+
+def _without_values(model: bytes) -> bytes:
+    """A large model without the values of its initializers: they name no file, and searching them takes time."""
+    if len(model) < _LARGE:
+        return model
+    whole, kept, copied = memoryview(model), [], 0
+    try:
+        for tag, _, begin, end in spans(whole):
+            for inner, _, first, last in spans(whole[begin:end]) if tag == _GRAPH else ():
+                if inner == _INITIALIZER and last - first > _LARGE_TENSOR:
+                    for place, start, _, stop in spans(whole[begin + first : begin + last]):
+                        if place == _RAW_DATA:
+                            kept.append(whole[copied : begin + first + start])
+                            copied = begin + first + stop
+    except WireError:
+        return model
+    return b"".join([*kept, whole[copied:]])
 
 
 def beside(model: str, location: str) -> str:

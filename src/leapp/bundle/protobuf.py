@@ -23,37 +23,44 @@ class WireError(ValueError):
     """The bytes are not a complete protobuf message."""
 
 
-def fields(body: memoryview) -> Iterator[tuple[int, Value]]:
-    """The fields of a message, each with its tag: numbers as int, everything else as a slice.
+def spans(body: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of a message: the tag of each, where it begins, where its value begins, and where it ends.
 
     Raises:
         WireError: If the message is cut off or damaged.
     """
     at, end = 0, len(body)
     while at < end:
+        start = at
         tag, at = (body[at], at + 1) if body[at] < 0x80 else _read_number(body, at)
         wire = tag & 7
         if wire == SIZED:
             size, at = (body[at], at + 1) if at < end and body[at] < 0x80 else _read_number(body, at)
         elif wire == NUMBER:
-            value, at = _read_number(body, at)
-            yield tag, value
-            continue
+            size = _read_number(body, at)[1] - at
         elif wire in _SIZES:
             size = _SIZES[wire]
         else:
             raise WireError("unknown wire type")
         if size > end - at:
             raise WireError("a field runs past its message")
-        yield tag, body[at : at + size]
+        yield tag, start, at, at + size
         at += size
 
 
-def copied(tag: int, value: Value) -> Chunks:
-    """A field as ``fields`` gave it."""
-    if isinstance(value, int):
-        return [_number(tag) + _number(value)]
-    return message(tag, [value]) if tag & 7 == SIZED else [_number(tag), value]
+def fields(body: memoryview) -> Iterator[tuple[int, Value]]:
+    """The fields of a message, each with its tag: numbers as int, everything else as a slice.
+
+    Raises:
+        WireError: If the message is cut off or damaged.
+    """
+    for tag, _, at, end in spans(body):
+        yield tag, _read_number(body, at)[0] if tag & 7 == NUMBER else body[at:end]
+
+
+def number(tag: int, value: int) -> Chunks:
+    """A field that holds a number."""
+    return [_number(tag) + _number(value)]
 
 
 def message(tag: int, chunks: Chunks) -> Chunks:

@@ -38,6 +38,7 @@ class Bundle:
         signature: Who signed the bundle, if a signature was asked for.
         initial_values: The initial values as ``open_bundle`` found them; None if they were not read.
         root: The directory that holds the bundle, without links.
+        located: Where the models were found when the bundle was opened, by the path that the description gives.
 
     Example:
         >>> open_bundle("exports/my_policy").graph
@@ -53,10 +54,12 @@ class Bundle:
     seal: Seal = field(default_factory=Seal)
     signature: Signature | None = None
     initial_values: Mapping[str, RawTensor] | None = field(default=None, repr=False, compare=False)
-    root: str = field(init=False, repr=False, compare=False)
+    root: str = field(default="", repr=False, compare=False)
+    located: Mapping[str, Path] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "root", os.path.realpath(self.path.parent))
+        if not self.root:
+            object.__setattr__(self, "root", os.path.realpath(self.path.parent))
 
     @property
     def directory(self) -> Path:
@@ -116,9 +119,11 @@ def open_bundle(
     require_digest(bundle, expect_digest)
     models = [node.model.model_path for node in contract.nodes.values() if node.model.model_path is not None]
     check_collisions([*models, *files])
-    for name, node in contract.nodes.items():
-        if node.model.model_path is not None:
-            _locate_model(bundle, name)
+    located = {
+        node.model.model_path: _locate_model(bundle, name)
+        for name, node in contract.nodes.items()
+        if node.model.model_path is not None
+    }
     # Models are hashed when they are read, so that they are read once. So are the initial values, which are read here.
     inside = {os.path.normpath(model) for model in models}
     stored: bytes | None = None
@@ -127,7 +132,7 @@ def open_bundle(
             stored = _read_sealed(bundle, name)
         elif os.path.normpath(name) not in inside:
             _verify_sealed(bundle, name)
-    return replace(bundle, initial_values=_decode_initial_values(bundle, stored))
+    return replace(bundle, initial_values=_decode_initial_values(bundle, stored), located=located)
 
 
 def require_digest(bundle: Bundle, expected: str | None) -> None:
@@ -319,7 +324,7 @@ def _locate_model(bundle: Bundle, node: str) -> Path:
     name = bundle.contract.nodes[node].model.model_path
     if name is None:
         raise BundleError(f"Node '{node}' has no model: it was exported without one (dry run or no backend).")
-    return locate(bundle.root, name, f"model of node '{node}'", anywhere=True)
+    return bundle.located.get(name) or locate(bundle.root, name, f"model of node '{node}'", anywhere=True)
 
 
 def _spelled_path(bundle: Bundle, node: str) -> Path:

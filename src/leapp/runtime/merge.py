@@ -9,10 +9,10 @@ feature (functions, external data, sparse initializers, different operator sets)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from leapp.bundle.protobuf import NUMBER, SIZED, Chunks, Value, WireError, copied, fields, message
+from leapp.bundle.protobuf import NUMBER, SIZED, Chunks, WireError, fields, message, number, spans
 
 LARGEST = 16 * 1024 * 1024
 """Beyond this size in bytes the arithmetic outweighs the trips, and a second copy of the weights would hurt."""
@@ -70,14 +70,14 @@ def merge(parts: Iterable[Part]) -> bytes | None:
     try:
         for part in parts:
             _add(merged, part)
-    except (_UnmergeableError, WireError, UnicodeDecodeError, RecursionError):
+    except (_UnmergeableError, WireError, RecursionError):
         # A malformed model is reported by the engine, which knows more about it.
         return None
     if len(merged.opsets) != 1:
         return None
     (opsets,) = merged.opsets
     graph = message(_GRAPH_NAME << 3 | SIZED, [b"merged"]) + [chunk for chunks in merged.graph.values() for chunk in chunks]
-    model = copied(_MODEL_IR << 3 | NUMBER, merged.ir_version) + message(_MODEL_GRAPH << 3 | SIZED, graph)
+    model = number(_MODEL_IR << 3 | NUMBER, merged.ir_version) + message(_MODEL_GRAPH << 3 | SIZED, graph)
     for opset in sorted(opsets):
         model += message(_MODEL_OPSET << 3 | SIZED, [opset])
     return b"".join(model)
@@ -85,66 +85,78 @@ def merge(parts: Iterable[Part]) -> bytes | None:
 
 def _add(merged: _Merged, part: Part) -> None:
     opsets: set[bytes] = set()
-    for number, value in _fields("model", memoryview(part.model)):
-        if number == _MODEL_IR and isinstance(value, int):
+    for tag, value in fields(memoryview(part.model)):
+        field_number = tag >> 3
+        if field_number in _REFUSED["model"]:
+            raise _UnmergeableError
+        if field_number == _MODEL_IR and isinstance(value, int):
             merged.ir_version = max(merged.ir_version, value)
-        elif number == _MODEL_OPSET:
-            opsets.add(bytes(_payload(value)))
-        elif number == _MODEL_GRAPH:
-            _add_graph(merged, part, _payload(value))
+        elif isinstance(value, int):
+            continue
+        elif field_number == _MODEL_OPSET:
+            opsets.add(bytes(value))
+        elif field_number == _MODEL_GRAPH:
+            _Renaming(part).add_graph(merged, value)
     merged.opsets.add(frozenset(opsets))
 
 
-def _add_graph(merged: _Merged, part: Part, graph: memoryview) -> None:
-    made: set[str] = set()
-    results: list[str] = []
-    for number, value in _fields("graph", graph):
-        if number not in merged.graph or (number == _GRAPH_INPUT and _name(value) in part.fed):
-            continue
-        if number == _GRAPH_NODE:
-            made.update(_text(v) for n, v in _fields("node", _payload(value)) if n == _NODE_OUTPUT)
-        elif number == _GRAPH_OUTPUT:
-            results.append(_name(value))
-        merged.graph[number] += message(number << 3 | SIZED, _renamed(_HOLDS["graph"][number], _payload(value), part))
-    if not made.issuperset(results):
-        # An output that is an input or a constant has no value of its own to hand on.
-        raise _UnmergeableError
+class _Renaming:
+    """Gives the values of one part their merged names."""
 
+    def __init__(self, part: Part) -> None:
+        self._prefix = part.prefix.encode()
+        self._fed = {name.encode(): merged.encode() for name, merged in part.fed.items()}
+        self._made: set[bytes] = set()
 
-def _renamed(kind: str, body: memoryview, part: Part) -> Chunks:
-    """A message with the merged names of the values in it."""
-    names, holds, out = _NAMES.get(kind, ()), _HOLDS.get(kind, {}), []
-    refused = _REFUSED.get(kind, ())
-    for tag, value in fields(body):
-        number = tag >> 3 if tag & 7 == SIZED else 0
-        if number in refused:
+    def add_graph(self, merged: _Merged, graph: memoryview) -> None:
+        results: list[bytes] = []
+        for tag, _, at, end in spans(graph):
+            place, body = tag >> 3, graph[at:end]
+            if place in _REFUSED["graph"]:
+                raise _UnmergeableError
+            if place not in merged.graph:
+                continue
+            if tag & 7 != SIZED:
+                raise _UnmergeableError
+            if place in (_GRAPH_INPUT, _GRAPH_OUTPUT):
+                name = next((bytes(body[at:end]) for tag, _, at, end in spans(body) if tag >> 3 == _VALUE_NAME), b"")
+                if place == _GRAPH_INPUT and name in self._fed:
+                    continue
+                if place == _GRAPH_OUTPUT:
+                    results.append(name)
+            merged.graph[place] += message(tag, self._renamed(_HOLDS["graph"][place], body))
+        if not self._made.issuperset(results):
+            # An output that is an input or a constant has no value of its own to hand on.
             raise _UnmergeableError
-        if number in names:
-            name = _text(value)  # empty for an optional input that is not given
-            out += message(tag, [part.fed.get(name, part.prefix + name).encode() if name else b""])
-        elif number in holds:
-            out += message(tag, _renamed(holds[number], _payload(value), part))
-        else:
-            out += copied(tag, value)
-    return out
+
+    def _renamed(self, kind: str, body: memoryview) -> Chunks:
+        """A message with the merged names of the values in it. What lies between them is copied as it is."""
+        names, holds, refused = _NAMES.get(kind, ()), _HOLDS.get(kind, _NOTHING), _REFUSED.get(kind, ())
+        out: Chunks = []
+        copied = 0
+        for tag, start, at, end in spans(body):
+            if tag & 7 != SIZED:
+                continue
+            place = tag >> 3
+            if place in refused:
+                raise _UnmergeableError
+            if place in names:
+                name = bytes(body[at:end])
+                if not name:
+                    continue  # an optional input that is not given
+                if place == _NODE_OUTPUT:
+                    self._made.add(name)
+                changed: Chunks = [self._fed.get(name) or self._prefix + name]
+            elif place in holds:
+                changed = self._renamed(holds[place], body[at:end])
+                if len(changed) == 1:
+                    continue
+            else:
+                continue
+            out += [body[copied:start], *message(tag, changed)]
+            copied = end
+        out.append(body[copied:])
+        return out
 
 
-def _fields(kind: str, body: memoryview) -> Iterator[tuple[int, Value]]:
-    for tag, value in fields(body):
-        if tag >> 3 in _REFUSED.get(kind, ()):
-            raise _UnmergeableError
-        yield tag >> 3, value
-
-
-def _name(value_info: Value) -> str:
-    return next((_text(value) for number, value in _fields("value", _payload(value_info)) if number == _VALUE_NAME), "")
-
-
-def _text(value: Value) -> str:
-    return bytes(_payload(value)).decode()
-
-
-def _payload(value: Value) -> memoryview:
-    if isinstance(value, int):
-        raise _UnmergeableError
-    return value
+_NOTHING: dict[int, str] = {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -84,6 +83,8 @@ class _Script:
         name: The node.
         method: What to call.
         graph: What it computes.
+        inputs: How many tensors it takes.
+        outputs: How many tensors it returns; 0 when its type does not tell.
         single: Whether it returns a bare tensor.
         straight: Its graph is a plain list of operations on its inputs and constants: no branches, no loops and no
             attributes that could change. What such a graph does to memory depends on the form of its inputs only, so one
@@ -93,6 +94,8 @@ class _Script:
     name: str
     method: Any
     graph: Any
+    inputs: int
+    outputs: int
     single: bool
     straight: bool
 
@@ -121,23 +124,22 @@ def load(plan: Plan, names: list[str], model: Callable[[str], Any], options: Eng
     return [_script_unit(plan, script, device, options.trial) for script in scripts]
 
 
-def _open_script(name: str, model: bytes | Path, device: torch.device) -> tuple[Any, bool]:
-    """The method that runs a model, and whether its graph is straight."""
+def _open_script(name: str, model: bytes | Path, device: torch.device) -> _Script:
     try:
         module = open_script(model if isinstance(model, bytes) else str(model), device)
         method = module._get_method("forward")
-        _set_device(method.graph, device)
+        text = _on_device(method.graph, device)
     except Exception as error:  # torch does not say what a damaged file makes it raise
         raise BundleError(f"The TorchScript model of node {name!r} cannot be opened: {error}") from error
+    script = _script(name, method, text)
     # A straight graph reads nothing of its module: there is nothing to freeze.
-    straight = _is_straight(method.graph)
-    if straight or not module.hasattr("training"):
-        return method, straight
+    if script.straight or not module.hasattr("training"):
+        return script
     with warnings.catch_warnings():
         # The warning that TorchScript is deprecated is of no use to a user who runs a bundle.
         warnings.simplefilter("ignore", DeprecationWarning)
         method = frozen_script(module)._get_method("forward")
-    return method, _is_straight(method.graph)
+    return _script(name, method, script_text(method.graph))
 
 
 def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> _Script:
@@ -154,50 +156,48 @@ def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.devic
     return replace(opened[form], name=name)
 
 
-def _set_device(graph: Any, device: torch.device) -> None:
-    """Let the operations that make tensors make them on ``device``. Opening a model moves its constants only."""
-    if ": Device = " not in script_text(graph):
-        return
-    for node in graph.findAllNodes("prim::Constant"):
-        if node.output().type().kind() == "DeviceObjType" and node.hasAttribute("value"):
-            node.s_("value", str(device))
+def _on_device(graph: Any, device: torch.device) -> str:
+    """Let the operations that make tensors make them on ``device``; returns the text of the graph.
+
+    Opening a model moves its constants only.
+    """
+    text = script_text(graph)
+    if ": Device = " in text:
+        for node in graph.findAllNodes("prim::Constant"):
+            if node.output().type().kind() == "DeviceObjType" and node.hasAttribute("value"):
+                node.s_("value", str(device))
+    return text
+
+
+def _script(name: str, method: Any, text: str) -> _Script:
+    """What a method does, by its graph and the text of that."""
+    graph = method.graph
+    own, *inputs = graph.inputs()
+    (result,) = graph.outputs()
+    kind = result.type()
+    single = kind.kind() == "TensorType"
+    is_tuple = kind.kind() == "TupleType" and all(element.kind() == "TensorType" for element in kind.elements())
+    shown = single or result.node().kind() == "prim::TupleConstruct"
+    straight = shown and not own.uses() and not any(branch in text for branch in _BRANCHES)
+    return _Script(name, method, graph, len(inputs), len(kind.elements()) if is_tuple else int(single), single, straight)
 
 
 def _new_script(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> _Script:
-    method, straight = _open_script(name, model, device)
-    graph = method.graph
+    script = _open_script(name, model, device)
     inputs, outputs = plan.input_keys(name), plan.output_keys(name)
-    taken = len(list(graph.inputs())) - 1
-    if taken != len(inputs):
-        raise BundleError(f"The TorchScript model of node {name!r} takes {taken} inputs, the bundle says {len(inputs)}.")
-    single, count = _returns(graph)
-    if count != len(outputs):
+    if script.inputs != len(inputs):
         raise BundleError(
-            f"The TorchScript model of node {name!r} returns {count or 'no fixed number of'} tensors, "
+            f"The TorchScript model of node {name!r} takes {script.inputs} inputs, the bundle says {len(inputs)}."
+        )
+    if script.outputs != len(outputs):
+        raise BundleError(
+            f"The TorchScript model of node {name!r} returns {script.outputs or 'no fixed number of'} tensors, "
             f"the bundle says {len(outputs)}."
         )
-    return _Script(name, method, graph, single, straight)
+    return script
 
 
-def _returns(graph: Any) -> tuple[bool, int]:
-    """Whether the graph returns a bare tensor, and how many tensors; 0 when its type does not tell."""
-    (result,) = graph.outputs()
-    kind = result.type()
-    if kind.kind() == "TensorType":
-        return True, 1
-    if kind.kind() == "TupleType" and all(e.kind() == "TensorType" for e in kind.elements()):
-        return False, len(kind.elements())
-    return False, 0
-
-
-def _is_straight(graph: Any) -> bool:
-    own = next(iter(graph.inputs()))
-    (result,) = graph.outputs()
-    shown = result.type().kind() == "TensorType" or result.node().kind() == "prim::TupleConstruct"
-    return shown and not list(own.uses()) and _BRANCH.search(script_text(graph)) is None
-
-
-_BRANCH = re.compile(r"\bblock0\(|\bprim::Call(Method|Function)\b")
+_BRANCHES = ("block0(", "prim::CallMethod", "prim::CallFunction")
 """What a graph says of branches, loops and calls. A text constant may say it too; its model is then run on copies."""
 
 
