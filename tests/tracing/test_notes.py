@@ -54,6 +54,29 @@ def test_a_misspelt_state_is_refused_with_the_nearest_name(slip: str, passes: in
     leapp.stop()
 
 
+def test_a_node_that_runs_less_often_than_its_source(tmp_path: Path, capsys: Any) -> None:
+    """A bundle has one rate. Without the note the policy would run at each step."""
+
+    def trace(every: int) -> None:
+        leapp.start("g", save_path=tmp_path)
+        for number in range(4):
+            x = annotate.input_tensors("estimator", {"x": torch.randn(3)})
+            z = annotate.output_tensors("estimator", {"z": x * 2}, export_with="onnx")
+            if number % every == 0:
+                z = annotate.input_tensors("policy", {"z": z})  # SLOWER
+                annotate.output_tensors("policy", {"a": z.tanh()}, export_with="onnx")
+        leapp.stop()
+        leapp.compile_graph(visualize=False)
+
+    trace(2)
+    (line,) = warned(capsys)
+    here = Path(__file__).read_text().splitlines()
+    number = next(i for i, text in enumerate(here, 1) if text.endswith("# SLOWER"))
+    assert "'policy' ran 2 time(s) and 'estimator'" in line and f"{__file__}:{number}" in line
+    trace(1)
+    assert not warned(capsys)
+
+
 def test_names_that_differ_on_purpose_are_no_slips(tmp_path: Path) -> None:
     """A first value without a declaration stays possible beside other states, whatever they are called."""
     leapp.start("g", save_path=tmp_path)

@@ -847,6 +847,31 @@ def test_a_clock_that_reaches_no_output_is_cleared_by_two_passes(tmp_path: Path)
     assert leapp.report().escapes == []
 
 
+def _drops() -> Step:
+    return lambda x: x * 0.0 if random.random() < 1e-9 else x * 1.0  # HERE
+
+
+def _ramps_by_the_clock() -> Step:
+    began = time.monotonic()
+
+    def step(x: Tensor) -> Tensor:
+        passed = time.monotonic() - began  # HERE
+        if passed < 3600:
+            return x * 0.5
+        return x * 1.0
+
+    return step
+
+
+@pytest.mark.parametrize("make", [_drops, _ramps_by_the_clock])
+def test_a_clock_that_decides_is_reported(make: Callable[[], Step], tmp_path: Path) -> None:
+    """The passes agree, as they made the same choice."""
+    trace(tmp_path, make(), 2)
+    leapp.compile_graph(visualize=False)
+    (found,) = leapp.report().escapes
+    assert "which decides something" in found.kind and "# HERE" in found.source and not found.varies, found
+
+
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 

@@ -1138,6 +1138,20 @@ def test_a_write_that_no_pass_shows(compute: Callable[[Policy, Any], Any], tmp_p
     assert leapp.report().escapes == []
 
 
+def test_an_older_array_that_only_takes_values(tmp_path: Path) -> None:
+    """The output is not computed from the inputs as far as leapp sees: the line that wrote them into the array is named."""
+    held = SimpleNamespace(obs=np.zeros(6, np.float32))
+
+    def step(number: int) -> None:
+        x = A.input_tensors("n", {"x": values(number).numpy()})
+        held.obs[:3] = x  # WRITE
+        A.output_tensors("n", {"y": held.obs * 2}, export_with="jit")
+
+    line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "held.obs[:3] = x" in text)
+    with pytest.raises(TraceError, match=rf"(?s)left the graph on the way:.*register_buffer\('n'.*{HERE}:{line}: "):
+        trace(tmp_path, step, 1)
+
+
 def test_a_tensor_that_the_node_only_counts_with(tmp_path: Path) -> None:
     """Undeclared state that no pass shows: both passes compare it, and get the same."""
     policy = SimpleNamespace(count=torch.zeros(()), calls=torch.zeros(()))

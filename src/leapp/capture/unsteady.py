@@ -60,6 +60,20 @@ class UnsteadyNames:
         return self._modules.get(file)
 
 
+def decides(where: Where) -> bool:
+    """Whether what a line gives is compared with something, on that line or through a variable that the line sets."""
+    compared, loads, stored, line = set[int](), dict[int, set[Any]](), set[Any](), 0
+    for step in dis.get_instructions(where.code):
+        line = Where(where.code, step.offset).line
+        if step.opname == "COMPARE_OP":
+            compared.add(line)
+        elif step.opname.startswith("LOAD_"):
+            loads.setdefault(line, set()).update(step.argval if isinstance(step.argval, tuple) else (step.argval,))
+        elif step.opname in ("STORE_FAST", "STORE_DEREF", "STORE_NAME") and line == where.line:
+            stored.add(step.argval)
+    return where.line in compared or any(stored & loads.get(line, set()) for line in compared)
+
+
 def _scan(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Where]]:
     """Follow ``name`` and ``name.attribute`` through the instructions; everything else ends a chain."""
     found, path = _NOTHING, ""

@@ -12,7 +12,7 @@ import torch
 from leapp.capture.audit import hidden_reads
 from leapp.capture.functions.standin import unfollowed
 from leapp.capture.replay import Replay, cut, fill
-from leapp.capture.unsteady import UnsteadyNames
+from leapp.capture.unsteady import UnsteadyNames, decides
 from leapp.capture.user_line import is_library
 from leapp.errors import TraceError
 from leapp.tracing.edges import same_bits
@@ -22,6 +22,9 @@ from leapp.tracing.report import ConstantInfo, EscapeInfo, GlueInfo, Report
 from leapp.tracing.undeclared import departs, kept, undeclared_state
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from leapp.capture.user_line import Where
     from leapp.tracing.attributes import Changed
     from leapp.tracing.node import NodeTrace, PassDifference
     from leapp.tracing.session import Session
@@ -100,6 +103,8 @@ def _escapes(node: NodeTrace, seen: _Seen) -> list[EscapeInfo]:
         cure = e.cure or _cure(spoken)
         found.append(EscapeInfo(node.name, spoken, at.file, at.line, at.text, _short(e.value), again is not None, cure=cure))
     found += _hidden_reads(node, wrong, seen.harmless)
+    if node.compared and not wrong:
+        found += _deciding(node, seen.unsteady)
     if not node.compared:
         named = _unsteady(node, seen.unsteady)
         random = any("random" in e.kind for e in named)
@@ -151,14 +156,30 @@ def _with_difference(node: str, found: list[EscapeInfo], difference: PassDiffere
 
 def _unsteady(node: NodeTrace, names: UnsteadyNames) -> list[EscapeInfo]:
     """Clocks and generators that the code of the node names; whether a number of theirs is frozen is for two passes to tell."""
+    return [
+        EscapeInfo(node.name, f"{what}, named in the code of the node", w.file, w.line, w.text, "a number", cure=_UNSTEADY)
+        for what, w in _named_unsteady(node, names)
+    ]
+
+
+def _named_unsteady(node: NodeTrace, names: UnsteadyNames) -> Iterator[tuple[str, Where]]:
     assert node.tape is not None
     places = [c.where for c in node.tape.calls] + [e.where for e in node.tape.escapes]
     codes = {id(w.code): w.code for w in places if not is_library(w.file)}
+    for code in codes.values():
+        yield from names.of(code)
+
+
+def _deciding(node: NodeTrace, names: UnsteadyNames) -> list[EscapeInfo]:
+    """Clocks and generators that the code of the node compares with something: passes that agree may be those of one choice."""
     return [
-        EscapeInfo(node.name, f"{what}, named in the code of the node", w.file, w.line, w.text, "a number", cure=_UNSTEADY)
-        for code in codes.values()
-        for what, w in names.of(code)
-    ]
+        EscapeInfo(
+            node.name, f"{what}, which decides something; the passes so far agree", w.file, w.line, w.text, "the choice",
+            cure="choose in tensors, as torch.where(torch.rand(()) < p, a, b) does, or declare it with input_tensors()",
+        )
+        for what, w in _named_unsteady(node, names)
+        if decides(w)
+    ]  # fmt: skip
 
 
 def _is_wrong(node: NodeTrace) -> bool:

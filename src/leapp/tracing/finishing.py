@@ -122,12 +122,24 @@ class Finisher:
         whose = f" It belongs to node '{owner.node}'." if owner is not None else ""
         born = self._recorder.plain_calls.made_inside.get(t)
         made = f" It was made at {born}: {born.text!r}." if born is not None else ""
-        escapes = "".join(f"\n  {e.kind} at {e.where}: {e.where.text}" for e in node.tape.escapes[:5])
+        escapes = "".join(f"\n  {e.kind} at {e.where}: {e.where.text}" for e in node.tape.escapes[:5]) or self._lost_in(node)
         raise TraceError(
             f"node '{node.name}', output '{name}' (at {at}) is a {type(t).__name__} that is not computed from the node's "
             f"inputs.{whose}{made} Pass a constant as static_outputs=. Declare a value that an earlier call left with "
             "state_tensors() and update_state(). If it should depend on the inputs, their values left the graph on the "
             f"way:{escapes or ' declare them with input_tensors() before the computation.'}{unfollowed()}"
+        )
+
+    def _lost_in(self, node: NodeTrace) -> str:
+        """The arrays, older than the node, that took values of it, with the lines that wrote them."""
+        tape = node.require_traced()
+        changed = [c for c in self._attributes.changes(set(), tape.owns)[1] if isinstance(c.after, np.ndarray)]
+        codes = self._attributes.codes(tape) if changed else []
+        lines = {str(at): (c, at) for c in changed if (at := line_that_writes(c, codes)) is not None}
+        return "".join(
+            f"\n  written to the array {c.spelled}, which was made before the node: give it to the node with {c.spelled} = "
+            f"annotate.register_buffer('{node.name}', {{name: {c.spelled}}}) at {at}: {at.text}"
+            for c, at in list(lines.values())[:5]
         )
 
     def _static(self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where) -> None:

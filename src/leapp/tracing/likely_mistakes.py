@@ -18,6 +18,7 @@ def likely_mistakes(session: Session) -> Iterator[str]:
     for node in session.nodes.values():
         yield from _states(node)
         yield from _kinds(node)
+        yield from _rates(session, node)
     for ours, first, theirs, second in session.sources.shared:
         if _enters(session, first, ours) and _enters(session, second, theirs):
             a, b = key(first, ours.name), key(second, theirs.name)
@@ -45,6 +46,19 @@ def _states(node: NodeTrace) -> Iterator[str]:
                 f"input. Give its next value to annotate.update_state('{node.name}', {{'{port.name}': ...}}) before "
                 "output_tensors()."
             )
+
+
+def _rates(session: Session, node: NodeTrace) -> Iterator[str]:
+    """Nodes that ran less often than one that feeds them, as a policy at a lower rate than its estimator."""
+    for port in node.inputs.values():
+        source = session.nodes.get(port.source.node) if port.source is not None and not port.source.delayed else None
+        if source is not None and source.passes > node.passes > 0:
+            yield (
+                f"node '{node.name}' ran {node.passes} time(s) and '{source.name}', which feeds its input '{port.name}' (at "
+                f"{port.where}), {source.passes} times, but a bundle runs every node in every step. Trace the slower node in a "
+                "graph of its own, or run it in every pass and choose between its last and its new output with torch.where()."
+            )
+            return
 
 
 _KINDS = [str(k.value) for kinds in (InputKindEnum, OutputKindEnum) for k in kinds]
