@@ -489,6 +489,27 @@ def test_state_that_begins_with_the_first_value_is_named(tmp_path: Path) -> None
         leapp.compile_graph(visualize=False)
 
 
+def test_a_history_is_told_once_with_the_line_that_reads_it(tmp_path: Path) -> None:
+    """Its elements are one state to the user, and what two passes show is not said to be for a second pass to tell."""
+    keeps = _Keeps()
+    keeps.value = deque(maxlen=3)
+
+    def step(x: Tensor) -> Tensor:
+        if not keeps.value:
+            keeps.value.extend(torch.zeros_like(x) for _ in range(3))
+        keeps.value.append(x * 2)
+        return torch.cat(list(keeps.value))
+
+    trace(tmp_path, step)
+    with pytest.raises(TraceError) as refused:
+        leapp.compile_graph(visualize=False)
+    told = str(refused.value)
+    assert told.count("_Keeps.value[") == 1
+    assert "a second pass tells" not in told
+    assert "is read at" in told
+    assert "torch.cat(list(keeps.value))" in told
+
+
 def test_a_frozen_size_that_does_not_fit_the_second_pass(tmp_path: Path) -> None:
     """Replaying the first pass on the second one's inputs fails inside torch; the line is named all the same."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -99,6 +99,15 @@ class Changed(NamedTuple):
     def spelled(self) -> str:
         """As the code of the owner would name it."""
         return self.name if issubclass(type(self.owner), SHARED) else f"self.{self.name}"
+
+
+def once_for_each_line(changes: Sequence[Changed]) -> list[Changed]:
+    """The changes without those of further elements of a container, or of an array by another name, on the same line."""
+    told: dict[Any, Changed] = {}
+    for c in changes:
+        which = id(c.after) if isinstance(c.after, np.ndarray) else str(c).partition("[")[0]
+        told.setdefault((which, str(c.where)), c)
+    return list(told.values())
 
 
 class _Seen(NamedTuple):

@@ -15,10 +15,12 @@ from leapp.capture.replay import Replay, cut, fill
 from leapp.capture.unsteady import UnsteadyNames, decides
 from leapp.capture.user_line import is_library
 from leapp.errors import TraceError
+from leapp.tracing.attributes import once_for_each_line
 from leapp.tracing.edges import same_bits
 from leapp.tracing.likely_mistakes import likely_mistakes
 from leapp.tracing.log import logger
 from leapp.tracing.report import ConstantInfo, EscapeInfo, GlueInfo, Report
+from leapp.tracing.second_pass import STATE
 from leapp.tracing.undeclared import departs, kept, undeclared_state
 
 if TYPE_CHECKING:
@@ -201,7 +203,7 @@ def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:
             what = f"{r.kind} of '{r.source}', read out before the node"
             varies = proven and r.varies
             found.append(EscapeInfo(node.name, what, r.where.file, r.where.line, r.where.text, _short(r.value), varies))
-    for n in node.changed if proven or not (several or node.compared) else ():
+    for n in once_for_each_line(node.changed) if proven or not (several or node.compared) else ():
         cure = ""
         if isinstance(n.after, np.ndarray) and arrays_told:
             continue
@@ -209,10 +211,8 @@ def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:
             what = f"the array {n}, older than the node, was written to in the pass: what is read of it is frozen"
             cure = _followed(node, n)
         elif n.before is None:
-            what = (
-                f"undeclared state: {n} is empty before the first pass and a tensor after it (declare it as "
-                "state if a call reads what the last one left; a second pass tells)"
-            )
+            what = f"undeclared state: {n} is empty before the first pass and a tensor after it"
+            cure = STATE if proven else f"{STATE} if a call reads what the last one left; a second pass tells"
         else:
             what = f"undeclared state: {n} is {n.after} after the pass (keep it in a tensor, declared as state)"
         w, shown = n.where, f"array {list(n.after.shape)}" if isinstance(n.after, np.ndarray) else _short(n.before)

@@ -19,7 +19,7 @@ from leapp.capture.pass_diff import Difference, Kind, by_data, differences
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import Program, Replay, cut
 from leapp.capture.tape import Constant, Draw, Tape
-from leapp.tracing.attributes import Attributes, Changed, Shown
+from leapp.tracing.attributes import Attributes, Changed, Shown, once_for_each_line
 from leapp.tracing.batching import checked_axis
 from leapp.tracing.code_uses import is_memory, is_read_inside, line_that_reads, line_that_uses, line_that_writes_into
 from leapp.tracing.contents import Length
@@ -142,10 +142,7 @@ class SecondPass:
                 counters.append(c._replace(where=at))
         if len(self._recorder.tapes) == 1:
             attributes.forget()
-        # Several elements of one container, or one array under several names, are told once for each line.
-        names = [id(c.after) if isinstance(c.after, np.ndarray) else str(c).partition("[")[0] for c in counters]
-        told = {(name, str(c.where)): c for name, c in zip(names[::-1], counters[::-1], strict=True)}
-        return list(told.values())[::-1]
+        return once_for_each_line(counters)
 
 
 def _is_carried(node: NodeTrace, changed: Changed) -> bool:
@@ -169,7 +166,7 @@ def _carried_state(node: NodeTrace, program: Program) -> PassDifference | None:
     found = next((c for c in read if c.earlier_slot not in same), None)
     if found is None:
         return None
-    return PassDifference(_read_again(found), found.where, found.value, found.value, _STATE)
+    return PassDifference(_read_again(found), found.where, found.value, found.value, STATE)
 
 
 def _explained(node: NodeTrace, found: Difference, program: Program) -> PassDifference:
@@ -185,13 +182,13 @@ def _explained(node: NodeTrace, found: Difference, program: Program) -> PassDiff
     if found.kind is Kind.NUMBER and not (elsewhere and left is not None):
         return difference(f"a number that differs between the passes{elsewhere}", _NUMBER)
     if found.kind is not Kind.CONSTANT and left is not None:
-        return PassDifference(_read_again(left), left.where, Shown("the first pass, which did not read it"), left.value, _STATE)
+        return PassDifference(_read_again(left), left.where, Shown("what the first pass did without it"), left.value, STATE)
     if found.kind is Kind.CALL:
         what = f"the passes part here: another call follows{elsewhere}"
         return PassDifference(what, found.where, Shown(found.first), Shown(found.second), _CALL)
     ours, theirs = node.program.constants.get(found.slots[0]), program.constants.get(found.slots[1])
     if theirs is not None and theirs.earlier_pass is not None:
-        return difference(_read_again(theirs), _STATE)
+        return difference(_read_again(theirs), STATE)
     if found.kind is Kind.VALUE or ours is None or theirs is None:
         return difference(f"a call that reads another value{elsewhere}", _CALL)
     name = node.names.get(found.slots[0], "")
@@ -208,7 +205,7 @@ def _explained(node: NodeTrace, found: Difference, program: Program) -> PassDiff
 
 
 def _read_again(constant: Constant) -> str:
-    return f"undeclared state: the value that the pass before made at {constant.earlier_pass} is read here"
+    return f"undeclared state: the value that the pass before made at {constant.earlier_pass} is read"
 
 
 def _same_object(a: weakref.ref[Any] | None, b: weakref.ref[Any] | None) -> bool:
@@ -232,7 +229,8 @@ def _first_element(found: Difference) -> Difference:
 _NUMBER = "keep it a tensor, or declare it: with input_tensors(), or state_tensors() and update_state() if the node keeps it"
 _CALL = "keep the choice in tensors, as torch.where() does, declare what it depends on, and call .eval() on modules"
 _PART = "keep the index a tensor: table[index] of a tensor, or np.take(table, index), is followed"
-_STATE = "declare it with state_tensors() and update_state()"
+STATE = "declare it with state_tensors() and update_state()"
+"""What to do about a value that a call reads and an earlier one left."""
 _RANDOM = "declare them with input_tensors(), so that the caller draws them, or draw them with torch.rand() or torch.randn()"
 _WEIGHT = "trace without training in between"
 _BUFFER = "declare it with register_buffer() or module(), or call .eval() if it is a statistic of a module in training mode"
