@@ -210,15 +210,15 @@ def forget_classes() -> None:
 
 def is_lasting(value: Any) -> bool:
     """Whether a value can hold something of the user's program from one call to the next."""
-    kind = role(type(value))
-    if kind in _ALWAYS:
-        return True
-    if kind == "function":
+    if type(value) is FunctionType:  # as most are
         code = value.__code__
         if is_library_code(code):
             return False
         shares = value.__closure__ and code.co_freevars != _CLASS
         return bool(shares or _defaults(value) or value.__dict__)
+    kind = role(type(value))
+    if kind in _ALWAYS:
+        return True
     if kind == "generator":
         return not is_library_code(suspended_code(value))
     if kind == "namespace":
@@ -283,8 +283,9 @@ def _numbers(names: dict[str, Any]) -> dict[str, Any]:
 def held_again(thing: Any, held: dict[Any, Any]) -> dict[Any, Any]:
     """What something holds that held this before: the same dict, if it holds the same objects."""
     kind = type(thing)
-    if kind is Globals:  # a number that a new variable has is not compared with anything
-        return held if all(map(operator.is_, map(thing.names.get, held), held.values())) else held_by(thing)
+    if kind is Globals or kind is ModuleType:  # what a new variable has is not compared with anything
+        names = thing.names if kind is Globals else vars(thing)
+        return held if all(map(operator.is_, map(names.get, held), held.values())) else held_by(thing)
     if kind is dict or kind is list or kind is tuple:  # most hold what they held, and are not taken apart again
         items = itertools.islice(thing.values() if kind is dict else reversed(thing), _CONTAINED)
         same = len(thing) == held.get(WHOLE) and all(map(operator.is_, items, held.values()))
