@@ -14,7 +14,7 @@ import torch
 
 from leapp.capture.replay import Replay
 from leapp.capture.tape import Call
-from leapp.capture.trees import tensors
+from leapp.capture.trees import ATOMS, tensors
 from leapp.compat.core import DispatchMode
 
 # These read a value only to refuse bad arguments.
@@ -86,6 +86,8 @@ def hidden_reads(
 
 def _form(value: Any) -> Any:
     """An argument without the values of its tensors, to be compared."""
+    if type(value) in ATOMS:
+        return type(value), value  # True, 1 and 1.0 are equal, but not the same argument
     if isinstance(value, torch.Tensor):
         return type(value), value.dtype, value.shape, value.device
     if isinstance(value, (list, tuple)):
@@ -94,7 +96,7 @@ def _form(value: Any) -> Any:
         return slice, _form(value.start), _form(value.stop), _form(value.step)
     if isinstance(value, dict):
         return tuple((name, _form(part)) for name, part in value.items())
-    return type(value), value  # True, 1 and 1.0 are equal, but not the same argument
+    return type(value), value
 
 
 def _only_checks(call: Call) -> bool:

@@ -14,13 +14,14 @@ import torch
 
 from leapp.capture.replay import Replay
 from leapp.capture.tape import Call, Ref
-from leapp.capture.trees import leaves, mapped, tensors
+from leapp.capture.trees import ATOMS, leaves, mapped, tensors
 from leapp.capture.user_line import Where, where
 from leapp.compat.core import registered_device
 from leapp.errors import TraceError
 
 Tensor = torch.Tensor
 _CPU = torch.device("cpu")
+_NOT_DEVICES = ATOMS - {torch.device}
 _CARRYING = {"to", "cpu", "cuda", "xpu"}
 """Methods that carry a tensor to a device. The one of a backend that registered itself is called like the backend."""
 
@@ -96,7 +97,7 @@ def _elsewhere(call: Call) -> bool:
         name = call.func.__name__
         if name not in ("to", "cpu") or any(isinstance(a, str) and a != "cpu" for a in call.args):
             return True
-    named = leaves((call.args, call.kwargs), torch.device, skip=())
+    named = leaves((call.args, call.kwargs), torch.device, _NOT_DEVICES)
     return _named_device(call) or any(device != _CPU for device in named)
 
 

@@ -16,7 +16,7 @@ import torch
 from leapp.capture.batch.symbolic_size import Measure
 from leapp.capture.substitutes import WORKSPACE_LAST
 from leapp.capture.tape import Call, Constant, Memory, Ref, Tape
-from leapp.capture.trees import mapped, tensors
+from leapp.capture.trees import ATOMS, mapped, tensors
 
 Tensor = torch.Tensor
 
@@ -153,7 +153,7 @@ class Replay(torch.nn.Module):
         if constants is not None:
             constants.update(id(env[slot]) for slot, _, _ in self._paths)
         for index, call in enumerate(self.program.calls):
-            args, kwargs = fill(call.args, env), fill(call.kwargs, env)
+            args, kwargs = filled(call, env)
             result = call.func(*args, **kwargs) if around is None else around(index, call, args, kwargs)
             for slot, out in zip(call.outs, results(call, result), strict=True):
                 env[slot] = out
@@ -180,10 +180,16 @@ class Replay(torch.nn.Module):
 
 def results(call: Call, result: Any) -> list[Any]:
     """What a call gives to its slots: tensors, or one number."""
-    if type(call.func) is Measure:
+    if isinstance(result, Tensor) or type(call.func) is Measure:
         return [result]
     found = list(tensors(result))
     return found[: len(call.outs)] if call.func in WORKSPACE_LAST else found
+
+
+def filled(call: Call, env: dict[int, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments and keywords of a call, with every slot replaced by its value. Most are slots or numbers, not nested."""
+    args = [env[v.slot] if type(v) is Ref else v if type(v) in ATOMS else fill(v, env) for v in call.args]
+    return args, fill(call.kwargs, env) if call.kwargs else {}
 
 
 def fill(value: Any, env: dict[int, Any]) -> Any:

@@ -31,6 +31,7 @@ from leapp.export.numbers import keep_precision
 from leapp.export.onnxfile import IR_VERSION, Draft, Weight
 from leapp.export.onnxgraph import ONNX_TYPES, UnknownSizeError, Value, Writer
 from leapp.export.operators import DECOMPOSITIONS, TRANSLATIONS, whole_composites
+from leapp.export.replacing import Replacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +84,9 @@ def _tables(opset: int) -> _Tables:
             ours = _written(target, function, onnx_exporter.real_translation(registry, target))
             onnx_exporter.add_translation(registry, target, ours)
     keep = whole_composites()
-    decompositions.update({op: _before(ours, decompositions.get(op)) for op, ours in DECOMPOSITIONS.items()})
+    for op, ours in DECOMPOSITIONS.items():
+        decompositions[op] = Replacement(ours, decompositions[op]) if op in decompositions else ours
     return _Tables(registry, decompositions, keep)
-
-
-def _before(ours: Callable[..., Any], theirs: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Our rewriting of an operator; torch's own where ours leaves it as it is."""
-    if theirs is None:
-        return ours
-
-    def rewrite(*args: Any, **named: Any) -> Any:
-        result = ours(*args, **named)
-        return theirs(*args, **named) if result is NotImplemented else result
-
-    return rewrite
 
 
 class _Added(Writer):

@@ -7,7 +7,6 @@ at a fraction of the cost of torch's tracer. :mod:`leapp.export.aten` handles th
 from __future__ import annotations
 
 import abc
-import functools
 import operator
 import weakref
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -20,6 +19,7 @@ import torch
 from leapp.compat.core import DispatchMode, OpOverload, is_composite, with_state
 from leapp.compat.graphs import enable_python_dispatcher, fake_rules, graph_module, kept_whole, set_kernels
 from leapp.export.job import RUNNING
+from leapp.export.replacing import Replacement
 from leapp.export.rewrites import Spelled
 from leapp.export.series import shared
 from leapp.export.veils import HiddenValueError
@@ -76,9 +76,6 @@ def _whole(keep: tuple[Any, ...]) -> Iterator[None]:
             rules.pop(op, None)
 
 
-_is_composite = functools.cache(is_composite)
-
-
 _LIFTS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
 
 
@@ -102,6 +99,21 @@ class Taker(abc.ABC):
         """An operator that ran and returned ``out``: a tensor, or a sequence of them, for which a sequence is returned."""
 
 
+@dataclass(slots=True)
+class _Overload:
+    """What is asked of an overload whenever it runs."""
+
+    decompose: Callable[..., Any] | None
+    asks: bool
+    """It asks for a device or a layout."""
+    plain: bool
+    """It is an operator that writes to no argument."""
+    composite: bool
+    lifts: bool
+    """It turns a constant into a tensor of the graph."""
+    known: bool
+
+
 class _Following(DispatchMode):  # type: ignore[no-untyped-call]
     """Has every operator taken down that runs, with decomposed ones replaced."""
 
@@ -120,6 +132,7 @@ class _Following(DispatchMode):  # type: ignore[no-untyped-call]
         # Tensors are known by identity, as long as they live.
         self._taken: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}
         self._constants: list[torch.Tensor] = []
+        self._overloads: dict[Any, _Overload] = {}
 
     def know(self, tensor: torch.Tensor, taken: Any) -> None:
         """Remember what stands for a tensor."""
@@ -138,10 +151,11 @@ class _Following(DispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        if func.namespace == "prim":
-            return func(*args, **named)  # asks for a device or a layout
-        decompose = self._decompositions.get(func)
-        if decompose is not None:
+        overload = self._overloads.get(func) or self._look_up(func)
+        if overload.asks:
+            return func(*args, **named)
+        decompose = overload.decompose
+        if decompose is not None and (not isinstance(decompose, Replacement) or decompose.applies(args)):
             try:
                 with self:
                     out = decompose(*args, **named)
@@ -149,18 +163,18 @@ class _Following(DispatchMode):  # type: ignore[no-untyped-call]
                 raise UnknownOperatorError(str(func)) from None
             if out is not NotImplemented:
                 return out
-        if not isinstance(func, OpOverload) or func._schema.is_mutable:
+        if not overload.plain:
             raise NotPlainError(str(func))
-        if _is_composite(func):
+        if overload.composite:
             with self:
                 out = func.decompose(*args, **named)
             if out is not NotImplemented:
                 return out
-        if func in _LIFTS and not isinstance(args[0], self._values.hides):
+        if overload.lifts and not isinstance(args[0], self._values.hides):
             out = self._values.run(func, args, named)
             self.know(out, self._constant(args[0].clone()))
             return out
-        if self._known is not None and func not in self._known:
+        if not overload.known:
             raise UnknownOperatorError(str(func))
         out = self._values.run(func, args, named)
         single = isinstance(out, torch.Tensor)
@@ -172,6 +186,19 @@ class _Following(DispatchMode):  # type: ignore[no-untyped-call]
         for value, entry in ((out, taken),) if single else zip(out, taken, strict=True):
             self.know(value, entry)
         return out
+
+    def _look_up(self, func: Any) -> _Overload:
+        asks = func.namespace == "prim"
+        plain = isinstance(func, OpOverload) and not asks and not func._schema.is_mutable
+        self._overloads[func] = _Overload(
+            decompose=self._decompositions.get(func),
+            asks=asks,
+            plain=plain,
+            composite=plain and is_composite(func),
+            lifts=func in _LIFTS,
+            known=self._known is None or func in self._known,
+        )
+        return self._overloads[func]
 
     def _constant(self, tensor: torch.Tensor) -> Any:
         if isinstance(tensor, self._values.hides):

@@ -6,6 +6,7 @@ so the initialisers can be appended to a serialised graph without building it in
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,20 +80,20 @@ def draft_of(
     graph = proto.graph
     graph.name = "main_graph"
     for name, value in inputs:
-        _describe(graph.input.add(), name, value)
+        graph.input.add(name=name, type=_described(value.dtype, value.sizes))
     for name, value in results:
-        _describe(graph.output.add(), name, value)
+        graph.output.add(name=name, type=_described(value.dtype, value.sizes))
     ports = {id(value) for _, value in (*inputs, *results)}
     read = {id(value) for record in records for value in record.inputs}
     weights = [Weight.of(names.of(value, str(value.ref)), t) for value, t in sheet.constants.values() if id(value) in read]
     for record in records:
-        node = graph.node.add(op_type=record.kind)
-        node.input.extend("" if value is None else names.of(value, record.kind) for value in record.inputs)
+        taken = ["" if value is None else names.of(value, record.kind) for value in record.inputs]
+        made = []
         for value in record.outputs:
-            node.output.append(names.of(value, record.kind.lower()))
+            made.append(names.of(value, record.kind.lower()))
             if value.shape is not None and id(value) not in ports:
-                _describe(graph.value_info.add(), names.of(value, ""), value)
-        node.name = f"node_{node.output[0]}"
+                graph.value_info.add(name=made[-1], type=_described(value.dtype, value.sizes))
+        node = graph.node.add(op_type=record.kind, name=f"node_{made[0]}", input=taken, output=made)
         for key in sorted(record.attributes):
             node.attribute.append(onnx.helper.make_attribute(key, record.attributes[key]))
     return Draft(proto, weights)
@@ -120,13 +121,10 @@ class _Names:
         return found
 
 
-def _describe(info: Any, name: str, value: Value) -> None:
-    info.name = name
-    kind = info.type.tensor_type
-    kind.elem_type = ONNX_TYPES[value.dtype]
-    kind.shape.SetInParent()
-    for size in value.sizes:
-        kind.shape.dim.add(dim_value=size)
+@functools.lru_cache
+def _described(dtype: torch.dtype, sizes: tuple[int, ...]) -> onnx.TypeProto:
+    """The type of a value in ONNX. Most values of a model share a few."""
+    return onnx.helper.make_tensor_type_proto(ONNX_TYPES[dtype], sizes)
 
 
 def write_model(draft: Draft, path: Path, *, check: bool, limit: int = SINGLE_FILE_LIMIT) -> None:

@@ -133,12 +133,16 @@ class Writer(abc.ABC):
 
 def result_type(a: Any, b: Any) -> torch.dtype:
     """The type in which eager arithmetic computes with two tensors, or with a tensor and a Python number."""
-    return torch.result_type(*(_sample(v.dtype, v.shape == ()) if isinstance(v, Value) else v for v in (a, b)))
+    kinds = ((v.dtype, v.shape == ()) if isinstance(v, Value) else (type(v), True) for v in (a, b))
+    return _result_type(*kinds, torch.get_default_dtype())
 
 
 @functools.cache
-def _sample(dtype: torch.dtype, single: bool) -> torch.Tensor:
-    return torch.empty(() if single else (1,), dtype=dtype, device="meta")
+def _result_type(a: tuple[Any, bool], b: tuple[Any, bool], _: torch.dtype) -> torch.dtype:
+    def sample(kind: Any, single: bool) -> Any:
+        return torch.empty(() if single else (1,), dtype=kind, device="meta") if isinstance(kind, torch.dtype) else kind()
+
+    return torch.result_type(sample(*a), sample(*b))
 
 
 @dataclass(slots=True)

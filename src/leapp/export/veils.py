@@ -49,7 +49,7 @@ class Veils:
         plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
         if not plain or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
             raise HiddenValueError("a tensor of another class or layout")
-        return Veil(tensor.detach())
+        return Veil(tensor)
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """What an operator returns.

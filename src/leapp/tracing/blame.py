@@ -18,7 +18,7 @@ from leapp.bundle import Bundle, RawTensor
 from leapp.bundle.reading import model_file
 from leapp.bundle.sidecars import describe_model
 from leapp.capture.batch.symbolic_size import Measure
-from leapp.capture.replay import fill, results
+from leapp.capture.replay import filled, results
 from leapp.capture.tape import Call
 from leapp.check.compare import compare
 from leapp.check.engines import engines
@@ -51,7 +51,8 @@ class _Probe(torch.nn.Module):
         made: list[torch.Tensor] = []
         self.positions = []
         for position, call in enumerate(self.calls):
-            result = call.func(*fill(call.args, env), **fill(call.kwargs, env))
+            args, kwargs = filled(call, env)
+            result = call.func(*args, **kwargs)
             values = results(call, result)
             env.update(zip(call.outs, values, strict=True))
             if type(call.func) is Measure:

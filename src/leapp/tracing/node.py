@@ -244,7 +244,7 @@ class NodeTrace:
 
     def draws(self) -> list[Where]:
         """The lines that draw random numbers whenever the node runs, without those that reach no output."""
-        if self.tape is None or self.program is None:
+        if self.tape is None or self.program is None or not self.tape.random:
             return []
         kept = {id(call.where) for call in self.program.calls}
         return list(dict.fromkeys(w for w in self.tape.random if id(w) in kept))

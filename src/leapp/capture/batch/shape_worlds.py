@@ -19,7 +19,7 @@ import torch
 
 from leapp.capture.aliasing import same_storage
 from leapp.capture.batch.symbolic_size import Measure
-from leapp.capture.replay import fill, results
+from leapp.capture.replay import filled, results
 from leapp.capture.tape import Call, Constant, Ref, Tape
 from leapp.capture.trees import leaves
 from leapp.capture.user_line import Where
@@ -98,7 +98,8 @@ class _World:
 
     def run(self, call: Call, watch: AbstractContextManager[Any] | None = None) -> None:
         with self.mode, watch or nullcontext(), torch.no_grad():
-            result = call.func(*fill(call.args, self.env), **fill(call.kwargs, self.env))
+            args, kwargs = filled(call, self.env)
+            result = call.func(*args, **kwargs)
         made = results(call, result)
         if len(made) != len(call.outs):
             raise _CountError(f"it gives {len(made)} values and not {len(call.outs)}")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from leapp.export.operators.arithmetic import signbit
-from leapp.export.operators.table import aten, replaces, replaces_where
+from leapp.export.operators.table import aten, replaces, replaces_some
 
-_complex = functools.partial(replaces_where, Tensor.is_complex)
+_complex = functools.partial(replaces_some, (torch.complex32, torch.complex64, torch.complex128))
 """Registers what an overload is written as where it takes complex values; whatever replaces it otherwise stays."""
 
 
@@ -20,12 +20,12 @@ def _joined(real: Tensor, imaginary: Tensor) -> Tensor:
     return torch.complex(real, imaginary)
 
 
-@replaces(aten.mul.Scalar)
+@_complex(aten.mul.Scalar)
 def _mul_number(x: Tensor, number: Any) -> Any:
     return _mul(x, number)
 
 
-@replaces(aten.mul.Tensor)
+@_complex(aten.mul.Tensor)
 def _mul(x: Any, y: Any) -> Any:
     """A product where exactly one side is a complex number, or a real tensor with an imaginary number."""
     if not isinstance(x, Tensor) or not isinstance(y, (complex, int, float)) or isinstance(y, bool):
@@ -36,12 +36,12 @@ def _mul(x: Any, y: Any) -> Any:
     return _joined(x.real * y, x.imag * y) if x.is_complex() else NotImplemented
 
 
-@replaces(aten.add.Scalar)
+@_complex(aten.add.Scalar)
 def _add_number(x: Tensor, y: Any, alpha: Any = 1) -> Any:
     return _add(x, y, alpha=alpha)
 
 
-@replaces(aten.add.Tensor)
+@_complex(aten.add.Tensor)
 def _add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
     if not isinstance(x, Tensor) or not x.is_complex() or not isinstance(y, (complex, int, float)) or alpha != 1:
         return NotImplemented

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leapp.export.operators.table import aten, is_float, replaces_where
+from leapp.export.operators.table import aten, is_float, replaces_some
 
 _NARROW = (torch.uint8, torch.int8, torch.int16)
 _WHERE = (aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf)
@@ -76,7 +76,7 @@ def _result(operands: list[Any]) -> torch.dtype:
 
 for _dtypes, _targets in _HERE.items():
     for _target in _targets:
-        replaces_where(lambda tensor, dtypes=_dtypes: tensor.dtype in dtypes, _target)(_widened(_target, _dtypes))  # type: ignore[misc]
+        replaces_some(_dtypes, _target)(_widened(_target, _dtypes))
 
 
 # Narrow floats: eager multiplies and divides them by a single number in float32. float16 has neither 1e5 nor 1e-8.
@@ -107,4 +107,4 @@ def _scaled(target: Any) -> Callable[..., Any]:
 
 
 for _target in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar):
-    replaces_where(lambda tensor: tensor.dtype in _FLOATS, _target)(_scaled(_target))
+    replaces_some(_FLOATS, _target)(_scaled(_target))

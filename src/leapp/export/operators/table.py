@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from leapp.compat.core import find_operator
 from leapp.compat.graphs import is_whole_composite
+from leapp.export.replacing import Replacement
 
 aten: Any = torch.ops.aten
 broadcast_shapes: Any = torch.broadcast_shapes
@@ -51,30 +52,17 @@ def replaces(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
     return register
 
 
-def replaces_where(
-    applies: Callable[[Tensor], bool], *targets: Any
+def replaces_some(
+    dtypes: Iterable[torch.dtype], *targets: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register what overloads are written as if ``applies`` to one of their tensors. Otherwise an earlier replacement stays."""
+    """Register what overloads are written as where one of their arguments has one of these types."""
+    chosen = frozenset(dtypes)
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for target in targets:
-            DECOMPOSITIONS[target] = _chosen(applies, function, DECOMPOSITIONS.get(target))
+        DECOMPOSITIONS.update((target, Replacement(function, DECOMPOSITIONS.get(target), chosen)) for target in targets)
         return function
 
     return register
-
-
-def _chosen(
-    applies: Callable[[Tensor], bool], function: Callable[..., Any], other: Callable[..., Any] | None
-) -> Callable[..., Any]:
-    def rewrite(*args: Any, **named: Any) -> Any:
-        if any(isinstance(arg, Tensor) and applies(arg) for arg in args):
-            result = function(*args, **named)
-            if result is not NotImplemented:
-                return result
-        return NotImplemented if other is None else other(*args, **named)
-
-    return rewrite
 
 
 def translates(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from leapp.export.operators.special import erf
-from leapp.export.operators.table import aten, replaces_where
+from leapp.export.operators.table import aten, replaces_some
 
-_wide = functools.partial(replaces_where, lambda tensor: tensor.dtype == torch.float64)
+_wide = functools.partial(replaces_some, (torch.float64,))
 """Registers what an overload is written as where it computes in float64."""
 
 
