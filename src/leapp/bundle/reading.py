@@ -178,9 +178,7 @@ def read_model(bundle: Bundle, node: str) -> bytes:
         BundleError: If the node has no model, or a file is not where or what it should be.
     """
     data = _read_model(bundle, node)
-    for location in _external_files(bundle, node, data):
-        path, sha256 = _locate_external(bundle, node, location)
-        what = f"external data of node '{node}'"
+    for path, sha256, what in _external_data(bundle, node, data).values():
         verify(path, sha256, what) if sha256 is not None else read_regular(path, what)
     return data
 
@@ -192,12 +190,11 @@ def read_model_files(bundle: Bundle, node: str) -> tuple[bytes, dict[str, bytes]
         BundleError: If the node has no model, or a file is not where or what it should be.
     """
     data = _read_model(bundle, node)
-    found = {}
-    for location in _external_files(bundle, node, data):
-        path, sha256 = _locate_external(bundle, node, location)
-        what = f"external data of node '{node}'"
-        found[location] = read_regular(path, what) if sha256 is None else read_verified(path, sha256, what)
-    return data, found
+    files = _external_data(bundle, node, data)
+    return data, {
+        location: read_regular(path, what) if sha256 is None else read_verified(path, sha256, what)
+        for location, (path, sha256, what) in files.items()
+    }
 
 
 def _read_model(bundle: Bundle, node: str) -> bytes:
@@ -206,9 +203,13 @@ def _read_model(bundle: Bundle, node: str) -> bytes:
     return read_verified(path, sha256, f"model of node '{node}'")
 
 
-def _external_files(bundle: Bundle, node: str, model: bytes) -> list[str]:
-    is_onnx = bundle.contract.nodes[node].model.backend == "onnx"
-    return external_files(model, f"model of node '{node}'") if is_onnx else []
+def _external_data(bundle: Bundle, node: str, model: bytes) -> dict[str, tuple[Path, str | None, str]]:
+    """The external data that a model names, by location: the file, its sha256 if that is known, and what messages call it."""
+    if bundle.contract.nodes[node].model.backend != "onnx":
+        return {}
+    what = f"external data of node '{node}'"
+    locations = external_files(model, f"model of node '{node}'")
+    return {location: (*_locate_external(bundle, node, location, what), what) for location in locations}
 
 
 def model_file(bundle: Bundle, node: str) -> Path:
@@ -352,9 +353,8 @@ def _verify_sealed(bundle: Bundle, name: str) -> None:
     verify(locate(bundle.root, name, what, anywhere=True), bundle.files[name], what)
 
 
-def _locate_external(bundle: Bundle, node: str, location: str) -> tuple[Path, str | None]:
+def _locate_external(bundle: Bundle, node: str, location: str, what: str) -> tuple[Path, str | None]:
     """The file of an ONNX model's external data, and its sha256 if the bundle is sealed or signed."""
-    what = f"external data of node '{node}'"
     if "*" in location or os.path.isabs(location) or ".." in location.split("/"):
         # ONNX Runtime takes an asterisk for an address in its own memory, whatever the directory holds.
         raise BundleError(f"{what}: {location!r} is not a usable path.")

@@ -205,12 +205,13 @@ class Staging:
         carried: list[Path] = []
         try:
             emptied = _emptied(self.final, owned)
-            for folder in _folders(self.final):
+            folders, names = _walk(self.final)
+            for folder in folders:
                 if folder in emptied and not (self.path / folder).is_dir():
                     continue
                 (self.path / folder).mkdir(exist_ok=True)
                 shutil.copymode(self.final / folder, self.path / folder)
-            for name in _tree(self.final):
+            for name in names:
                 if name not in owned and not os.path.lexists(self.path / name):
                     # A second name for a file that is not leapp's. Open handles stay valid.
                     os.link(self.final / name, self.path / name, follow_symlinks=False)
@@ -280,25 +281,24 @@ def _prefix(final: Path) -> str:
     return f".{final.name}.leapp-"
 
 
-def _tree(root: Path) -> list[str]:
-    """Every file below a directory, as a relative path. Links count as files; staging directories are not entered."""
+def _walk(root: Path) -> tuple[list[str], list[str]]:
+    """The directories below a directory, outer ones first, and the files, as relative paths.
+
+    Links count as files, whatever they lead to. Staging directories are left out.
+    """
     found: list[str] = []
+    names: list[str] = []
     for folder, folders, files in os.walk(root):
-        here = Path(folder)
-        links = [name for name in folders if (here / name).is_symlink()]
+        here = Path(folder).relative_to(root)
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         folders[:] = [name for name in folders if name not in links and not name.startswith(_prefix(root))]
-        found += [(here / name).relative_to(root).as_posix() for name in (*files, *links) if name != _MARK]
-    return sorted(found)
+        found += [(here / name).as_posix() for name in folders]
+        names += [(here / name).as_posix() for name in (*files, *links) if name != _MARK]
+    return found, sorted(names)
 
 
-def _folders(root: Path) -> list[str]:
-    """Every directory below a directory, outer ones first, staging directories left out."""
-    found: list[str] = []
-    for folder, folders, _ in os.walk(root):
-        kept = (n for n in folders if not n.startswith(_prefix(root)))
-        folders[:] = [n for n in kept if not os.path.islink(os.path.join(folder, n))]
-        found += [os.path.relpath(os.path.join(folder, name), root) for name in folders]
-    return found
+def _tree(root: Path) -> list[str]:
+    return _walk(root)[1]
 
 
 def _emptied(root: Path, owned: set[str]) -> set[str]:
@@ -398,7 +398,7 @@ def _discard(path: Path) -> None:
 
 
 def _remove_folders(root: Path) -> None:
-    for folder in (*reversed(_folders(root)), "."):
+    for folder in (*reversed(_walk(root)[0]), "."):
         with contextlib.suppress(OSError):
             (root / folder).rmdir()
 
