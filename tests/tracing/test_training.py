@@ -83,6 +83,40 @@ def test_modules_in_training_mode_are_named_with_path_line_and_cure(name: str, t
     assert "training mode" not in capsys.readouterr().err and leapp.report().training == []
 
 
+STATISTICS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "BatchNorm1d": (lambda: nn.BatchNorm1d(6), (4, 6)),
+    "BatchNorm2d": (lambda: nn.BatchNorm2d(2), (3, 2, 4, 4)),
+    "InstanceNorm1d": (lambda: nn.InstanceNorm1d(3, track_running_stats=True, affine=True), (2, 3, 5)),
+}
+
+
+@pytest.mark.parametrize("backend", ["jit", "onnx", "pt2"])
+@pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.parametrize("name", STATISTICS)
+def test_statistics_that_a_layer_only_writes_are_kept(name: str, calls: int, backend: str, tmp_path: Path) -> None:
+    """The schema of the operator does not say that it writes them, and nothing uses its result."""
+    make, shape = STATISTICS[name]
+
+    def step(norm: nn.Module, x: Tensor) -> Tensor:
+        norm.train()
+        for _ in range(calls):
+            norm(x)
+        return norm.eval()(x)  # type: ignore[no-any-return]
+
+    traced, eager = make(), make()
+    leapp.start("g", save_path=tmp_path)
+    for _ in range(2):
+        x = annotate.input_tensors("n", {"x": torch.randn(shape)})
+        annotate.module("n", traced)
+        annotate.output_tensors("n", {"y": step(traced, x)}, export_with=backend)
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+    manager = InferenceManager(tmp_path / "g")
+    for _ in range(4):
+        x = torch.randn(shape) * 3 + 1
+        torch.testing.assert_close(manager.run_policy({"n/x": x})["n/y"], step(eager, x), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", INDIFFERENT)
 def test_modules_that_compute_the_same_in_both_modes_are_not_named(name: str, tmp_path: Path, capsys: Any) -> None:
     compiled(tmp_path, Policy(INDIFFERENT[name]()))

@@ -6,6 +6,7 @@ metadata, what it writes to, whether it draws random numbers, and whether the sh
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -33,12 +34,9 @@ _METADATA = _SHAPE | frozenset(
     "_is_view _has_symbolic_sizes_strides dim_order _conj_physical_ "
     "__subclasscheck__ __instancecheck__ __setstate__ _indices_nnz".split()
 )
-# Normalisation in training mode writes its running statistics and bumps no version counter: by name, the positions of the
-# statistics and of the flag.
-_STATISTICS = {
-    "batch_norm": (3, 4, 5), "instance_norm": (3, 4, 5), "native_batch_norm": (3, 4, 5), "cudnn_batch_norm": (3, 4, 5),
-    "F.batch_norm": (1, 2, 5), "F.instance_norm": (1, 2, 5),
-}  # fmt: skip
+# What a normalisation that writes its running statistics takes. It bumps no version counter, and its schema does not say so.
+_RUNNING = ("running_mean", "running_var", "momentum")
+_TRAINING = ("training", "train", "use_input_stats")
 _FACTORIES = frozenset("zeros ones empty eye arange rand randn tril_indices triu_indices".split())
 _IN_PLACE_DUNDERS = frozenset(
     f"__i{op}__"
@@ -77,8 +75,8 @@ class Kind:
             self.writes = (0,)
         #: Python functions may write to arguments that no name tells of (batch norm statistics, ``inplace=True``).
         self.hidden_writes = schema is None and (isinstance(func, FunctionType) or "_norm" in self.name)
-        python = isinstance(func, FunctionType)
-        self.statistics: tuple[int, ...] = _STATISTICS.get(f"F.{self.name}" if python else self.name.split(".")[0], ())
+        #: Positions and names of the running statistics that a normalisation writes, and of the flag that makes it do so.
+        self.statistics = _running_statistics(func, self.name) if "_norm" in self.name and not self.writes else ()
         packet = self.name.split(".")[0] if schema is not None else self.name.strip("_")
         self.call = _REPLAYED.get(self.name.split(".")[0], self.call)
         tags = set(func.tags) if schema is not None else _tags(packet)
@@ -117,9 +115,7 @@ class Kind:
 
     def _running_statistics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """What a normalisation in training mode writes to."""
-        mean, var, flag = self.statistics
-        training = args[flag] if flag < len(args) else kwargs.get("training", kwargs.get("use_input_stats", False))
-        given = [args[i] if i < len(args) else kwargs.get(n) for i, n in ((mean, "running_mean"), (var, "running_var"))]
+        *given, training = [args[i] if i < len(args) else kwargs.get(name) for i, name in self.statistics]
         return [t for t in given if isinstance(t, Tensor)] if training else []
 
 
@@ -147,6 +143,20 @@ def _tags(name: str) -> set[torch.Tag]:
     if packet is None:
         return set()
     return {tag for overload in packet.overloads() for tag in getattr(packet, overload).tags}
+
+
+def _running_statistics(func: Any, name: str) -> tuple[tuple[int, str], ...]:
+    """Position and name of the arguments ``running_mean``, ``running_var`` and the training flag, if there are all of them."""
+    if isinstance(func, FunctionType):
+        names = list(inspect.signature(func).parameters)
+    else:
+        packet = getattr(torch.ops.aten, name.split(".")[0], None)
+        schema = getattr(func, "_schema", None) or getattr(getattr(packet, "default", None), "_schema", None)
+        names = [a.name for a in schema.arguments] if schema is not None else []
+    flag = next((n for n in names if n in _TRAINING), None)
+    if flag is None or not set(names).issuperset(_RUNNING):
+        return ()
+    return tuple((names.index(n), n) for n in (*_RUNNING[:2], flag))
 
 
 class _Attribute:

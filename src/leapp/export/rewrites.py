@@ -91,6 +91,26 @@ def _corrcoef(input: torch.Tensor) -> torch.Tensor:
     return (spread / deviation.unsqueeze(1) / deviation.unsqueeze(0)).clip(-1, 1)
 
 
+def _instance_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None = None,
+    running_var: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """The layer, and beside it the write of its running statistics, which is lost if the operator stays whole."""
+    if use_input_stats and running_mean is not None and running_var is not None:
+        inner = list(range(2, input.dim()))
+        mean, var = input.mean(inner).mean(0), input.var(inner).mean(0)
+        running_mean.mul_(1 - momentum).add_(mean, alpha=momentum)
+        running_var.mul_(1 - momentum).add_(var, alpha=momentum)
+        running_mean = running_var = None
+    return functional.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+
+
 def _combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
     """The choices are known before the values are."""
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
@@ -140,4 +160,5 @@ _REPLACED: dict[Any, Callable[..., Any]] = {
     torch.corrcoef: _corrcoef,
     torch.Tensor.corrcoef: _corrcoef,
     torch.combinations: _combinations,
+    functional.instance_norm: _instance_norm,
 }

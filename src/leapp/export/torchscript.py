@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from leapp.capture.call_kinds import classify
+from leapp.capture.replay import Replay
 from leapp.compat.core import clean_script, rename_operators, script_from_graph, script_from_trace, with_state
 from leapp.errors import ExportError
 from leapp.export.job import ExportJob, ExportResult
@@ -60,9 +62,12 @@ def export_torchscript(job: ExportJob, directory: Path) -> ExportResult:
     """Write ``<node>.pt``: ``forward`` takes the ports by name and returns one tensor, or a tuple of two or more."""
     path = directory / f"{job.node}.pt"
     try:
-        function = trace_function(job)
+        function = _trace_functional(job) if _hides_writes(job.module) else trace_function(job)
     except Exception as error:  # whatever the tracer cannot take, the functional graph may
-        function = _trace_functional(job, error)
+        try:
+            function = _trace_functional(job)
+        except Exception:  # the first failure is the one that says something of the user's code
+            raise error from None
     if job.params.get("check_trace"):
         _compare_with_eager(job, function)
     names = {PARAMETER_NAMES: json.dumps(_constant_names(function.graph, job.module))}
@@ -148,25 +153,24 @@ def trace_function(job: ExportJob) -> Any:
     return script_from_graph(traced.graph)
 
 
-def _trace_functional(job: ExportJob, error: Exception) -> Any:
-    """The node by way of its functional ATen graph, for calls that TorchScript's tracer cannot take as they are.
+def _hides_writes(module: torch.nn.Module) -> bool:
+    """Whether a call writes running statistics. The operator's schema does not say so, so that TorchScript may drop it."""
+    calls = module.program.calls if isinstance(module, Replay) else ()
+    return any(call.writes and classify(call.func).statistics for call in calls)
 
-    Raises:
-        Exception: ``error``, if this fails too.
-    """
-    try:
-        from leapp.compat.graphs import core_decompositions
-        from leapp.export.aten import trace_aten
-        from leapp.export.operators import DECOMPOSITIONS
 
-        lists = {op: function for op, function in DECOMPOSITIONS.items() if "_foreach_" in str(op)}
-        known = {**core_decompositions(), **DECOMPOSITIONS}
-        backward = {op: function for op, function in known.items() if "backward" in str(op)}
-        bits = {torch.ops.aten.view.dtype: torch.ops.aten.view_copy.dtype}
-        graph = trace_aten(job.module, job.example, {**backward, **lists, **bits}, (), job.batch_axes)
-        return trace_function(replace(job, module=_Functional(graph)))
-    except Exception:  # the first failure is the one that says something of the user's code
-        raise error from None
+def _trace_functional(job: ExportJob) -> Any:
+    """The node by way of its functional ATen graph, for calls that TorchScript or its tracer cannot take as they are."""
+    from leapp.compat.graphs import core_decompositions
+    from leapp.export.aten import trace_aten
+    from leapp.export.operators import DECOMPOSITIONS
+
+    lists = {op: function for op, function in DECOMPOSITIONS.items() if "_foreach_" in str(op)}
+    known = {**core_decompositions(), **DECOMPOSITIONS}
+    backward = {op: function for op, function in known.items() if "backward" in str(op)}
+    bits = {torch.ops.aten.view.dtype: torch.ops.aten.view_copy.dtype}
+    graph = trace_aten(job.module, job.example, {**backward, **lists, **bits}, (), job.batch_axes)
+    return trace_function(replace(job, module=_Functional(graph)))
 
 
 class _Functional(torch.nn.Module):
