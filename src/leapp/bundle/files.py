@@ -108,19 +108,17 @@ def _is_no_link(path: str) -> bool:
         return False
 
 
-def _refuse_pseudo(path: Path, what: str) -> None:
-    """Refuse files of the kernel before they are opened. ``locate`` does this for the paths that it returns."""
-    if _is_pseudo(os.fspath(path), os.path.realpath(path)):
-        raise BundleError(f"{what}: {path} is not a regular file.")
-
-
-def _open_regular(path: Path, what: str) -> BinaryIO:
+def _open_regular(path: Path, what: str, located: bool) -> BinaryIO:
     """A regular file, open for reading. Pipes, devices, directories and files of the kernel (``/proc``) are refused.
+
+    ``locate`` has refused files of the kernel before they are opened; for any other path this does.
 
     Raises:
         BundleError: If the file cannot be read or is not a regular file.
         BundleFileError: If there is no such file.
     """
+    if not located and _is_pseudo(os.fspath(path), os.path.realpath(path)):
+        raise BundleError(f"{what}: {path} is not a regular file.")
     try:
         descriptor = os.open(path, _FLAGS)
     except FileNotFoundError:
@@ -140,29 +138,19 @@ def _open_regular(path: Path, what: str) -> BinaryIO:
         raise
 
 
-def read_regular(path: Path, what: str, *, limit: int | None = None) -> bytes:
-    """The bytes of a regular file."""
-    _refuse_pseudo(path, what)
-    return _read(path, what, limit)
-
-
-def _read(path: Path, what: str, limit: int | None = None) -> bytes:
-    with _open_regular(path, what) as file:
+def read_regular(path: Path, what: str, *, limit: int | None = None, located: bool = False) -> bytes:
+    """The bytes of a regular file. ``located`` says that ``locate`` found the path."""
+    with _open_regular(path, what, located) as file:
         size, most = os.fstat(file.fileno()).st_size, memory_of_machine() if limit is None else limit
         if size > most:
             raise BundleError(f"{what}: {path} is larger than {most} bytes.")
         return file.read(size)
 
 
-def sha256_of(path: Path, what: str) -> str:
-    """The sha256 of a regular file of any size."""
-    _refuse_pseudo(path, what)
-    return _sha256(path, what)
-
-
-def _sha256(path: Path, what: str) -> str:
+def sha256_of(path: Path, what: str, *, located: bool = False) -> str:
+    """The sha256 of a regular file of any size. ``located`` says that ``locate`` found the path."""
     sha256 = hashlib.sha256()
-    with _open_regular(path, what) as file:
+    with _open_regular(path, what, located) as file:
         while chunk := file.read(_CHUNK):
             sha256.update(chunk)
     return sha256.hexdigest()
@@ -203,7 +191,7 @@ def read_verified(path: Path, sha256: str, what: str) -> bytes:
     Raises:
         BundleError: If the bytes differ from those that were exported.
     """
-    data = _read(path, what)
+    data = read_regular(path, what, located=True)
     _compare(hashlib.sha256(data).hexdigest(), sha256, path, what)
     return data
 
@@ -214,7 +202,7 @@ def verify(path: Path, sha256: str, what: str) -> None:
     Raises:
         BundleError: If the bytes differ from those that were exported.
     """
-    _compare(_sha256(path, what), sha256, path, what)
+    _compare(sha256_of(path, what, located=True), sha256, path, what)
 
 
 def _compare(found: str, sha256: str, path: Path, what: str) -> None:

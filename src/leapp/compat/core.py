@@ -148,8 +148,8 @@ def rename_operators(graph: Any, names: dict[str, str]) -> None:
 
 def writes_inputs(graph: Any) -> bool:
     """Whether a TorchScript graph may write into its inputs."""
-    found = graph.alias_db()
-    return any(found.has_writers(value) for value in graph.inputs())
+    found, given = graph.alias_db(), graph.param_node()
+    return any(found.has_writers(given.outputsAt(index)) for index in range(given.outputsSize()))
 
 
 def new_script_graph() -> Any:

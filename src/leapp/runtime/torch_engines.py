@@ -172,14 +172,14 @@ def _on_device(graph: Any, device: torch.device) -> str:
 def _script(name: str, method: Any, text: str) -> _Script:
     """What a method does, by its graph and the text of that."""
     graph = method.graph
-    own, *inputs = graph.inputs()
-    (result,) = graph.outputs()
+    given, result = graph.param_node(), graph.return_node().inputsAt(0)
     kind = result.type()
     single = kind.kind() == "TensorType"
     is_tuple = kind.kind() == "TupleType" and all(element.kind() == "TensorType" for element in kind.elements())
     shown = single or result.node().kind() == "prim::TupleConstruct"
-    straight = shown and not own.uses() and not any(branch in text for branch in _BRANCHES)
-    return _Script(name, method, graph, len(inputs), len(kind.elements()) if is_tuple else int(single), single, straight)
+    straight = shown and not given.outputsAt(0).uses() and not any(branch in text for branch in _BRANCHES)
+    outputs = len(kind.elements()) if is_tuple else int(single)
+    return _Script(name, method, graph, given.outputsSize() - 1, outputs, single, straight)
 
 
 def _new_script(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> _Script:
