@@ -14,7 +14,6 @@ from leapp.capture.functions.standin import unfollowed
 from leapp.capture.numpy.plain import owner_of
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import cut
-from leapp.capture.tape import Tape
 from leapp.capture.user_line import Where
 from leapp.errors import AnnotationError, TraceError
 from leapp.semantics import TensorSemantics
@@ -185,17 +184,13 @@ class Finisher:
         node.lengths = {str(c): c.after for c in changed if isinstance(c.after, Length)}
         node.written = {str(c): weakref.ref(c.after) for c in changed if isinstance(c.after, Tensor)}
         changed = [c for c in changed if not isinstance(c.after, (Length, Tensor))]
-        node.changed = [c for c in changed if not (isinstance(c.after, np.ndarray) and self._follows(tape, c.after))]
+        follows = self._recorder.arrays.memory.follows
+        node.changed = [c for c in changed if not (isinstance(c.after, np.ndarray) and follows(tape, c.after))]
         codes = self._attributes.codes(tape) if node.changed else []
         gone = frozenset[int]().union(*map(ages.origins, replaced))
         if len(self._recorder.tapes) == 1:
             self._attributes.forget()
         return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or ages.gone(c.origins)}, codes
-
-    def _follows(self, tape: Tape, array: Any) -> bool:
-        """Whether the memory of an array holds values of the node, such as an input that it writes to."""
-        over = self._recorder.arrays.memory.overlay(array)
-        return over is not None and tape.owns(over.tensor)
 
     def cut(self, node: NodeTrace) -> None:
         """Make the program of what was recorded on the first tape."""

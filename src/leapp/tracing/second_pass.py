@@ -122,7 +122,8 @@ class SecondPass:
         """
         attributes = self._attributes
         found = attributes.changes({(id(b.module), b.name) for b in node.buffers}, tape.owns)[1]
-        written = {id(c.after) for c in found if isinstance(c.after, np.ndarray)}
+        follows = self._recorder.arrays.memory.follows
+        written = {id(c.after) for c in found if isinstance(c.after, np.ndarray) and not follows(tape, c.after)}
         changed = [c for c in found if c.before is not None and not isinstance(c.after, np.ndarray)]
         changed = [c for c in changed if _is_carried(node, c)]
         arrays = list(attributes.arrays())

@@ -106,6 +106,11 @@ class Overlays:
         with self.recorder.lock, self.recorder.silence():
             return self._derive(array)
 
+    def follows(self, tape: Tape, array: Array) -> bool:
+        """Whether the memory of an array holds values of a node, such as an input that it writes to."""
+        over = self.overlay(array)
+        return over is not None and tape.owns(over.tensor)
+
     def _derive(self, array: Array) -> Overlay | None:
         plain = bare_view(array)
         dtype = torch_dtype(plain.dtype)
