@@ -12,7 +12,7 @@ import torch
 
 import leapp
 from leapp import TensorSemantics, annotate
-from leapp.errors import AnnotationTypeError, LeappError
+from leapp.errors import AnnotationTypeError, ExportError, LeappError
 
 A = annotate
 X = torch.arange(3.0)
@@ -210,6 +210,11 @@ def _source_changes(number: int) -> None:
     A.output_tensors("n", {"o": z + 1.0}, export_with="jit")
 
 
+def _complex(change: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
+    x = A.input_tensors("n", {"x": x})
+    A.output_tensors("n", {"y": change(x)}, export_with="onnx")
+
+
 def _too_old() -> None:
     old = node("m")
     node("m")
@@ -352,6 +357,8 @@ ROWS: list[tuple[str, Callable[[], Any], type[Exception], list[str]]] = [
     ("mirror of other values", lambda: A.mirror_leapp_tags(node(), X + 7.0), ValueError, ["different values", HERE]),
     ("mirror of another form", lambda: A.mirror_leapp_tags(X, [X]), TypeError, ["structure", HERE]),
     ("mirror of another shape", lambda: A.mirror_leapp_tags(X, X[:2]), ValueError, [r"\[3\]", r"\[2\]", HERE]),
+    ("complex input", lambda: _complex(torch.abs, X * 1j), TypeError, [NODE, "'x'", "view_as_real", "'jit'", HERE]),
+    ("complex output", lambda: _complex(lambda x: x * 1j, X), TypeError, [NODE, "'y'", "complex64", "view_as_real", HERE]),
     ("warp", lambda: A.warp_op("n"), ImportError, [NODE, HERE]),
 ]  # fmt: skip
 
@@ -550,3 +557,30 @@ def test_a_check_of_arguments_by_value_is_told_from_a_branch(tmp_path: Path) -> 
     cures = {"Normal" in e.source: e.cure for e in leapp.report().escapes}
     assert "set_default_validate_args(False)" in cures[True]
     assert "set_default_validate_args" not in cures[False]
+
+
+@pytest.mark.parametrize("backend", ["jit", "onnx"])
+def test_quantised_layers_are_refused_with_the_backend_that_writes_them(backend: str, tmp_path: Path) -> None:
+    leapp.stop()  # the one of the fixture
+    engine = torch.backends.quantized.engine
+    torch.backends.quantized.engine = [e for e in torch.backends.quantized.supported_engines if e != "none"][0]
+    try:
+        network = torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(torch.nn.Linear(8, 3)).eval(), {torch.nn.Linear})
+
+        def trace(export_with: str) -> None:
+            leapp.start("g", save_path=tmp_path)
+            for _ in range(2):
+                x = A.input_tensors("n", {"x": torch.randn(2, 8)})
+                A.output_tensors("n", {"y": network(x)}, export_with=export_with)
+            leapp.stop()
+            leapp.compile_graph(visualize=False)
+
+        words = rf"(?s)^n: {backend} .*packed weights.*{HERE}.*network\(x\).*export_with='pt2'"
+        with pytest.raises(ExportError, match=words) as caught:
+            trace(backend)
+        assert "'jit'" not in str(caught.value)
+        trace("pt2")
+        x = torch.randn(2, 8)
+        torch.testing.assert_close(leapp.InferenceManager(tmp_path / "g").run_policy({"n/x": x})["n/y"], network(x))
+    finally:
+        torch.backends.quantized.engine = engine

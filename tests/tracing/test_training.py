@@ -83,6 +83,25 @@ def test_modules_in_training_mode_are_named_with_path_line_and_cure(name: str, t
     assert "training mode" not in capsys.readouterr().err and leapp.report().training == []
 
 
+SPECTRAL: dict[str, Callable[[nn.Linear], nn.Module]] = {
+    "parametrization": nn.utils.parametrizations.spectral_norm,
+    "hook": nn.utils.spectral_norm,
+}
+
+
+@pytest.mark.parametrize("name", SPECTRAL)
+def test_a_weight_that_changes_in_training_mode_is_refused_with_eval_as_cure(name: str, tmp_path: Path) -> None:
+    layer = nn.Linear(3, 3)
+    with torch.no_grad():
+        layer.weight.copy_(torch.diag(torch.tensor([1.0, 0.97, 0.94])))  # so close that the iteration takes many calls
+    policy = Policy(SPECTRAL[name](layer))
+    with pytest.raises(TraceError, match=r"(?s)# INNER.*differs between passes.*is in training mode.*\.eval\(\) on the Policy"):
+        compiled(tmp_path, policy, strict=True)
+    compiled(tmp_path, policy.eval(), strict=True)
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(InferenceManager(tmp_path / "g").run_policy({"n/x": x})["n/y"], policy(x).detach())
+
+
 STATISTICS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "BatchNorm1d": (lambda: nn.BatchNorm1d(6), (4, 6)),
     "BatchNorm2d": (lambda: nn.BatchNorm2d(2), (3, 2, 4, 4)),

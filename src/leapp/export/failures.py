@@ -50,10 +50,12 @@ def explained(job: ExportJob, backend: str | None, export: Callable[[ExportJob, 
     except ExportError as error:
         raise _mixed(error, f"{job.node}: {error}") from error.__cause__
     except MissingOperatorsError as error:
+        _refuse_packed(job, backend, error)
         line = _line(job, export, lambda other: isinstance(other, MissingOperatorsError))
         what = f"{backend} has no translation of {error}{line}"
         raise ExportError(f"{job.node}: {what}. Export this node with {_OTHERS}.") from error
     except Exception as error:  # exporters raise anything
+        _refuse_packed(job, backend, error)
         cause = _first_cause(error)
         line = _number_line(job, error) or _line(job, export, lambda other: _first_cause(other) == cause)
         raise _mixed(error, f"{job.node}: the {backend} export failed{line}: {cause}{_advice(error, backend)}") from error
@@ -67,6 +69,17 @@ def require_dense(job: ExportJob) -> None:
                 f"the tensor that is read at {constant.where} is sparse ({constant.value.layout}), and no backend stores "
                 f"such a constant: {constant.where.text!r}. Convert it once with .to_dense()."
             )
+
+
+def _refuse_packed(job: ExportJob, backend: str | None, error: Exception) -> None:
+    """Say so if a call takes an object of C++, such as the packed weights of a quantised layer: one format stores those."""
+    calls = job.module.program.calls if isinstance(job.module, Replay) and backend != "pt2" else ()
+    for call in calls:
+        if next(leaves((call.args, call.kwargs), torch.ScriptObject), None) is not None:
+            raise ExportError(
+                f"{job.node}: {backend} cannot store the packed weights that {spelled_call(call)} takes. Export this node with "
+                "export_with='pt2', or trace the layer before it is quantised."
+            ) from error
 
 
 def _line(

@@ -71,9 +71,10 @@ def enforce(report: Report, policy: str, strict: bool) -> None:
         logger.warning("%s", _table(told))
     if varying:
         shown = "\n".join(f"  {e}" for e in varying)
+        trained = "".join(f"\n{line}" for line in report.training if line.partition(":")[0] in {e.node for e in varying})
         raise TraceError(
             f"{len(varying)} frozen value(s) are not the same in every call, so the models would be wrong:\n{shown}\n"
-            f"Keep these values as tensors, and declare what the node keeps for its next call.{unfollowed()}"
+            f"Keep these values as tensors, and declare what the node keeps for its next call.{trained}{unfollowed()}"
         )
 
 

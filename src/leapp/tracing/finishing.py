@@ -15,7 +15,8 @@ from leapp.capture.numpy.plain import owner_of
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import cut
 from leapp.capture.user_line import Where
-from leapp.errors import AnnotationError, TraceError
+from leapp.errors import AnnotationError, AnnotationTypeError, TraceError
+from leapp.export import is_onnx
 from leapp.semantics import TensorSemantics
 from leapp.tracing import tracked_buffers
 from leapp.tracing.attributes import Attributes, Changed
@@ -23,7 +24,7 @@ from leapp.tracing.code_uses import is_memory, line_that_reads, line_that_writes
 from leapp.tracing.contents import Length
 from leapp.tracing.log import logger
 from leapp.tracing.modules import constant_names
-from leapp.tracing.node import NodeTrace, OutputPort, dtype_name, refuse_form
+from leapp.tracing.node import InputPort, NodeTrace, OutputPort, dtype_name, refuse_form
 from leapp.tracing.undeclared import contradicts, rewritten_constants
 
 Tensor = torch.Tensor
@@ -67,6 +68,8 @@ class Finisher:
             raise AnnotationError(f"node '{node.name}' (at {at}) declares no output. Name at least one tensor.")
         if node.tape is not None:
             self._close(node)
+        if is_onnx(node.backend):
+            _refuse_complex(node)
         return tensors
 
     def settle(self, node: NodeTrace) -> None:
@@ -224,6 +227,17 @@ class Finisher:
                 "node '%s': no output depends on %s; left out of the model.",
                 node.name, ", ".join(f"'{n}'" for n in dropped),
             )  # fmt: skip
+
+
+def _refuse_complex(node: NodeTrace) -> None:
+    ports: list[InputPort | OutputPort] = [*node.inputs.values(), *node.outputs.values()]
+    for port in ports:
+        if port.dtype.startswith("complex"):
+            raise AnnotationTypeError(
+                f"node '{node.name}', port '{port.name}' (at {port.where}) is {port.dtype}, and ONNX engines have no complex "
+                "ports. Declare torch.view_as_real() of it, and use torch.view_as_complex() inside the node, or export the "
+                "node with export_with='jit' or 'pt2'."
+            )
 
 
 def _located(node: NodeTrace, changed: Changed, codes: list[CodeType]) -> Changed | None:

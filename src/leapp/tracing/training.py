@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
 
@@ -66,7 +66,6 @@ class TrainingModes:
 
 def _effect(module: nn.Module) -> str:
     """What a module does in training mode and not otherwise; empty if that is nothing."""
-    cls: Any = type(module)
     if isinstance(module, _DROPOUTS):
         return "It drops values at random." if module.p else ""
     if isinstance(module, nn.RNNBase):
@@ -77,18 +76,25 @@ def _effect(module: nn.Module) -> str:
         return "It draws its slope at random."
     if getattr(module, "running_mean", None) is not None:
         return "It normalises with the statistics of the batch and changes its own."
-    return "Its forward() asks for self.training." if _asks(cls) else ""
+    if _asks(type(module), "forward"):
+        return "Its forward() asks for self.training."
+    hooked = any(_asks(type(hook), "__call__") for hook in module._forward_pre_hooks.values())
+    return "A hook that runs before its forward() asks for its training." if hooked else ""
 
 
-def _asks(cls: type) -> bool:
-    """Whether the code of ``forward``, or of a method that it calls, names ``training``."""
+def _asks(cls: type, method: str) -> bool:
+    """Whether the code of a method, or of a method that it calls, names ``training``.
+
+    Of torch's own layers it is known what they do; what torch adds to a layer, such as a spectral norm, is asked as well.
+    """
     seen: set[str] = set()
-    todo = ["forward"]
+    todo = [method]
     while todo:
         name = todo.pop()
         function = getattr(cls, name, None)
         code = getattr(function, "__code__", None)
-        if name in seen or code is None or str(getattr(function, "__module__", "")).split(".")[0] == "torch":
+        package = f"{getattr(function, '__module__', '')}."
+        if name in seen or code is None or (package.startswith("torch.") and not package.startswith("torch.nn.utils.")):
             continue
         seen.add(name)
         names = set(_names(code))
