@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import gc
+import sys
+import types
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ import torch
 
 import leapp
 from leapp import InferenceManager, annotate
+from leapp.tracing import attributes
 
 Tensor = torch.Tensor
 asked: list[str] = []
@@ -261,6 +264,33 @@ class Strict(float):
         raise RuntimeError("compared")
 
     __hash__ = float.__hash__
+
+
+def test_a_program_of_many_modules_is_looked_at_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each module names a function of the next. The nearest is seen to count, and the work does not grow with the rest."""
+    modules = [types.ModuleType(f"part_{i}_of_many") for i in range(300)]
+    for module, after in zip(modules, [*modules[1:], modules[0]], strict=True):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        module.after = after  # type: ignore[attr-defined]
+        exec("count = 0\ndef step(x):\n    global count\n    count += 1\n    return x * (1 if count < 9 else 2)", vars(module))
+        vars(module).update({f"table_{i}": {"a": [i]} for i in range(20)})
+    for module, after in zip(modules, modules[1:], strict=False):
+        module.following = after.step  # type: ignore[attr-defined]
+    first, looked = modules[0].step, [0]
+    real = attributes.held_by
+
+    def counted(thing: Any) -> Any:
+        looked[0] += 1
+        return real(thing)
+
+    monkeypatch.setattr(attributes, "held_by", counted)
+    leapp.start("g", save_path=tmp_path)
+    for seed in range(2):
+        x = annotate.input_tensors("n", {"x": torch.full((3,), seed + 1.0)})
+        annotate.output_tensors("n", {"y": first(x)}, export_with="jit")
+    leapp.stop()
+    assert any("count" in str(e) for e in leapp.report().escapes)
+    assert looked[0] < 12_000
 
 
 def test_a_number_that_cannot_be_compared_raises_nothing(tmp_path: Path) -> None:

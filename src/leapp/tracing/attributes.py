@@ -48,7 +48,7 @@ from leapp.tracing.contents import (
 
 Tensor = torch.Tensor
 _MOST = 4096
-"""The most values that are looked at from one object, or from the variables of one function."""
+"""The most values that are looked at from one object, from the variables of one function, or in all modules that code uses."""
 _DEEPEST = 32
 """How far down replaced objects are compared at once."""
 _LARGEST = 1 << 16
@@ -147,7 +147,10 @@ class Attributes:
         self._named: list[FunctionType] = []
         self._modules: set[str] = set()
         """The names of the modules of Python that were seen."""
-        self._coming: list[str] = []
+        self._coming: deque[str] = deque()
+        """The modules to look at, the nearest to the code that opens a node first: a program may have thousands."""
+        self._left = _MOST
+        """How many of their values are looked at."""
 
     def look(self, root: Any) -> None:
         """Remember what an object and the objects that it holds are made of, unless it was seen before."""
@@ -155,11 +158,11 @@ class Attributes:
             return
         with DisableTorchFunction():  # the modes would take the questions that tensors are asked for calls
             at = where()
-            self._look(root, at)
-            while self._coming:
-                module = sys.modules.get(self._coming.pop())
+            self._look(root, at, _MOST)
+            while self._coming and self._left > 0:
+                module = sys.modules.get(self._coming.popleft())
                 if module is not None and is_lasting(module):
-                    self._look(module, at)
+                    self._left = self._look(module, at, self._left)
 
     def _comes_with(self, value: Any) -> None:
         """Remember the module whose global variables a function, a class or an object uses."""
@@ -173,9 +176,9 @@ class Attributes:
             if type(value) is FunctionType:
                 self._comes_with(value)
 
-    def _look(self, root: Any, at: Where) -> None:
+    def _look(self, root: Any, at: Where, left: int) -> int:
+        """Look at no more than so many values. Returns how many are left of them."""
         todo: deque[tuple[Any, Any, tuple[_Seen, Any] | None, Any, bool]] = deque([(root, root, None, None, False)])
-        left = _MOST
         while todo and left > 0:
             thing, owner, inside, above, closed = todo.popleft()
             if id(thing) in self._seen:
@@ -214,6 +217,7 @@ class Attributes:
                         todo.append((Suspended(value), owner, (seen, key), above, closed))
                 elif what == "function":
                     self._comes_with(value)
+        return left
 
     def look_around(self) -> None:
         """Look at what the code that opens a node can name: its ``self``, and what its variables hold."""
@@ -302,7 +306,7 @@ class Attributes:
     def forget(self) -> None:
         """No node is open any more."""
         self._seen, self._openers, self._named, self._opened_at = {}, [], [], {}
-        self._modules = set()
+        self._modules, self._coming, self._left = set(), deque(), _MOST
         forget_classes()
 
 
