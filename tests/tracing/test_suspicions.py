@@ -330,6 +330,22 @@ def test_a_number_read_out_between_nodes(read: Callable[[Tensor], Any], tmp_path
     suspected(tmp_path, make, "'a/y', read out before the node")
 
 
+def test_a_number_between_nodes_that_only_chooses_is_told_though_the_passes_agree(tmp_path: Path) -> None:
+    """Both passes take one branch, so that their outputs prove nothing of the other."""
+
+    def step(number: int) -> None:
+        x = A.input_tensors("a", {"x": values(number)})
+        y = A.output_tensors("a", {"y": x.tanh()}, export_with="jit")
+        gain = 2.0 if y.max().item() > 1.5 else 1.0  # CHOOSES
+        z = A.input_tensors("b", {"z": y})
+        A.output_tensors("b", {"w": z * gain}, export_with="jit")
+
+    trace(tmp_path, step, 2)
+    leapp.compile_graph(visualize=False)
+    (told,) = leapp.report().escapes
+    assert told.node == "b" and "# CHOOSES" in told.source and "'a/y', read out before the node, which decides" in told.kind
+
+
 def test_numbers_for_the_log_are_cleared_by_a_second_pass(tmp_path: Path) -> None:
     """And what is read after the last node concerns none."""
 

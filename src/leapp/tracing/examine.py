@@ -200,8 +200,11 @@ def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:
     several = len(node.samples) > 1
     proven = several and bool(node.read_before or node.changed) and departs(node)
     for r in node.read_before:
-        if proven or not (several and r.varies):  # else the samples show that the node does not use it
+        # Samples that agree though the number differs show that the node does not use it, unless it only chooses.
+        chooses = several and r.varies and not proven
+        if not chooses or decides(r.where):
             what = f"{r.kind} of '{r.source}', read out before the node"
+            what += ", which decides something; the passes so far agree" if chooses else ""
             varies = proven and r.varies
             found.append(EscapeInfo(node.name, what, r.where.file, r.where.line, r.where.text, _short(r.value), varies))
     for n in once_for_each_line(node.changed) if proven or not (several or node.compared) else ():
