@@ -15,7 +15,7 @@ from leapp.capture.replay import Replay, cut, fill
 from leapp.capture.unsteady import UnsteadyNames, decides
 from leapp.capture.user_line import is_library
 from leapp.errors import TraceError
-from leapp.tracing.attributes import once_for_each_line
+from leapp.tracing.attributes import DIFFERENT, once_for_each_line
 from leapp.tracing.edges import same_bits
 from leapp.tracing.likely_mistakes import likely_mistakes
 from leapp.tracing.log import logger
@@ -126,7 +126,8 @@ def _escapes(node: NodeTrace, seen: _Seen) -> list[EscapeInfo]:
         again = "" if wrong else shown
         found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, shown, proven, again))
     found += _unseen(node, any(e.kind.startswith("undeclared state") for e in found))
-    if not any(e.kind.startswith("undeclared state") for e in found) and not wrong:
+    # Of what is only known to be different, such as a view of memory, the value that it holds says more.
+    if not any(e.kind.startswith("undeclared state") and e.value != DIFFERENT for e in found) and not wrong:
         found += _outliving(node)
     if node.difference is not None:
         found = [e for e in found if not e.kind.startswith(_DRAWN)]
