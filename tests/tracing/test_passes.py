@@ -21,6 +21,7 @@ from torch import nn
 import leapp
 from leapp import InferenceManager, annotate
 from leapp.errors import AnnotationError, TraceError, ValidationError
+from tests.warm import run_python
 
 A = annotate
 Tensor = torch.Tensor
@@ -766,6 +767,31 @@ def test_variables_of_the_script_are_no_memory(tmp_path: Path) -> None:
         A.output_tensors("n", {"y": last}, export_with="jit")
     leapp.stop()
     assert leapp.report().escapes == []
+
+
+_GONE = """
+import sys, torch, leapp
+from leapp import annotate
+
+names = [f"gone_{number}" for number in range(400)]
+for number in range(10):
+    globals().update({name: {} for name in names})
+    leapp.start("g", save_path=sys.argv[1])
+    x = annotate.input_tensors("n", {"x": torch.randn(3)})
+    inner = x.tanh()
+    info = {"inner": inner, "list": [inner * 2]}
+    globals().update(dict.fromkeys(names))
+    annotate.output_tensors("n", {"y": inner + 1}, export_with="jit")
+    leapp.stop()
+    assert leapp.report().escapes == [], leapp.report()
+"""
+
+
+def test_a_container_in_the_place_of_one_that_is_gone_is_not_older(tmp_path: Path) -> None:
+    """Global containers that a pass lets go of leave their places in memory to other ones, leapp's own among them."""
+    (tmp_path / "program.py").write_text(_GONE)
+    done = run_python(tmp_path / "program.py", tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_a_second_pass_drops_or_declares_is_cleared(tmp_path: Path) -> None:

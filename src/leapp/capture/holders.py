@@ -22,20 +22,25 @@ _CONTAINERS = (list, tuple, set, dict, deque)
 _OURS = "leapp."
 
 
-def containers_in_sight() -> frozenset[int]:
+Named = dict[int, tuple[dict[str, Any], str]]
+"""Containers by identity, each with the global variables among which it has a name, and that name."""
+
+
+def containers_in_sight() -> Named:
     """The containers that global variables of the calling program name now: what is added to them later stays there."""
     modules = {id(frame.f_globals): frame.f_globals for frame in users_frames()}
-    return frozenset(id(v) for names in modules.values() for v in list(names.values()) if type(v) in _CONTAINERS)
+    return {id(v): (names, n) for names in modules.values() for n, v in list(names.items()) if type(v) in _CONTAINERS}
 
 
-def holders(values: list[Any], older: Collection[int]) -> dict[int, str]:
+def holders(values: list[Any], older: Named) -> dict[int, str]:
     """For each value that something keeps beyond its pass, by ``id()``: what keeps it, in words.
 
     Args:
         values: The values to look for.
         older: The containers that were there before, see :func:`containers_in_sight`.
     """
-    return _Search(older).run(values)
+    # Another container may have taken the place in memory of one that is gone. The variable tells.
+    return _Search({i for i, (names, name) in older.items() if id(names.get(name)) == i}).run(values)
 
 
 class _Search:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
+from leapp.capture.holders import Named
 from leapp.capture.user_line import where
 from leapp.errors import AnnotationError, AnnotationTypeError, TraceError
 from leapp.graph.dtypes import DTYPES
@@ -148,7 +149,7 @@ class NodeTrace:
         """The tensors that the last pass gave as new values of states."""
         self.changed_later: dict[str, tuple[str, Where]] = {}
         """State that was changed after a pass: by what, where."""
-        self.older: frozenset[int] = frozenset()
+        self.older: Named = {}
         """The containers that global variables named when the node was opened."""
         self.alive: list[tuple[weakref.ref[Any], Where, int]] = []
         """Values of the first pass that are alive when the session ends, with the lines that made them and their slots."""
