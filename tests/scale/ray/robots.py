@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import socket
 import threading
 import time
@@ -20,9 +22,12 @@ from leapp.serve.cluster import Cluster
 
 
 def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+    """A port that nothing listens on, and that neither the kernel nor Ray gives to a process by itself: Ray starts many."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as listening, contextlib.suppress(OSError):
+            listening.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
 
 
 def inputs(count: int, seed: int) -> list[dict[str, np.ndarray]]:

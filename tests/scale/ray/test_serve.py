@@ -140,17 +140,20 @@ def test_a_killed_replica_costs_no_wrong_action(bundle: Path, cluster: Cluster) 
         resuming.append(not resuming[-1])
         clients.append(Client(cluster.url, resume=resuming[-1], timeout=120))
     lost = [0] * len(clients)
-    ready = threading.Barrier(len(clients) + 1)
+    ready, killed = threading.Barrier(len(clients) + 1), threading.Event()
 
     def run(number: int) -> None:
         if number == len(clients):
             ready.wait()
             kill(victim)
+            killed.set()
             return
         remote, local = clients[number], Pipeline(bundle)
         for step, given in enumerate(inputs(200, number)):
             if step == 50:
                 ready.wait()
+            if step == 150:
+                assert killed.wait(300)
             try:
                 found = remote(given)
             except SessionLostError as error:
