@@ -172,9 +172,9 @@ class Attributes:
             self._coming.append(name)
 
     def _come_with(self, names: dict[str, Any]) -> None:
-        for value in list(names.values()):
-            if type(value) is FunctionType:
-                self._comes_with(value)
+        functions = [value for value in list(names.values()) if type(value) is FunctionType]
+        for value in {id(f.__globals__): f for f in functions}.values():
+            self._comes_with(value)
 
     def _look(self, root: Any, at: Where, left: int) -> int:
         """Look at no more than so many values. Returns how many are left of them."""
@@ -211,7 +211,7 @@ class Attributes:
                 elif what in ("container", "closed") or kind is MethodType or kind is weakref.ref:
                     # Code that uses what a method or a reference holds names whatever holds it.
                     todo.append((value, owner, (seen, key), above, closed))
-                elif type(thing) is Variables or is_lasting(value):
+                elif type(thing) is Variables or type(thing) is ModuleType or is_lasting(value):
                     todo.append((value, value, None, owner, False))
                     if what == "generator":
                         todo.append((Suspended(value), owner, (seen, key), above, closed))

@@ -145,16 +145,19 @@ def _role(kind: type) -> Role:
     return "object" if _is_made_by_the_user(kind) else "plain"
 
 
-_roles: dict[int, tuple[Role, type]] = {}
+_roles: dict[int, Role] = {}
 """The roles of the types that were met, by identity: a metaclass of the user's may say that its classes cannot be hashed."""
+_kinds: dict[int, type] = {}
+"""These types, so that no other one takes the place of one that is gone."""
 
 
 def role(kind: type) -> Role:
     """What a value of a type can hold."""
     found = _roles.get(id(kind))
     if found is None:
-        found = _roles[id(kind)] = _role(kind), kind
-    return found[0]
+        _kinds[id(kind)] = kind
+        found = _roles[id(kind)] = _role(kind)
+    return found
 
 
 class _Layout(NamedTuple):
@@ -163,8 +166,6 @@ class _Layout(NamedTuple):
     kind: type
     attributes: Callable[[Any], dict[str, Any]]
     slots: Sequence[tuple[str, Callable[[Any], Any]]]
-    members: list[MappingProxyType[str, Any]]
-    """What the classes of the user's program define, the one at the top first."""
 
 
 _layouts: dict[int, _Layout] = {}
@@ -182,8 +183,7 @@ def _layout(kind: type) -> _Layout:
         for name, slot in (list(members(base).items()) if "__slots__" in members(base) else ())
         if type(slot) is MemberDescriptorType
     ]
-    users = [members(base) for base in reversed(above) if is_the_users(_module(base))]
-    _layouts[id(kind)] = found = _Layout(kind, _no_attributes if own is None else own.__get__, slots, users)
+    _layouts[id(kind)] = found = _Layout(kind, _no_attributes if own is None else own.__get__, slots)
     return found
 
 
@@ -193,8 +193,9 @@ def _no_attributes(thing: Any) -> dict[str, Any]:
 
 def forget_types() -> None:
     """Let go of the user's classes. That of a mock has the mock itself."""
-    for i in [i for i, (_, kind) in list(_roles.items()) if _is_made_in_python(kind)]:
-        del _roles[i]
+    for i in [i for i, kind in list(_kinds.items()) if _is_made_in_python(kind)]:
+        _roles.pop(i, None)
+        del _kinds[i]
     forget_classes()
     _layouts.clear()
 
@@ -211,6 +212,8 @@ def forget_classes() -> None:
 def is_lasting(value: Any) -> bool:
     """Whether a value can hold something of the user's program from one call to the next."""
     if type(value) is FunctionType:  # as most are
+        if not (value.__closure__ or value.__defaults__ or value.__kwdefaults__ or value.__dict__):
+            return False
         code = value.__code__
         if is_library_code(code):
             return False
@@ -277,7 +280,7 @@ def held_by(thing: Any) -> dict[Any, Any]:
 
 
 def _numbers(names: dict[str, Any]) -> dict[str, Any]:
-    return {n: v for n, v in list(names.items()) if issubclass(type(v), NUMBERS) and n[:2] != "__"}
+    return {n: v for n, v in list(names.items()) if is_number(v) and n[:2] != "__"}
 
 
 def held_again(thing: Any, held: dict[Any, Any]) -> dict[Any, Any]:
@@ -292,6 +295,8 @@ def held_again(thing: Any, held: dict[Any, Any]) -> dict[Any, Any]:
         if same and (kind is not dict or all(map(operator.is_, thing, held))):
             return held
     now = held_by(thing)
+    if now is held:
+        return held
     same = len(now) == len(held) and all(map(operator.is_, now, held))
     return held if same and all(map(operator.is_, now.values(), held.values())) else now
 
@@ -328,7 +333,7 @@ def spelled(key: Any) -> str:
 
 def _of_class(kind: type) -> dict[str, Any]:
     """The numbers, tensors, containers and functions with memory that a class of the user's program holds."""
-    defined = _layout(kind).members
+    defined = [members(base) for base in reversed(bases(kind)) if is_the_users(_module(base))]
     values = [value for names in defined for value in list(names.values())]
     before, held = _classes.get(id(kind), ((), {}))
     if len(before) != len(values) or not all(map(operator.is_, before, values)):
@@ -338,23 +343,21 @@ def _of_class(kind: type) -> dict[str, Any]:
     return held
 
 
-def bases(kind: type) -> tuple[type, ...]:
-    """A class and all above it."""
-    return type.__dict__["__mro__"].__get__(kind)  # type: ignore[no-any-return]
-
-
-def members(kind: type) -> MappingProxyType[str, Any]:
-    """What a class itself defines."""
-    return type.__dict__["__dict__"].__get__(kind)  # type: ignore[no-any-return]
+bases: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+"""A class and all above it. A metaclass of the user's is not asked, here and below."""
+members: Callable[[type], MappingProxyType[str, Any]] = type.__dict__["__dict__"].__get__
+"""What a class itself defines."""
+_flags: Callable[[type], int] = type.__dict__["__flags__"].__get__
+_module_name: Callable[[type], Any] = type.__dict__["__module__"].__get__
 
 
 def _is_made_in_python(kind: type) -> bool:
-    return bool(type.__dict__["__flags__"].__get__(kind) & _HEAP)
+    return bool(_flags(kind) & _HEAP)
 
 
 def _module(kind: type) -> str:
     """The name of the module of a class; empty if the class says something else."""
-    name = type.__dict__["__module__"].__get__(kind)
+    name = _module_name(kind)
     return name if type(name) is str else ""
 
 
