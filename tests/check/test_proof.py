@@ -106,9 +106,9 @@ def test_the_first_call_that_departs_is_named_with_its_line(tmp_path, monkeypatc
     from leapp.export import operators
 
     monkeypatch.setitem(operators.DECOMPOSITIONS, torch.ops.aten.heaviside.default, lambda x, values: (x > 0).to(x.dtype) + 1)
-    from leapp.export import library
+    from leapp.export import torchlib
 
-    library._tables.cache_clear()
+    torchlib._tables.cache_clear()
     try:
 
         def steps(x):
@@ -120,7 +120,7 @@ def test_the_first_call_that_departs_is_named_with_its_line(tmp_path, monkeypatc
         with pytest.raises(ValidationError) as caught:
             leapp.compile_graph(visualize=False)
     finally:
-        library._tables.cache_clear()
+        torchlib._tables.cache_clear()
     line = next(line for line in str(caught.value).splitlines() if "first operation that departs" in line)
     assert "heaviside" in line and "test_proof.py" in line and "# this line" in line
     assert "6 of 6 values" in line

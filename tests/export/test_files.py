@@ -20,8 +20,8 @@ from torch import nn
 import leapp
 from leapp.errors import BundleError, ExportError
 from leapp.export import ExportJob, check_params, export_node, resolve_backend
-from leapp.export.library import model_as_draft
-from leapp.export.onnxfile import write_model
+from leapp.export.onnx_file import write_model
+from leapp.export.torchlib import split_weights
 from leapp.export.torchscript import PARAMETER_NAMES
 from leapp.runtime import Pipeline
 
@@ -129,7 +129,7 @@ def test_weights_beyond_the_limit_go_into_a_second_file(tmp_path: Path) -> None:
     case = BY_NAME["mlp"]
     job, result = write(case, "onnx", tmp_path)
     model = ir.load(result.path)
-    write_model(model_as_draft(model), tmp_path / "big.onnx", check=True, limit=100)
+    write_model(split_weights(model), tmp_path / "big.onnx", check=True, limit=100)
     assert (tmp_path / "big.onnx.data").stat().st_size > 0
     assert (tmp_path / "big.onnx").stat().st_size < result.path.stat().st_size + 4096
     onnx.checker.check_model(str(tmp_path / "big.onnx"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from leapp.export.backends import BACKENDS, check_params, is_onnx, resolve_backend
 from leapp.export.job import ExportJob, ExportResult
-from leapp.export.series import end_sharing, series
+from leapp.export.shared_setup import end_sharing, series
 
 __all__ = ["ExportJob", "ExportResult", "check_params", "export_node", "is_onnx", "resolve_backend", "series"]
 

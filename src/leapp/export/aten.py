@@ -1,25 +1,39 @@
-"""A node as a functional ATen graph, traced with torch's own tools.
+"""A node as a functional ATen graph: operators that write to no tensor, below autograd, with fixed or symbolic sizes.
 
-A graph of ATen operators with fixed or symbolic sizes, below autograd, with only the operators kept whole that the caller asks
-for, is what a backend needs. Knows nothing of ONNX.
+Most nodes are traced by :mod:`leapp.export.op_tracer`, the others by torch's own tracer. Knows nothing of ONNX.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from leapp.compat.core import with_state
-from leapp.compat.graphs import enable_python_dispatcher
-from leapp.export.listing import AtenGraph, NotPlainError, list_aten, state_of, whole
-from leapp.export.rewrites import Spelled
+from leapp.compat.graphs import enable_python_dispatcher, graph_module
+from leapp.export.job import RUNNING
+from leapp.export.op_tracer import GraphBuilder, NotPlainError, state_of, trace_ops, whole
+from leapp.export.rewrites import RewrittenCalls
+
+
+@dataclass(slots=True)
+class AtenGraph:
+    """A functional ATen graph: its placeholders are the inputs, then the constants."""
+
+    module: torch.fx.GraphModule
+    inputs: list[torch.fx.Node]
+    constants: dict[torch.fx.Node, tuple[str, torch.Tensor]]
+    """Placeholder to the name and value it stands for."""
+    batch: str | None = None
+    """The symbol that stands for the batch in the sizes of values."""
 
 
 class BatchFixedError(Exception):
-    """A trace that was to take any batch takes one."""
+    """An operator of a node with ``dynamic_batch=True`` takes a single size of the batch."""
 
 
 def trace_aten(
@@ -33,7 +47,7 @@ def trace_aten(
 
     Args:
         module: The node; ``forward`` returns a tuple.
-        example: Inputs that fix shapes and dtypes. Their values are not looked at.
+        example: Inputs that fix shapes and dtypes. The graph does not depend on their values.
         decompositions: ATen overloads to replace, with what replaces them.
         keep: Composite overloads that stay whole.
         batch_axes: For each input the axis that takes any size, the same in all of them.
@@ -44,19 +58,97 @@ def trace_aten(
     from leapp.compat import tracers
 
     if any(axis is not None for axis in batch_axes):
-        return _trace(module, example, decompositions, keep, tracers.ShapeEnv(), batch_axes)
+        return _trace_with_torch(module, example, decompositions, keep, tracers.ShapeEnv(), batch_axes)
     try:
-        return list_aten(module, example, decompositions, keep)
+        return _trace_plain(module, example, decompositions, keep)
     except (NotPlainError, tracers.DynamicOutputShapeException):
         pass
     try:
-        return _trace(module, example, decompositions, keep, None)
+        return _trace_with_torch(module, example, decompositions, keep, None)
     except tracers.DynamicOutputShapeException:
-        # Sizes that depend on values need symbols; everything else is quicker without them.
-        return _trace(module, example, decompositions, keep, tracers.ShapeEnv())
+        # Sizes that depend on values need symbols, which make every other trace slower.
+        return _trace_with_torch(module, example, decompositions, keep, tracers.ShapeEnv())
 
 
-def _trace(
+# Nodes that write to no tensor and have fixed sizes
+
+
+def _trace_plain(
+    module: torch.nn.Module,
+    example: tuple[torch.Tensor, ...],
+    decompositions: Mapping[Any, Callable[..., Any]],
+    keep: tuple[Any, ...],
+) -> AtenGraph:
+    from leapp.export.fake_cache import FakeValues
+
+    builder = _FxBuilder()
+    return builder.finish(trace_ops(module, example, decompositions, keep, builder, FakeValues()))
+
+
+class _FxBuilder(GraphBuilder):
+    """Makes a graph of ``torch.fx``."""
+
+    def __init__(self) -> None:
+        self.graph = torch.fx.Graph()
+        self.inputs: list[torch.fx.Node] = []
+        self.constants: dict[torch.fx.Node, tuple[str, torch.Tensor]] = {}
+        # Placeholders go before this node: a constant may be found after operators were added.
+        self._first = self.graph.call_function(torch.ops.aten.sym_constrain_range.default, (0,))
+        self._unnamed = 0
+
+    def input(self, position: int, tensor: torch.Tensor) -> Any:
+        """Add an input of the node."""
+        self.inputs.append(self._placeholder(f"arg{position}", tensor))
+        return self.inputs[-1]
+
+    def weight(self, name: str, tensor: torch.Tensor, shown: torch.Tensor) -> Any:
+        """Add a parameter or buffer of the node."""
+        node = self._placeholder(f"weight{len(self.constants)}", shown)
+        self.constants[node] = name, tensor
+        return node
+
+    def constant(self, tensor: torch.Tensor) -> Any:
+        """Add a constant that is not a parameter or buffer."""
+        name = f"constant{self._unnamed}"
+        self._unnamed += 1
+        node = self._placeholder(name, tensor)
+        self.constants[node] = name, tensor
+        return node
+
+    def call(self, func: Any, args: list[Any], named: dict[str, Any], out: Any) -> Any:
+        """Add an operator that returned ``out``."""
+        node = self.graph.create_node("call_function", func, tuple(args), named, name=func.overloadpacket.__name__)
+        # Keeps the tensors alive: the tracer knows them by identity.
+        node.meta["val"] = out
+        if (call := RUNNING.get()) is not None:
+            node.meta["call"] = call
+        if isinstance(out, torch.Tensor):
+            return node
+        parts = [self.graph.call_function(operator.getitem, (node, position)) for position in range(len(out))]
+        for part, value in zip(parts, out, strict=True):
+            part.meta["val"] = value
+        return parts
+
+    def finish(self, outputs: list[Any]) -> AtenGraph:
+        """The graph without unused operators, which can be dropped because every operator in it is functional."""
+        self.graph.output(tuple(outputs))
+        self.graph.erase_node(self._first)
+        for node in reversed(self.graph.nodes):
+            if node.op == "call_function" and not node.users:
+                self.graph.erase_node(node)
+        return AtenGraph(graph_module(self.graph), self.inputs, self.constants)
+
+    def _placeholder(self, name: str, tensor: torch.Tensor) -> torch.fx.Node:
+        with self.graph.inserting_before(self._first):
+            node = self.graph.placeholder(name)
+        node.meta["val"] = tensor
+        return node
+
+
+# All other nodes
+
+
+def _trace_with_torch(
     module: torch.nn.Module,
     example: tuple[torch.Tensor, ...],
     decompositions: Mapping[Any, Callable[..., Any]],
@@ -72,14 +164,14 @@ def _trace(
 
     def flat(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         given = dict(zip(state, values[count:], strict=True))
-        with with_state(module, {name: given[first] for name, first in aliases.items()}), Spelled():
+        with with_state(module, {name: given[first] for name, first in aliases.items()}), RewrittenCalls():
             return tuple(module(*values[:count]))
 
     fakes = [
         fake.from_tensor(tensor.detach(), static_shapes=True if shape_env is not None else None)
         for tensor in (*example, *state.values())
     ]
-    rows = _follow(fakes, fake, batch_axes)
+    rows = _make_batch_symbolic(fakes, fake, batch_axes)
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(whole(keep))
@@ -93,11 +185,11 @@ def _trace(
         )(*fakes)
     if rows is not None and not rows.node.expr.free_symbols:
         raise BatchFixedError(f"it works for a batch of {rows} only.")
-    return _lifted(traced, count, state, None if rows is None else str(rows.node.expr))
+    return _lift_constants(traced, count, state, None if rows is None else str(rows.node.expr))
 
 
-def _follow(fakes: list[Any], fake: Any, axes: tuple[int | None, ...]) -> Any:
-    """Give the inputs one symbol for their batch axes, and return it."""
+def _make_batch_symbolic(fakes: list[Any], fake: Any, axes: tuple[int | None, ...]) -> Any:
+    """Give the inputs one symbol for their batch axes, and return it; ``None`` if no input has a batch axis."""
     chosen = next(((f, a) for f, a in zip(fakes, axes, strict=False) if a is not None), None)
     if chosen is None:
         return None
@@ -118,7 +210,7 @@ def _follow(fakes: list[Any], fake: Any, axes: tuple[int | None, ...]) -> Any:
     return size
 
 
-def _lifted(
+def _lift_constants(
     traced: torch.fx.GraphModule, count: int, state: dict[str, torch.Tensor], batch: str | None
 ) -> AtenGraph:
     """Turn tensors that the trace attached to the module into placeholders beside the parameters."""

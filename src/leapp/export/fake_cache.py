@@ -1,8 +1,8 @@
-"""Tensors without memory, and what operators make of them.
+"""torch's fake tensors, which have no memory, with a cache of what operators return for them.
 
 Torch computes the form of a result (its sizes, strides and type) at a hundred times the cost of a small operator. The
-form depends on nothing but the forms of the arguments, so it is computed once for each kind of call in a process. Knows
-nothing of graphs.
+form depends only on the forms of the arguments, so it is computed once for each kind of call in a process. Knows nothing of
+graphs.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _LARGEST = 10_000
 """How many kinds of calls are remembered."""
 
 _Result = tuple[type | None, tuple[Form, ...]]
-"""The kind of sequence, or ``None`` for a single tensor, and the tensors in it."""
+"""The kind of sequence, or ``None`` for a single tensor, and the forms of the tensors in it."""
 
 _known: dict[Any, _Result] = {}
 
 
 class _UnknownError(Exception):
-    """A tensor that its form does not describe fully."""
+    """A tensor that has more properties than its form says."""
 
 
-class Shadows:
-    """The tensors without memory of one trace."""
+class FakeValues:
+    """The fake tensors of one trace."""
 
-    hides = FakeTensor
+    hides: type[torch.Tensor] = FakeTensor
 
     def __init__(self) -> None:
         self._mode = _mode()
@@ -42,13 +42,13 @@ class Shadows:
         self._forms: dict[int, tuple[torch.Tensor, Form]] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the same form."""
+        """A fake tensor of the same form."""
         if type(tensor) in (torch.Tensor, torch.nn.Parameter) and _is_plain(tensor):
             return self._made(_form(tensor, tensor.device))
         return self._mode.from_tensor(tensor.detach())
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """What an operator returns, without its values.
+        """The fake tensors that an operator returns.
 
         Args:
             func: The overload. It writes to none of its arguments.
@@ -83,7 +83,7 @@ class Shadows:
         return tuple(key)
 
     def _learn(self, key: Any, out: Any) -> None:
-        """Remember the form of a result, if forms describe it fully."""
+        """Remember the form of a result, if it has no other properties."""
         kind, parts = (None, [out]) if isinstance(out, torch.Tensor) else (type(out), out)
         if kind not in (None, list, tuple) or not all(type(p) is FakeTensor and _is_plain(p) for p in parts):
             return

@@ -1,9 +1,9 @@
-"""Writes a node as ONNX: an ATen graph, translated operator by operator.
+"""Writes a node as ONNX, operator by operator.
 
-Most nodes need only operators that :mod:`leapp.export.operators` translates, and are written from the list of their calls. The
-others are written with torch's own ONNX library, by :mod:`leapp.export.library`. ``onnx`` and ``onnx-torchscript`` are both
-written here: torch's TorchScript-based exporter gives other values than eager for floor division, writes through views and
-more, and its gain, whole ``GRU`` and ``LSTM`` operators, is kept.
+If :mod:`leapp.export.operators` translates every operator of a node, each is written while the node is traced. Otherwise
+:mod:`leapp.export.torchlib` writes the node with the help of onnxscript's torchlib. The backends ``onnx`` and
+``onnx-torchscript`` both come here: torch's TorchScript-based exporter computes floor division and writes through views
+differently from eager code. Like that exporter, this one keeps ``GRU`` and ``LSTM`` as single operators.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import onnx
 import torch
 
 from leapp.errors import ExportError
+from leapp.export.hidden_values import HiddenValues
 from leapp.export.job import ExportJob, ExportResult, tell_loading
-from leapp.export.listing import NotPlainError, Taker, UnknownOperatorError, follow
-from leapp.export.onnxfile import Draft, draft_of, write_model
-from leapp.export.onnxgraph import ONNX_TYPES, Sheet, UnknownSizeError, Value
+from leapp.export.onnx_file import OnnxModel, build_model, write_model
+from leapp.export.onnx_graph import ONNX_TYPES, GraphWriter, UnknownSizeError, Value
+from leapp.export.op_tracer import GraphBuilder, NotPlainError, UnknownOperatorError, trace_ops
 from leapp.export.operators import DECOMPOSITIONS, TRANSLATIONS, whole_composites
-from leapp.export.veils import Veils
 
 DEFAULT_OPSET = 20
 
 _OWN_OPSETS = range(18, 21)
-"""The opsets between which the operators that we write keep their meaning."""
+"""The opsets in which the operators that we write mean the same."""
 
 
 def export_onnx(job: ExportJob, directory: Path) -> ExportResult:
@@ -33,69 +33,74 @@ def export_onnx(job: ExportJob, directory: Path) -> ExportResult:
     path = directory / f"{job.node}.onnx"
     opset = job.params.get("opset_version") or DEFAULT_OPSET
     try:
-        draft = _draft(job, opset)
+        model = _build(job, opset)
     except (NotPlainError, UnknownOperatorError) as reason:
-        tell_loading(job.node, f"for {reason}", __package__ + ".library")
-        from leapp.export.library import draft_with_library
+        tell_loading(job.node, f"for {reason}", __package__ + ".torchlib")
+        from leapp.export.torchlib import build_with_torchlib
 
-        draft = draft_with_library(job, opset)
+        model = build_with_torchlib(job, opset)
     if job.params.get("report"):
-        text = f"{job.node}, ONNX opset {opset}\n\n{onnx.printer.to_text(draft.proto)}\n"
+        text = f"{job.node}, ONNX opset {opset}\n\n{onnx.printer.to_text(model.proto)}\n"
         (directory / f"{job.node}_report.txt").write_text(text, encoding="utf-8")
-    write_model(draft, path, check=not job.params.get("skip_validation"))
+    write_model(model, path, check=not job.params.get("skip_validation"))
     if job.params.get("verify"):
         _verify(job, path)
     return ExportResult(path=path, backend="onnx", extra={"opset_version": opset})
 
 
-def _draft(job: ExportJob, opset: int) -> Draft:
-    """The model, if every operator of the node is one that we translate."""
+def _build(job: ExportJob, opset: int) -> OnnxModel:
+    """The model of a node whose operators are all in our tables.
+
+    Raises:
+        NotPlainError, UnknownOperatorError: The node needs torchlib.
+    """
     if opset not in _OWN_OPSETS:
         raise UnknownOperatorError(f"opset {opset}")
     if any(axis is not None for axis in job.batch_axes):
         raise NotPlainError("a batch of any size")
-    pen = _Pen()
+    builder = _OnnxBuilder()
     try:
-        outputs = follow(job.module, job.example, DECOMPOSITIONS, whole_composites(), pen, Veils(), TRANSLATIONS)
+        keep, values = whole_composites(), HiddenValues()
+        outputs = trace_ops(job.module, job.example, DECOMPOSITIONS, keep, builder, values, TRANSLATIONS)
     except UnknownSizeError as error:
         raise UnknownOperatorError(str(error)) from error
-    inputs = list(zip(job.input_names, pen.inputs, strict=True))
-    return draft_of(pen.sheet, inputs, list(zip(job.output_names, outputs, strict=True)), opset)
+    inputs = list(zip(job.input_names, builder.inputs, strict=True))
+    return build_model(builder.writer, inputs, list(zip(job.output_names, outputs, strict=True)), opset)
 
 
-class _Pen(Taker):
-    """Writes each operator as ONNX when it has run."""
+class _OnnxBuilder(GraphBuilder):
+    """Writes each operator as ONNX operators."""
 
     def __init__(self) -> None:
-        self.sheet = Sheet()
+        self.writer = GraphWriter()
         self.inputs: list[Value] = []
 
     def input(self, position: int, tensor: torch.Tensor) -> Any:
-        """An input of the node."""
+        """Add an input of the node."""
         self.inputs.append(Value(_known_type(tensor), tuple(tensor.shape)))
         return self.inputs[-1]
 
     def weight(self, name: str, tensor: torch.Tensor, shown: torch.Tensor) -> Any:
-        """A tensor of the user's model."""
+        """Add a parameter or buffer of the node."""
         _known_type(tensor)
-        return self.sheet.weight(tensor, name)
+        return self.writer.weight(tensor, name)
 
     def constant(self, tensor: torch.Tensor) -> Any:
-        """Any other tensor."""
+        """Add a constant that is not a parameter or buffer."""
         return self.weight("constant", tensor, tensor)
 
     def call(self, func: Any, args: list[Any], named: dict[str, Any], out: Any) -> Any:
-        """An operator that ran and returned ``out``."""
-        result = TRANSLATIONS[func](self.sheet, *args, **named)
+        """Add an operator that returned ``out``."""
+        result = TRANSLATIONS[func](self.writer, *args, **named)
         if result is NotImplemented:
             raise UnknownOperatorError(str(func))
         if isinstance(out, torch.Tensor):
-            return self._formed(result, out)
-        return [self._formed(value, like) for value, like in zip(result, out, strict=True)]
+            return self._as_eager(result, out)
+        return [self._as_eager(value, like) for value, like in zip(result, out, strict=True)]
 
-    def _formed(self, value: Value, like: torch.Tensor) -> Value:
-        """A result with the type and sizes that eager gives it."""
-        value, shape = self.sheet.cast(value, _known_type(like)), tuple(like.shape)
+    def _as_eager(self, value: Value, like: torch.Tensor) -> Value:
+        """``value`` with the type and sizes that eager code gives it."""
+        value, shape = self.writer.cast(value, _known_type(like)), tuple(like.shape)
         assert value.shape in (None, shape), f"{value.shape} is not {shape}"
         value.shape = shape
         return value

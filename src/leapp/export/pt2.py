@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from leapp.export.job import ExportJob, ExportResult, tell_loading
-from leapp.export.rewrites import Spelled
-from leapp.export.saving import save_archive
+from leapp.export.rewrites import RewrittenCalls
+from leapp.export.torch_archives import save_archive
 
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node", "seq_nr")
 
@@ -19,7 +19,7 @@ def export_pt2(job: ExportJob, directory: Path) -> ExportResult:
     """Write ``<node>.pt2``: positional inputs in port order, one output per port."""
     path = directory / f"{job.node}.pt2"
     tell_loading(job.node, "for .pt2 files", "torch._dynamo")
-    with torch.no_grad(), Spelled():
+    with torch.no_grad(), RewrittenCalls():
         program = torch.export.export(
             job.module, job.example, strict=bool(job.params.get("strict", False)), dynamic_shapes=_dynamic_shapes(job)
         )

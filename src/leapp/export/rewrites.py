@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 
-class Spelled(TorchFunctionMode):
+class RewrittenCalls(TorchFunctionMode):
     """Replaces calls that tracers get wrong or cannot follow."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

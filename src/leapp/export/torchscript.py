@@ -24,12 +24,12 @@ from leapp.capture.replay import Replay
 from leapp.compat.core import clean_script, rename_operators, script_from_graph, script_from_trace, with_state
 from leapp.errors import ExportError
 from leapp.export.job import ExportJob, ExportResult
-from leapp.export.rewrites import Spelled
-from leapp.export.saving import save_archive
-from leapp.export.series import run_apart
+from leapp.export.rewrites import RewrittenCalls
+from leapp.export.shared_setup import run_apart
+from leapp.export.torch_archives import save_archive
 
 if TYPE_CHECKING:
-    from leapp.export.listing import AtenGraph
+    from leapp.export.aten import AtenGraph
 
 PARAMETER_NAMES = "parameters.json"
 """Where a file says how the module called the constants in it."""
@@ -105,7 +105,7 @@ def argument_names(ports: Iterable[str]) -> list[str]:
     return names
 
 
-class _Spelled(Spelled):
+class _ScriptCalls(RewrittenCalls):
     """Also gives TorchScript numbers or tensors in place of Python bools, which none of its arithmetic takes.
 
     An operator that writes two results with ``out=`` damages the memory of the process in TorchScript before torch 2.13.
@@ -132,7 +132,7 @@ def trace_function(job: ExportJob) -> Any:
     single = len(job.output_names) == 1
 
     def forward(*inputs: torch.Tensor) -> Any:
-        with _Spelled():
+        with _ScriptCalls():
             outputs = job.module.forward(*inputs)  # a call would add three frames, which the tracer copies
         return outputs[0] if single else tuple(outputs)
 

@@ -1,36 +1,35 @@
-"""How ATen operators are written as ONNX.
+"""How ATen operators are written as ONNX: two tables, filled by the modules here, which are sorted by subject.
 
-Two tables say it. An overload in the first, by ``@replaces(overloads)``, is written as other ATen operators while a node is
-traced: torch's ONNX library lacks it, or translates it to something else than eager computes. One in the second, by
-``@translates(overloads)``, is written as ONNX operators. A function that returns ``NotImplemented`` leaves the operator to the
-next: to the second table, and then to torch's library. A function stands in the module of its subject. Sizes are fixed numbers
-in most traces, so loops over them unroll.
+``@replaces(overloads)`` registers a function that writes an overload as other ATen operators while a node is traced. It is
+needed where torchlib, the library of torch's own exporter, lacks the overload or computes something else than eager code.
+``@translates(overloads)``, in the modules ``onnx_*``, registers a function that writes an overload as ONNX operators. A node
+that runs only these overloads is exported without torchlib, which takes seconds to load. A function that returns
+``NotImplemented`` leaves the call to the next in line: first ``@replaces``, then ``@translates``, then torchlib. Sizes are
+fixed numbers in most traces, so loops over them unroll.
 """
 
 from leapp.export.operators import (
     arithmetic,
-    cells,
+    foreach,
     geometry,
     gradients,
     indexing,
     layers,
     linalg,
-    lists,
     onnx_arithmetic,
     onnx_layers,
     onnx_reductions,
     onnx_shapes,
     ordering,
-    special,
-    spectra,
+    special_functions,
 )
 
-# Last, because each is asked before what was registered so far.
-from leapp.export.operators import complexes, narrow, wide  # isort: skip
+# Last, because their functions are asked before those that are registered above.
+from leapp.export.operators import complex_numbers, narrow_types, float64  # isort: skip
 from leapp.export.operators.table import DECOMPOSITIONS, TRANSLATIONS, whole_composites
 
 __all__ = [
-    "DECOMPOSITIONS", "TRANSLATIONS", "arithmetic", "cells", "complexes", "geometry", "gradients", "indexing", "layers",
-    "linalg", "lists", "narrow", "onnx_arithmetic", "onnx_layers", "onnx_reductions", "onnx_shapes", "ordering", "special",
-    "spectra", "whole_composites", "wide",
+    "DECOMPOSITIONS", "TRANSLATIONS", "arithmetic", "complex_numbers", "float64", "foreach", "geometry", "gradients",
+    "indexing", "layers", "linalg", "narrow_types", "onnx_arithmetic", "onnx_layers", "onnx_reductions", "onnx_shapes",
+    "ordering", "special_functions", "whole_composites",
 ]  # fmt: skip

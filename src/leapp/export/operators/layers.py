@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from leapp.compat.graphs import core_decompositions
 from leapp.export.operators.table import aten, replaces
@@ -117,3 +118,40 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
         places.append(place)
     shape = [*x.shape[: -len(image)], *output_size]
     return torch.stack(values, -1).reshape(shape), torch.stack(places, -1).reshape(shape)
+
+
+# Recurrent cells: torch writes to their intermediate values, which the small tracer of ``op_tracer`` does not take.
+
+
+@replaces(aten.gru_cell.default)
+def _gru_cell(
+    x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
+    entering, within = linear(x, w_ih, b_ih).chunk(3, 1), linear(h, w_hh, b_hh).chunk(3, 1)
+    reset, update = (within[0] + entering[0]).sigmoid(), (within[1] + entering[1]).sigmoid()
+    new = (entering[2] + within[2] * reset).tanh()
+    return (h - new) * update + new
+
+
+@replaces(aten.lstm_cell.default)
+def _lstm_cell(
+    x: Tensor, hx: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    h, c = hx
+    i, f, g, o = (linear(h, w_hh, b_hh) + linear(x, w_ih, b_ih)).chunk(4, 1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+@replaces(aten.rnn_tanh_cell.default)
+def _rnn_tanh_cell(
+    x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
+    return (linear(h, w_hh, b_hh) + linear(x, w_ih, b_ih)).tanh()
+
+
+@replaces(aten.rnn_relu_cell.default)
+def _rnn_relu_cell(
+    x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
+    return (linear(h, w_hh, b_hh) + linear(x, w_ih, b_ih)).relu()

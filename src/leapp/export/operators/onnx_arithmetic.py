@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from leapp.export.numbers import factor_shape, loses, loses_divided_by
-from leapp.export.onnxgraph import Value, Writer, result_type
+from leapp.export.double_precision import factor_shape, loses, loses_divided_by
+from leapp.export.onnx_graph import Value, Writer, result_type
 from leapp.export.operators.table import aten, translates
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from leapp.export.onnxgraph import Value, Writer
+from leapp.export.onnx_graph import Value, Writer
 from leapp.export.operators.table import aten, translates
 
 _GEMM = (torch.float32, torch.float16)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from leapp.export.onnxgraph import Value, Writer
+from leapp.export.onnx_graph import Value, Writer
 from leapp.export.operators.onnx_arithmetic import as_float
 from leapp.export.operators.table import aten, translates
 

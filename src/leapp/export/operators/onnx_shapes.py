@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from leapp.export.onnxgraph import ONNX_TYPES, Value, Writer, result_type
+from leapp.export.onnx_graph import ONNX_TYPES, Value, Writer, result_type
 from leapp.export.operators.table import aten, translates
 
 # Shapes

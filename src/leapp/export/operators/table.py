@@ -1,9 +1,9 @@
-"""The tables of operators that are written otherwise for ONNX, and how a function enters them."""
+"""The two tables of operators for ONNX, and the decorators that add a function to them."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,16 +11,64 @@ from torch import Tensor
 
 from leapp.compat.core import find_operator
 from leapp.compat.graphs import is_whole_composite
-from leapp.export.replacing import Replacement
 
 aten: Any = torch.ops.aten
 broadcast_shapes: Any = torch.broadcast_shapes
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {}
-"""ATen overload to the function that replaces it."""
+"""ATen overload to the function that writes it as other ATen operators."""
 
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {}
-"""ATen overload to a function that writes it as ONNX operators. What is not here is left to torch's library."""
+"""ATen overload to the function that writes it as ONNX operators. torchlib translates the other overloads."""
+
+
+class Replacement:
+    """Two functions that may replace an operator; the second is asked where the first returns ``NotImplemented``.
+
+    Attributes:
+        dtypes: The types of arguments for which one of them may replace the operator; ``None`` for all types.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        otherwise: Callable[..., Any] | None,
+        dtypes: frozenset[torch.dtype] | None = None,
+    ) -> None:
+        """Ask ``function``, for calls with an argument of ``dtypes`` or for all calls, and then ``otherwise``."""
+        self._function = function
+        self._otherwise = otherwise
+        self._dtypes = dtypes
+        self.dtypes = dtypes
+        if otherwise is not None:
+            others = otherwise.dtypes if isinstance(otherwise, Replacement) else None
+            self.dtypes = None if dtypes is None or others is None else dtypes | others
+
+    def applies(self, args: Sequence[Any]) -> bool:
+        """Whether a call with these arguments may be replaced."""
+        return _has(args, self.dtypes)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """What the call is written as, or ``NotImplemented``."""
+        if _has(args, self._dtypes):
+            result = self._function(*args, **named)
+            if result is not NotImplemented:
+                return result
+        return NotImplemented if self._otherwise is None else self._otherwise(*args, **named)
+
+
+def _has(args: Sequence[Any], dtypes: frozenset[torch.dtype] | None) -> bool:
+    """Whether a tensor or a complex number among ``args`` has one of these types."""
+    if dtypes is None:
+        return True
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            if arg.dtype in dtypes:
+                return True
+        elif isinstance(arg, complex) and torch.complex64 in dtypes:
+            return True
+    return False
+
 
 _WHOLE = (
     "avg_pool1d.default", "bilinear.default", "embedding_bag.default", "embedding_bag.padding_idx",
@@ -31,19 +79,19 @@ _WHOLE = (
     "upsample_nearest1d.vec", "upsample_nearest2d.default", "upsample_nearest2d.vec", "upsample_nearest3d.default",
     "upsample_nearest3d.vec", "upsample_trilinear3d.vec",
 )  # fmt: skip
-"""Composites that torch's library translates better than what they consist of."""
+"""Composites for which torchlib's translation has fewer operators than what they consist of."""
 
 
 @functools.cache
 def whole_composites() -> tuple[Any, ...]:
-    """The composite operators that a trace must keep whole: those that we rewrite or translate, and some of the library."""
+    """The composite operators that a trace must keep whole: those in our tables, and some that torchlib translates."""
     named = (find_operator(name) for name in _WHOLE)
     found = {op for op in (*DECOMPOSITIONS, *TRANSLATIONS, *named) if op is not None and is_whole_composite(op)}
     return tuple(sorted(found, key=str))
 
 
 def replaces(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register what overloads are written as; ``None`` is one that this version of torch does not have."""
+    """Register a function that writes overloads as other ATen operators. ``None`` is an overload that this torch lacks."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         DECOMPOSITIONS.update((target, function) for target in targets if target is not None)
@@ -55,7 +103,10 @@ def replaces(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 def replaces_some(
     dtypes: Iterable[torch.dtype], *targets: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register what overloads are written as where one of their arguments has one of these types."""
+    """Register a function that writes overloads as other ATen operators if an argument has one of ``dtypes``.
+
+    It is asked before the function that is registered so far.
+    """
     chosen = frozenset(dtypes)
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,10 +117,10 @@ def replaces_some(
 
 
 def translates(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register how overloads are written as ONNX operators.
+    """Register a function that writes overloads as ONNX operators.
 
-    The function gets a writer and the overload's arguments, with tensors as values of the graph. It returns the value, or the
-    list of values, that the overload makes; ``NotImplemented`` leaves these arguments to torch's library.
+    The function gets a writer and the overload's arguments, with tensors as values of the ONNX graph. It returns the value, or
+    the list of values, that the overload returns, or ``NotImplemented``, which leaves the call to torchlib.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:

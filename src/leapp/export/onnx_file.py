@@ -1,7 +1,7 @@
-"""Checks and writes an ONNX model.
+"""Makes, checks and writes an ONNX model.
 
-The values of weights go from their tensors straight into the file: a protobuf message is a sequence of tagged fields,
-so the initialisers can be appended to a serialised graph without building it in memory.
+Weights are written from their tensors into the file without a copy: a protobuf message is a sequence of tagged fields, so
+the initialisers are appended to the serialised graph.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import IO, Any
 import onnx
 import torch
 
-from leapp.export.onnxgraph import ONNX_TYPES, Sheet, Value
+from leapp.export.onnx_graph import ONNX_TYPES, GraphWriter, Value
 
 IR_VERSION = 10
 
 SINGLE_FILE_LIMIT = 1_800_000_000
-"""Above this many bytes of weights they go into ``<model>.data``; protobuf itself ends at 2 GB."""
+"""More bytes of weights than this go into ``<model>.data``: a protobuf message holds 2 GB."""
 
 _GRAPH_FIELD = 7
 _INITIALIZER_FIELD = 5
@@ -30,7 +30,7 @@ _ALIGNMENT = 4096
 
 @dataclass(slots=True)
 class Weight:
-    """The value of an ONNX weight. Its elements are in a tensor, or in anything else that can write them to a file."""
+    """A weight. ``elements`` is a tensor, or an object of ``onnx_ir`` that writes them to a file."""
 
     name: str
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class Weight:
 
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor) -> Weight:
-        """A tensor, without a copy."""
+        """A tensor as a weight, without a copy."""
         size = tensor.numel() * tensor.element_size()
         return cls(name, tuple(tensor.shape), ONNX_TYPES[tensor.dtype], size, tensor.detach())
 
@@ -55,25 +55,25 @@ class Weight:
 
 
 @dataclass(slots=True)
-class Draft:
+class OnnxModel:
     """A model without its weights, and the weights."""
 
     proto: onnx.ModelProto
     weights: list[Weight]
 
 
-def draft_of(
-    sheet: Sheet, inputs: Sequence[tuple[str, Value]], outputs: Sequence[tuple[str, Value]], opset: int
-) -> Draft:
-    """The model that a sheet makes of ``inputs``; each output gets a value of its own."""
-    own = {id(value) for value, _ in sheet.constants.values()} | {id(value) for _, value in inputs}
+def build_model(
+    writer: GraphWriter, inputs: Sequence[tuple[str, Value]], outputs: Sequence[tuple[str, Value]], opset: int
+) -> OnnxModel:
+    """The model of a graph. An output that is an input, a constant or another output is copied."""
+    own = {id(value) for value, _ in writer.constants.values()} | {id(value) for _, value in inputs}
     results = []
     for name, value in outputs:
         if id(value) in own:
-            value = sheet.copied(value)
+            value = writer.copied(value)
         own.add(id(value))
         results.append((name, value))
-    records = sheet.used(value for _, value in results)
+    nodes = writer.used(value for _, value in results)
     names = _Names({id(value): name for name, value in (*inputs, *results)})
     proto = onnx.ModelProto(ir_version=IR_VERSION, producer_name="pytorch", producer_version=str(torch.__version__))
     proto.opset_import.add(domain="", version=opset)
@@ -84,23 +84,23 @@ def draft_of(
     for name, value in results:
         graph.output.add(name=name, type=_described(value.dtype, value.sizes))
     ports = {id(value) for _, value in (*inputs, *results)}
-    read = {id(value) for record in records for value in record.inputs}
-    weights = [Weight.of(names.of(value, str(value.ref)), t) for value, t in sheet.constants.values() if id(value) in read]
-    for record in records:
-        taken = ["" if value is None else names.of(value, record.kind) for value in record.inputs]
+    read = {id(value) for node in nodes for value in node.inputs}
+    weights = [Weight.of(names.of(value, str(value.ref)), t) for value, t in writer.constants.values() if id(value) in read]
+    for node in nodes:
+        taken = ["" if value is None else names.of(value, node.kind) for value in node.inputs]
         made = []
-        for value in record.outputs:
-            made.append(names.of(value, record.kind.lower()))
+        for value in node.outputs:
+            made.append(names.of(value, node.kind.lower()))
             if value.shape is not None and id(value) not in ports:
                 graph.value_info.add(name=made[-1], type=_described(value.dtype, value.sizes))
-        node = graph.node.add(op_type=record.kind, name=f"node_{made[0]}", input=taken, output=made)
-        for key in sorted(record.attributes):
-            node.attribute.append(onnx.helper.make_attribute(key, record.attributes[key]))
-    return Draft(proto, weights)
+        added = graph.node.add(op_type=node.kind, name=f"node_{made[0]}", input=taken, output=made)
+        for key in sorted(node.attributes):
+            added.attribute.append(onnx.helper.make_attribute(key, node.attributes[key]))
+    return OnnxModel(proto, weights)
 
 
 class _Names:
-    """Names of values, each given once."""
+    """Gives each value a name that no other value has."""
 
     def __init__(self, given: dict[int, str]) -> None:
         self._given = given
@@ -123,62 +123,62 @@ class _Names:
 
 @functools.lru_cache
 def _described(dtype: torch.dtype, sizes: tuple[int, ...]) -> onnx.TypeProto:
-    """The type of a value in ONNX. Most values of a model share a few."""
+    """The type of a value in ONNX, cached: the values of a model have few types."""
     return onnx.helper.make_tensor_type_proto(ONNX_TYPES[dtype], sizes)
 
 
-def write_model(draft: Draft, path: Path, *, check: bool, limit: int = SINGLE_FILE_LIMIT) -> None:
+def write_model(model: OnnxModel, path: Path, *, check: bool, limit: int = SINGLE_FILE_LIMIT) -> None:
     """Write a model to ``path``, and to ``<path>.data`` when its weights exceed ``limit`` bytes.
 
     Raises:
         onnx.checker.ValidationError: ``check`` is set and the model is not valid ONNX.
     """
     if check:
-        _check(draft)
+        _check(model)
     external = path.with_name(path.name + ".data")
     external.unlink(missing_ok=True)
-    if sum(weight.nbytes for weight in draft.weights) > limit:
-        _write_external(draft, path, external)
+    if sum(weight.nbytes for weight in model.weights) > limit:
+        _write_external(model, path, external)
     else:
-        _write_single(draft, path)
+        _write_single(model, path)
 
 
-def _check(draft: Draft) -> None:
+def _check(model: OnnxModel) -> None:
     """Check the graph with weights declared as inputs, so that their values are not copied into the message."""
     checked = onnx.ModelProto()
-    checked.CopyFrom(draft.proto)
-    for weight in draft.weights:
+    checked.CopyFrom(model.proto)
+    for weight in model.weights:
         checked.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.kind, list(weight.shape)))
     onnx.checker.check_model(checked)
 
 
-def _write_single(draft: Draft, path: Path) -> None:
-    graph = draft.proto.graph.SerializeToString(deterministic=True)
+def _write_single(model: OnnxModel, path: Path) -> None:
+    graph = model.proto.graph.SerializeToString(deterministic=True)
     rest = onnx.ModelProto()
-    rest.CopyFrom(draft.proto)
+    rest.CopyFrom(model.proto)
     rest.ClearField("graph")
-    heads = [_tensor_head(weight) for weight in draft.weights]
-    sizes = [len(head) + weight.nbytes for head, weight in zip(heads, draft.weights, strict=True)]
+    heads = [_tensor_head(weight) for weight in model.weights]
+    sizes = [len(head) + weight.nbytes for head, weight in zip(heads, model.weights, strict=True)]
     with path.open("wb") as file:
         file.write(rest.SerializeToString(deterministic=True))
         file.write(_tag(_GRAPH_FIELD, len(graph) + sum(len(_tag(_INITIALIZER_FIELD, size)) + size for size in sizes)))
         file.write(graph)
-        for head, size, weight in zip(heads, sizes, draft.weights, strict=True):
+        for head, size, weight in zip(heads, sizes, model.weights, strict=True):
             file.write(_tag(_INITIALIZER_FIELD, size))
             file.write(head)
             weight.write(file)
 
 
-def _write_external(draft: Draft, path: Path, data: Path) -> None:
+def _write_external(model: OnnxModel, path: Path, data: Path) -> None:
     with data.open("wb") as file:
-        for weight in draft.weights:
+        for weight in model.weights:
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
-            entry = draft.proto.graph.initializer.add(name=weight.name, dims=list(weight.shape), data_type=weight.kind)
+            entry = model.proto.graph.initializer.add(name=weight.name, dims=list(weight.shape), data_type=weight.kind)
             entry.data_location = onnx.TensorProto.EXTERNAL
             for key, value in (("location", data.name), ("offset", file.tell()), ("length", weight.nbytes)):
                 entry.external_data.add(key=key, value=str(value))
             weight.write(file)
-    path.write_bytes(draft.proto.SerializeToString(deterministic=True))
+    path.write_bytes(model.proto.SerializeToString(deterministic=True))
 
 
 def _tensor_head(weight: Weight) -> bytes:

@@ -1,7 +1,7 @@
-"""Numbers in float64 arithmetic.
+"""Keeps Python numbers exact in operators that compute in float64.
 
-ONNX attributes hold float32, and the library writes Python numbers through them. Where an operator computes in float64, its
-numbers become float64 tensors before the translation, with the overload that takes tensors if need be.
+torchlib writes Python numbers as ONNX attributes, which are float32. Here the numbers of float64 operators become float64
+tensors before the translation, and the operator becomes its overload that takes tensors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from leapp.compat.core import OpOverload
-from leapp.export.listing import AtenGraph
+from leapp.export.aten import AtenGraph
 
 Made = dict[tuple[float, tuple[int, ...]], torch.fx.Node]
 """The constants made so far, by value and shape."""
@@ -42,6 +42,7 @@ def keep_precision(aten: AtenGraph, registry: Any) -> None:
 
 
 def _take_tensors(aten: AtenGraph, made: Made, node: torch.fx.Node, registry: Any) -> None:
+    """Replace an operator on numbers by its overload on tensors."""
     target = _taking_tensors(node.target)
     names = [argument.name for argument in target._schema.arguments]
     takes = {name for name, argument in zip(names, target._schema.arguments, strict=True) if str(argument.type) in _TENSORS}
@@ -60,7 +61,7 @@ def _take_tensors(aten: AtenGraph, made: Made, node: torch.fx.Node, registry: An
 
 
 def _expand(aten: AtenGraph, made: Made, node: torch.fx.Node) -> None:
-    """A tensor filled with a number: the number as a constant, spread over the shape."""
+    """Replace a tensor filled with a number by the number as a constant, expanded to the shape."""
     value, shape = node.args[_FILLED[node.target]], list(node.meta["val"].shape)
     if loses(value) and all(isinstance(size, int) for size in shape):
         node.args = (_constant(aten, made, value), shape)
@@ -69,7 +70,7 @@ def _expand(aten: AtenGraph, made: Made, node: torch.fx.Node) -> None:
 
 
 def _evaluate(aten: AtenGraph, node: torch.fx.Node) -> None:
-    """A series of numbers is computed here and kept."""
+    """Replace ``arange`` and its like by a constant with their values."""
     if not any(map(loses, (*node.args, *node.kwargs.values()))) or node.all_input_nodes:
         return
     options = {name: value for name, value in node.kwargs.items() if name != "device"}
@@ -97,18 +98,18 @@ def _is_double(node: torch.fx.Node) -> bool:
 
 
 def loses(value: Any) -> bool:
-    """Whether float32 cannot hold a number."""
+    """Whether float32 rounds a number."""
     return isinstance(value, float) and value == value and float(torch.tensor(value, dtype=torch.float32)) != value
 
 
 def loses_divided_by(value: Any) -> bool:
-    """Whether float32 cannot hold the inverse of a number: a matrix product of ONNX Runtime takes that in."""
+    """Whether float32 rounds the inverse of a number: ONNX Runtime turns a division into a factor of a matrix product."""
     return isinstance(value, (int, float)) and bool(value) and loses(1.0 / value)
 
 
 @functools.cache
 def _taking_tensors(op: Any) -> Any:
-    """The overload of an operator that takes most tensors where ``op`` takes numbers; ``op`` if there is none."""
+    """The overload that takes the most tensors where ``op`` takes numbers; ``op`` if there is none."""
     given = op._schema.arguments
     best, most = op, 0
     for name in op.overloadpacket.overloads():
@@ -123,7 +124,10 @@ def _taking_tensors(op: Any) -> Any:
 
 
 def factor_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """One axis of a product. ONNX Runtime moves single numbers into its matrix products, which keep them in float32."""
+    """The shape of a constant that multiplies a tensor of this ``shape``: as long as its last axis, not a single number.
+
+    ONNX Runtime moves single numbers into its matrix products, which round them to float32.
+    """
     for axis in reversed(range(len(shape))):
         if isinstance(shape[axis], int) and shape[axis] > 1:
             return (shape[axis], *(1 for _ in shape[axis + 1 :]))

@@ -1,8 +1,7 @@
-"""Writes a node as ONNX with the help of torch's own ONNX library.
+"""Writes a node as ONNX with the help of torchlib, the library of translations that torch's own ONNX exporter uses.
 
-It translates what our functions leave to it: rare operators, complex numbers, sizes that are not known. To load it, with all
-that it needs, takes seconds, and its tables are built once per process; building them for every node is what makes the stock
-exporter slow.
+torchlib translates what is not in our tables: rare operators, complex numbers, sizes that are not known. It takes seconds to
+load. Its tables are built once per process; torch's exporter is slow because it builds them for every node.
 """
 
 from __future__ import annotations
@@ -23,42 +22,41 @@ from onnxscript import version_converter
 from leapp.compat import onnx_exporter
 from leapp.compat.graphs import is_whole_composite
 from leapp.errors import ExportError
-from leapp.export.aten import trace_aten
+from leapp.export.aten import AtenGraph, trace_aten
+from leapp.export.double_precision import keep_precision
 from leapp.export.failures import MissingOperatorsError
 from leapp.export.job import ExportJob
-from leapp.export.listing import AtenGraph
-from leapp.export.numbers import keep_precision
-from leapp.export.onnxfile import IR_VERSION, Draft, Weight
-from leapp.export.onnxgraph import ONNX_TYPES, UnknownSizeError, Value, Writer
+from leapp.export.onnx_file import IR_VERSION, OnnxModel, Weight
+from leapp.export.onnx_graph import ONNX_TYPES, UnknownSizeError, Value, Writer
 from leapp.export.operators import DECOMPOSITIONS, TRANSLATIONS, whole_composites
-from leapp.export.replacing import Replacement
+from leapp.export.operators.table import Replacement
 
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """What torch's ONNX library knows at one opset, with our additions."""
+    """The operators of torchlib at one opset, with those of our tables."""
 
     registry: Any
     decompositions: dict[Any, Any]
     keep: tuple[Any, ...]
 
 
-def draft_with_library(job: ExportJob, opset: int) -> Draft:
+def build_with_torchlib(job: ExportJob, opset: int) -> OnnxModel:
     """The ONNX model of a node."""
     tables = _tables(opset)
     aten = trace_aten(job.module, job.example, tables.decompositions, tables.keep, job.batch_axes)
     model = _translate(aten, tables)
     _convert(model, opset)
     _optimize(model, aten, full=job.params.get("optimize") is not False)
-    name_values(model, job.input_names, job.output_names)
+    _name_values(model, job.input_names, job.output_names)
     if aten.batch is not None:
-        name_sizes(model, {aten.batch: "batch"})
-    strip_metadata(model)
-    return model_as_draft(model)
+        _name_sizes(model, {aten.batch: "batch"})
+    _strip_metadata(model)
+    return split_weights(model)
 
 
-def model_as_draft(model: ir.Model) -> Draft:
-    """A model without its weights, and the weights."""
+def split_weights(model: ir.Model) -> OnnxModel:
+    """Separate a model from its weights."""
     weights = [value for value in model.graph.initializers.values() if value.const_value is not None]
     model.graph.initializers.clear()
     try:
@@ -66,7 +64,7 @@ def model_as_draft(model: ir.Model) -> Draft:
     finally:
         for value in weights:
             model.graph.initializers[str(value.name)] = value
-    return Draft(proto, [_weight(str(value.name), value.const_value) for value in weights])
+    return OnnxModel(proto, [_weight(str(value.name), value.const_value) for value in weights])
 
 
 def _weight(name: str, tensor: Any) -> Weight:
@@ -79,9 +77,9 @@ def _tables(opset: int) -> _Tables:
     table = onnx_exporter.decomposition_table(onnx_exporter.translated_operators(registry))
     decompositions = {target: function for target, function in table.items() if not is_whole_composite(target)}
     for target, function in TRANSLATIONS.items():
-        # What torch writes as other operators may have any sizes.
+        # Torch's decompositions also take sizes that are not known.
         if target not in decompositions:
-            ours = _written(target, function, onnx_exporter.real_translation(registry, target))
+            ours = _torchlib_function(target, function, onnx_exporter.real_translation(registry, target))
             onnx_exporter.add_translation(registry, target, ours)
     keep = whole_composites()
     for op, ours in DECOMPOSITIONS.items():
@@ -89,13 +87,13 @@ def _tables(opset: int) -> _Tables:
     return _Tables(registry, decompositions, keep)
 
 
-class _Added(Writer):
-    """Adds to the graph that torch's exporter is making."""
+class _TorchlibWriter(Writer):
+    """Adds ONNX operators to the graph that torch's exporter makes."""
 
     def put(
         self, kind: str, inputs: Sequence[Value | None], outputs: list[Value], attributes: dict[str, Any]
     ) -> list[Value]:
-        """Add an operator; returns its results."""
+        """Add an operator and return its results."""
         refs = onnx_exporter.add_node(kind, [None if v is None else v.ref for v in inputs], attributes, len(outputs))
         for output, ref in zip(outputs, refs, strict=True):
             output.ref = ref
@@ -110,18 +108,20 @@ class _Added(Writer):
         return self.put("Constant", [], [made], {"value": onnx_exporter.TorchTensor(tensor)})[0]
 
 
-def _written(target: Any, ours: Callable[..., Any], theirs: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Our translation of an operator, as torch's exporter calls it; the library's where ours leaves the operator to it."""
+def _torchlib_function(
+    target: Any, ours: Callable[..., Any], theirs: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """Our translation of an operator as torchlib calls it. Where ours returns ``NotImplemented``, ``theirs`` is called."""
     kinds = {argument.name: str(argument.type) for argument in target._schema.arguments}
 
     def write(*args: Any, **named: Any) -> Any:
-        if named.get("dtype") == -1:  # how the exporter spells that none is given
+        if named.get("dtype") == -1:  # the exporter's value for no dtype
             del named["dtype"]
         given = [*zip(kinds.values(), args, strict=False), *((kinds[name], value) for name, value in named.items())]
         result: Any = NotImplemented
         try:
             values = [_as_value(value, kind) for kind, value in given]
-            result = ours(_Added(), *values[: len(args)], **dict(zip(named, values[len(args) :], strict=True)))
+            result = ours(_TorchlibWriter(), *values[: len(args)], **dict(zip(named, values[len(args) :], strict=True)))
         except UnknownSizeError:
             pass
         if result is NotImplemented:
@@ -137,7 +137,7 @@ _DTYPES = {code: dtype for dtype, code in ONNX_TYPES.items()}
 
 
 def _as_value(given: Any, kind: str) -> Any:
-    """An argument as our functions take it."""
+    """An argument as our translations take it."""
     if isinstance(given, ir.Value):
         if given.dtype is None or given.shape is None or int(given.dtype) not in _DTYPES or "Tensor" not in kind:
             raise UnknownSizeError
@@ -153,15 +153,16 @@ def _as_value(given: Any, kind: str) -> Any:
 
 
 def _as_ref(result: Any, args: Sequence[Any]) -> Any:
+    """A result of our translations as torchlib takes it."""
     if isinstance(result, (list, tuple)):
         return [_as_ref(item, args) for item in result]
     if any(result.ref is arg for arg in args):
-        return _Added()("Identity", result, shape=result.shape).ref
+        return _TorchlibWriter()("Identity", result, shape=result.shape).ref
     return result.ref
 
 
 def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
-    """The ATen graph as an ONNX model whose inputs are the node's and whose initialisers are its weights."""
+    """The ATen graph as an ONNX model. Its inputs are those of the node, its initialisers the weights."""
     graph = aten.module.graph
     if _mixes_types(graph):
         onnx_exporter.insert_type_promotion(aten.module)
@@ -174,7 +175,7 @@ def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
         producer_name="pytorch",
         producer_version=str(torch.__version__),
     )
-    with _blamed(graph):
+    with _note_call(graph):
         values = onnx_exporter.translate_graph(graph, model, tables.registry)
     model.graph.inputs.clear()
     model.graph.inputs.extend(_single(values[node.name]) for node in aten.inputs)
@@ -189,8 +190,8 @@ def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
 
 
 @contextmanager
-def _blamed(graph: torch.fx.Graph) -> Iterator[None]:
-    """Note with an error of the translation which recorded call made the operator."""
+def _note_call(graph: torch.fx.Graph) -> Iterator[None]:
+    """Attach to an error of a translation the recorded call that made the operator."""
     try:
         yield
     except Exception as error:
@@ -216,7 +217,7 @@ def _add_weight(model: ir.Model, value: ir.Value, name: str, tensor: torch.Tenso
 
 
 def _mixes_types(graph: torch.fx.Graph) -> bool:
-    """Whether some operator may promote: its tensors are not all of one floating type."""
+    """Whether an operator may promote types: its tensors are not all of one floating type."""
     for node in graph.nodes:
         if node.op != "call_function":
             continue
@@ -265,7 +266,7 @@ def _convert(model: ir.Model, opset: int) -> None:
 
 @functools.cache
 def _is_kept(kind: str, have: int, opset: int) -> bool:
-    """Whether the converter of versions would leave an operator as it is."""
+    """Whether the version converter would leave an operator as it is."""
     try:
         if onnx.defs.get_schema(kind, have).since_version == onnx.defs.get_schema(kind, opset).since_version:
             return True
@@ -275,7 +276,7 @@ def _is_kept(kind: str, have: int, opset: int) -> bool:
 
 
 class _Fold(onnx_exporter.FoldConstantsPass):
-    """Infers only what the translation left open: most values carry their type and shape already."""
+    """Infers types and shapes only of values that have none: the translation set most of them."""
 
     def _do_inference(self, node: ir.Node) -> None:
         if any(value.type is None or value.shape is None for value in node.outputs):
@@ -283,14 +284,14 @@ class _Fold(onnx_exporter.FoldConstantsPass):
 
 
 def _optimize(model: ir.Model, aten: AtenGraph, *, full: bool) -> None:
-    """Fold what is constant and drop what is unused.
+    """Fold constants and drop unused operators.
 
-    The library's rewrite rules stay out: they match constants within a tolerance, and ``x + 1e-8`` is not ``x``.
+    onnxscript's rewrite rules are not used: they match constants within a tolerance, and would drop ``+ 1e-8``.
     """
     weights = {name for name, _ in aten.constants.values()}
 
     def should_fold(node: ir.Node) -> bool | None:
-        # A folded weight is a second copy under a name that says nothing.
+        # A folded weight would be a second copy, without the name of the weight.
         named = any(value is not None and value.is_initializer() and value.name in weights for value in node.inputs)
         return False if named else None
 
@@ -309,17 +310,17 @@ def _optimize(model: ir.Model, aten: AtenGraph, *, full: bool) -> None:
     ir.passes.Sequential(*passes)(model)
 
 
-# -- names --------------------------------------------------------------------------------------------------------------
+# Names
 
 
-def name_values(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Give the graph's inputs and outputs the port names, each output a value of its own, and move clashing names."""
+def _name_values(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Give the graph's inputs and outputs the names of the ports. A value that has the name of a port gets another name."""
     graph = model.graph
     _separate_outputs(graph)
     ports = set(inputs) | set(outputs)
     bound = {id(value) for value in (*graph.inputs, *graph.outputs)}
     taken = ports | {value.name for value in _values(graph) if value.name and id(value) not in bound}
-    # First out of the way, then into place: a port may carry the present name of another one.
+    # Two steps, because a port may have the name that another port has now.
     for position, value in enumerate((*graph.inputs, *graph.outputs)):
         value.name = _fresh(f"port_{position}", taken)
     for value in _values(graph):
@@ -329,7 +330,7 @@ def name_values(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) 
         value.name = name
 
 
-def name_sizes(model: ir.Model, names: dict[str, str]) -> None:
+def _name_sizes(model: ir.Model, names: dict[str, str]) -> None:
     """Give the symbolic sizes of values their public names."""
     for value in (*_values(model.graph), *model.graph.outputs):
         if value.shape is not None:
@@ -342,8 +343,8 @@ def _size_name(size: Any, names: dict[str, str]) -> Any:
     return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), size.value)
 
 
-def strip_metadata(model: ir.Model) -> None:
-    """Remove what the exporter noted about itself: stack traces, module paths, node names of its own."""
+def _strip_metadata(model: ir.Model) -> None:
+    """Remove the notes of the exporter: stack traces, module paths, documentation."""
     model.metadata_props.clear()
     model.doc_string = None
     graphs: list[Any] = [model.graph, *model.functions.values()]
@@ -359,7 +360,7 @@ def strip_metadata(model: ir.Model) -> None:
 
 
 def _separate_outputs(graph: ir.Graph) -> None:
-    """An output that is also an input, a weight or another output gets an ``Identity`` of its own."""
+    """Copy an output that is also an input, a weight or another output with an ``Identity``."""
     seen = {id(value) for value in graph.inputs}
     for position, value in enumerate(graph.outputs):
         if id(value) in seen or value.is_initializer() or value.producer() is None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leapp.export.operators.special import erf
+from leapp.export.operators.special_functions import erf
 from leapp.export.operators.table import aten, replaces_some
 
 _wide = functools.partial(replaces_some, (torch.float64,))

@@ -1,7 +1,7 @@
-"""An ONNX graph while it is written: values that know their type and shape, and operators put one after another.
+"""An ONNX graph while it is written: values with their types and shapes, and the operators in order.
 
-The functions in :mod:`leapp.export.operators` write with a :class:`Writer`. There are two: :class:`Sheet` here makes the graph
-itself, and the one in :mod:`leapp.export.library` adds to a graph of torch's exporter. Knows nothing of ATen.
+The functions in :mod:`leapp.export.operators` write with a :class:`Writer`. There are two: :class:`GraphWriter` here makes a
+graph, and the one in :mod:`leapp.export.torchlib` adds to a graph that torch's exporter makes. Knows nothing of ATen.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ONNX_TYPES = {
     torch.float32: 1, torch.uint8: 2, torch.int8: 3, torch.int16: 5, torch.int32: 6, torch.int64: 7, torch.bool: 9,
     torch.float16: 10, torch.float64: 11, torch.bfloat16: 16,
 }  # fmt: skip
-"""The types of tensors and their numbers in ONNX. Others are left to torch's exporter."""
+"""The types of tensors that we write, and their numbers in ONNX."""
 
 
 class UnknownSizeError(Exception):
-    """A translation asks for a size, or a type, that it cannot have while the graph is written."""
+    """A translation needs a size or a type that is not known while the graph is written."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,8 +32,8 @@ class Value:
 
     Attributes:
         dtype: Its type.
-        shape: Its sizes; ``None`` if no translation asks for them. A size that is not known is ``None`` as well.
-        ref: What stands for it in the graph that is made: its name in a ``Sheet``.
+        shape: Its sizes, each ``None`` if it is not known; ``None`` if no translation needs them.
+        ref: What the writer knows it by: in a ``GraphWriter`` the name of a constant.
     """
 
     dtype: torch.dtype
@@ -56,7 +56,7 @@ class Value:
 
 
 class Writer(abc.ABC):
-    """Puts ONNX operators into a graph."""
+    """Adds ONNX operators to a graph."""
 
     def __call__(
         self,
@@ -66,13 +66,13 @@ class Writer(abc.ABC):
         shape: Sequence[int | None] | None = None,
         **attributes: Any,
     ) -> Value:
-        """The result of an operator.
+        """Add an operator and return its result.
 
         Args:
-            kind: Its name, such as ``"MatMul"``. It exists since opset 18 and did not change its meaning up to opset 20.
-            inputs: Its operands; ``None`` is one that is left out.
+            kind: Its name, such as ``"MatMul"``. It must mean the same in the opsets 18 to 20.
+            inputs: Its operands; ``None`` for one that is left out.
             dtype: The type of the result, if it is not that of the first operand.
-            shape: The sizes of the result, if a later translation asks for them.
+            shape: The sizes of the result, if a later translation needs them.
             attributes: Its attributes. Floats are kept in float32.
         """
         return self.many(kind, *inputs, dtypes=[dtype], shapes=[shape], **attributes)[0]
@@ -85,7 +85,7 @@ class Writer(abc.ABC):
         dtypes: Sequence[torch.dtype | None] | None = None,
         **attributes: Any,
     ) -> list[Value]:
-        """The results of an operator that has one for each of ``shapes``."""
+        """Add an operator and return its results, one for each of ``shapes``."""
         outputs = []
         for shape, dtype in zip(shapes, dtypes or [None] * len(shapes), strict=True):
             if dtype is None:
@@ -98,7 +98,7 @@ class Writer(abc.ABC):
     def put(
         self, kind: str, inputs: Sequence[Value | None], outputs: list[Value], attributes: dict[str, Any]
     ) -> list[Value]:
-        """Add an operator; returns its results."""
+        """Add an operator and return its results."""
 
     @abc.abstractmethod
     def constant(self, tensor: torch.Tensor) -> Value:
@@ -109,7 +109,7 @@ class Writer(abc.ABC):
         return self.constant(torch.full(tuple(shape), value, dtype=dtype, device="cpu"))
 
     def ints(self, values: Iterable[int]) -> Value:
-        """A list of whole numbers, as axes and sizes are given."""
+        """A list of integers, such as axes or sizes, as a tensor."""
         return self.constant(torch.tensor(list(values), dtype=torch.int64, device="cpu"))
 
     def cast(self, x: Value, dtype: torch.dtype) -> Value:
@@ -146,8 +146,8 @@ def _result_type(a: tuple[Any, bool], b: tuple[Any, bool], _: torch.dtype) -> to
 
 
 @dataclass(slots=True)
-class Record:
-    """One operator of a sheet."""
+class Node:
+    """One operator of a graph."""
 
     kind: str
     inputs: list[Value | None]
@@ -156,15 +156,15 @@ class Record:
 
 
 @dataclass(slots=True)
-class Sheet(Writer):
-    """A graph of its own. Equal operators on equal operands are written once.
+class GraphWriter(Writer):
+    """Makes a graph. Equal operators on equal operands are written once.
 
     Attributes:
-        records: The operators in order.
+        nodes: The operators in order.
         constants: The tensors that are part of the model, with their values.
     """
 
-    records: list[Record] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
     constants: dict[int, tuple[Value, torch.Tensor]] = field(default_factory=dict)
     _made: dict[Any, list[Value]] = field(default_factory=dict)
     _numbers: dict[Any, Value] = field(default_factory=dict)
@@ -172,17 +172,17 @@ class Sheet(Writer):
     def put(
         self, kind: str, inputs: Sequence[Value | None], outputs: list[Value], attributes: dict[str, Any]
     ) -> list[Value]:
-        """Add an operator; returns its results."""
+        """Add an operator and return its results."""
         given = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in attributes.items())
         key = kind, tuple(map(id, inputs)), given, len(outputs)
         found = self._made.get(key)
         if found is None:
-            self.records.append(Record(kind, list(inputs), outputs, attributes))
+            self.nodes.append(Node(kind, list(inputs), outputs, attributes))
             found = self._made[key] = outputs
         return found
 
     def weight(self, tensor: torch.Tensor, name: str) -> Value:
-        """A tensor of the user's model."""
+        """A parameter or buffer of the user's model."""
         value = Value(tensor.dtype, tuple(tensor.shape), name)
         self.constants[id(value)] = value, tensor
         return value
@@ -196,7 +196,7 @@ class Sheet(Writer):
         return found
 
     def number(self, value: Any, dtype: torch.dtype, shape: Sequence[int] = ()) -> Value:
-        """A Python number as a tensor. The same ones come again and again."""
+        """A Python number as a tensor. Equal numbers are one tensor."""
         key = type(value), value, math.copysign(1, value) if isinstance(value, float) else 1, dtype, tuple(shape)
         found = self._numbers.get(key)
         if found is None:
@@ -204,7 +204,7 @@ class Sheet(Writer):
         return found
 
     def ints(self, values: Iterable[int]) -> Value:
-        """A list of whole numbers, as axes and sizes are given."""
+        """A list of integers, such as axes or sizes, as a tensor."""
         key = tuple(values)
         found = self._numbers.get(key)
         if found is None:
@@ -212,17 +212,17 @@ class Sheet(Writer):
         return found
 
     def copied(self, value: Value) -> Value:
-        """The same tensor once more."""
+        """A second value for the same tensor."""
         copy = Value(value.dtype, value.shape)
-        self.records.append(Record("Identity", [value], [copy], {}))
+        self.nodes.append(Node("Identity", [value], [copy], {}))
         return copy
 
-    def used(self, outputs: Iterable[Value]) -> list[Record]:
+    def used(self, outputs: Iterable[Value]) -> list[Node]:
         """The operators that ``outputs`` need."""
         needed = {id(value) for value in outputs}
         kept = []
-        for record in reversed(self.records):
-            if any(id(value) in needed for value in record.outputs):
-                needed.update(id(value) for value in record.inputs)
-                kept.append(record)
+        for node in reversed(self.nodes):
+            if any(id(value) in needed for value in node.outputs):
+                needed.update(id(value) for value in node.inputs)
+                kept.append(node)
         return kept[::-1]

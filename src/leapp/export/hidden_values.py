@@ -1,8 +1,8 @@
-"""Tensors whose values only operators see.
+"""Tensors whose values only ATen operators see.
 
-A node that is listed on them computes with its example, at the price of the operators alone; torch's own tensors without memory
-load its compiler first, which takes seconds. Code that reads a value in any other way fails, so that none is frozen unseen.
-Only operators that change nothing but their results may be run. Knows nothing of graphs.
+A node that is traced on them computes with its example inputs, so a trace costs what the operators cost. torch's fake tensors
+would load its compiler first, which takes seconds. Code that reads a value in any other way raises an error, so no value is
+frozen. Only operators that write to no argument may run on them. Knows nothing of graphs.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from leapp.compat.core import disabled_torch_function, plain_dispatch, wrapper_t
 
 
 class HiddenValueError(Exception):
-    """Something other than an operator asks for the values of a tensor, or an operator cannot run."""
+    """Code reads the value of a tensor without an operator, or an operator cannot run."""
 
 
-class Veil(torch.Tensor):
-    """A tensor in front of another. Only a mode can compute with it."""
+class HiddenTensor(torch.Tensor):
+    """A tensor without values of its own; ``hidden`` has them. Only a dispatch mode can compute with it."""
 
-    behind: torch.Tensor
+    hidden: torch.Tensor
 
     @staticmethod
-    def __new__(cls, tensor: torch.Tensor) -> Veil:
+    def __new__(cls, tensor: torch.Tensor) -> HiddenTensor:
         """Hide a tensor."""
-        made: Veil = wrapper_tensor(cls, tensor)
-        made.behind = tensor
+        made: HiddenTensor = wrapper_tensor(cls, tensor)
+        made.hidden = tensor
         return made
 
     __torch_function__ = disabled_torch_function
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Refuse: no mode lists the operator."""
+        """Raise an error: no dispatch mode handled the operator."""
         raise HiddenValueError(str(func))
 
 
-class Veils:
+class HiddenValues:
     """Hides tensors, and runs operators on them."""
 
-    hides = Veil
+    hides: type[torch.Tensor] = HiddenTensor
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor in front of this one."""
+        """A tensor that hides this one."""
         plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
         if not plain or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
             raise HiddenValueError("a tensor of another class or layout")
-        return Veil(tensor)
+        return HiddenTensor(tensor)
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """What an operator returns.
@@ -59,7 +59,7 @@ class Veils:
         """
         try:
             with plain_dispatch():
-                out = func(*map(_behind, args), **{name: _behind(value) for name, value in named.items()})
+                out = func(*map(_revealed, args), **{name: _revealed(value) for name, value in named.items()})
         except Exception as error:  # such as a division by zero in a branch that is not taken
             raise HiddenValueError(str(func)) from error
         if isinstance(out, torch.Tensor):
@@ -69,7 +69,7 @@ class Veils:
         return type(out)(map(self.of, out))
 
 
-def _behind(value: Any) -> Any:
-    if type(value) is Veil:
-        return value.behind
-    return [_behind(item) for item in value] if isinstance(value, (list, tuple)) else value
+def _revealed(value: Any) -> Any:
+    if type(value) is HiddenTensor:
+        return value.hidden
+    return [_revealed(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,6 +1,6 @@
-"""Nodes that are exported one after another share what is slow to set up.
+"""Nodes that are exported one after another share their setup.
 
-Telling torch to keep some hundred operators whole takes longer than tracing a small node.
+To tell torch to keep some hundred operators whole takes longer than to trace a small node.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _threads: list[ThreadPoolExecutor] = []
 
 @contextmanager
 def series() -> Iterator[None]:
-    """Export several nodes."""
+    """Share the setup between the nodes that are exported in this context."""
     with ExitStack() as stack, ThreadPoolExecutor(1) as thread:
         _series.append(stack)
         _threads.append(thread)
@@ -33,7 +33,7 @@ def series() -> Iterator[None]:
 
 
 def run_apart(function: Callable[[], _T]) -> _T:
-    """Run a function in a thread of its own, whose Python stack is short. A series has one such thread for all its nodes."""
+    """Run a function in another thread, whose Python stack is short. A series has one such thread for all its nodes."""
     if _threads:
         return _threads[-1].submit(copy_context().run, function).result()
     with series():
@@ -41,7 +41,7 @@ def run_apart(function: Callable[[], _T]) -> _T:
 
 
 def shared(key: Hashable, make: Callable[[], AbstractContextManager[None]]) -> AbstractContextManager[None]:
-    """The context that ``make`` gives; in a series the one that is entered for ``key`` already."""
+    """The context that ``make`` gives. In a series it stays open as long as the nodes ask for the same ``key``."""
     if not _series:
         return make()
     if _entered != [key]:
@@ -52,7 +52,7 @@ def shared(key: Hashable, make: Callable[[], AbstractContextManager[None]]) -> A
 
 
 def end_sharing() -> None:
-    """Leave what the series has entered, before a backend that must not see its patches."""
+    """Leave the context that the series holds open. Backends that do not want its patches call this first."""
     if _entered:
         _entered.clear()
         _series[-1].close()
