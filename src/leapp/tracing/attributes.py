@@ -1,8 +1,8 @@
-"""What the user's objects and variables hold before and after a pass: a counter, a history, an array that was written to.
+"""Compares what the user's objects and variables hold before and after a pass, to find state that was not declared.
 
-What an object keeps from one call to the next is state. Torch sees how tensors change, not that ``self.h`` names another one,
-that ``self.count`` is a larger number now, or that NumPy wrote into an array that is older than the node. So everything that
-the code which opens a node can reach from its variables is looked at before and after, and so are the modules that it calls.
+The modes of torch see calls on tensors. They do not see that ``self.h`` names another tensor now, that ``self.count`` has
+grown, or that NumPy wrote into an array that is older than the node. So everything that can be reached from the variables of
+the code that opens a node is looked at before and after the pass, and so are the modules that the node calls.
 """
 
 from __future__ import annotations
@@ -24,46 +24,48 @@ from leapp.capture.user_line import Where, users_frames, where
 from leapp.compat.modes import DisableTorchFunction
 from leapp.tracing.contents import (
     ITEMS,
-    PLAIN,
-    SUSPENDED,
-    WHOLE,
     Globals,
-    Suspended,
     Variables,
+    can_hold_state,
+    closure_of,
     forget_classes,
     held_again,
     held_by,
-    is_lasting,
+    holding_state,
+    keeps_nothing,
+    spelled,
+    variables_of,
+)
+from leapp.tracing.opaque_state import WHOLE
+from leapp.tracing.value_roles import (
+    PLAIN,
+    SUSPENDED,
+    SuspendedAt,
     is_library_code,
     is_number,
     is_same_number,
-    keeps_nothing,
-    lasting,
     module_of,
     role,
-    shared,
-    spelled,
-    variables_of,
 )
 
 Tensor = torch.Tensor
 _MOST = 4096
-"""The most values that are looked at from one object, from the variables of one function, or in all modules that code uses."""
+"""The most values that are read from one object, from the variables of one function, or from all modules of Python together."""
 _DEEPEST = 32
-"""How far down replaced objects are compared at once."""
+"""How many levels of replaced objects are compared by recursion."""
 _LARGEST = 1 << 16
 """Arrays with more bytes are not copied to see whether they change."""
 _new = tuple.__new__  # skips NamedTuple's argument checks
 
 
-SHARED = (Variables, FunctionType, ModuleType, *SUSPENDED)
-"""Owners of variables; all others have attributes."""
-_WORKING = frozenset({"function", "holder", "module", "class", "object", "closed", "generator"})
-"""The roles of values that do something else if another one takes their place."""
+VARIABLE_OWNERS = (Variables, FunctionType, ModuleType, *SUSPENDED)
+"""Types of owners that hold variables; owners of all other types hold attributes."""
+_WORKING = frozenset({"function", "holder", "module", "class", "object", "opaque", "generator"})
+"""The roles of values that can be called or have methods: to replace one may change what the code does."""
 
 
 class Shown(str):
-    """Text that is shown without quotes."""
+    """Text that reports show without quotes."""
 
     __slots__ = ()
 
@@ -75,7 +77,7 @@ DIFFERENT = Shown("different")
 
 
 class Changed(NamedTuple):
-    """A number that a pass changed, an array that it wrote to, or a place that it filled."""
+    """A place that a pass changed: a number has another value, an array was written to, an empty place was filled."""
 
     owner: Any
     name: str
@@ -97,12 +99,15 @@ class Changed(NamedTuple):
 
     @property
     def spelled(self) -> str:
-        """As the code of the owner would name it."""
-        return self.name if issubclass(type(self.owner), SHARED) else f"self.{self.name}"
+        """The place as the code of the owner writes it."""
+        return self.name if issubclass(type(self.owner), VARIABLE_OWNERS) else f"self.{self.name}"
 
 
 def once_for_each_line(changes: Sequence[Changed]) -> list[Changed]:
-    """The changes without those of further elements of a container, or of an array by another name, on the same line."""
+    """One change for each container and each array on a line.
+
+    A line may change several elements of one container, and several names may lead to one array.
+    """
     told: dict[Any, Changed] = {}
     for c in changes:
         which = id(c.after) if isinstance(c.after, np.ndarray) else str(c).partition("[")[0]
@@ -111,88 +116,93 @@ def once_for_each_line(changes: Sequence[Changed]) -> list[Changed]:
 
 
 class _Seen(NamedTuple):
-    """An object or a container, and what it held."""
+    """An object or a container, and what it held when a node was opened."""
 
     owner: Any
-    """The object itself, or the one that holds the container."""
+    """The object itself, or the object that holds the container."""
     inside: tuple[_Seen, Any] | None
-    """What holds the container, and its key there; nothing for an object."""
+    """For a container: the container or object that holds it, and the key there. ``None`` for an object."""
     above: Any
-    """What holds the owner."""
+    """The object that holds the owner."""
     held: dict[Any, Any]
+    """All its values by key, as :func:`~leapp.tracing.contents.held_by` read them."""
     arrays: list[tuple[Any, np.ndarray[Any, Any], bytes]]
-    """The arrays in it, by their keys, with copies of their contents."""
+    """Its arrays: key, array, and a copy of the contents."""
     tensors: list[tuple[Any, Tensor, int]]
-    """The tensors among it, by their keys, with the number of writes to them so far."""
+    """Its tensors: key, tensor, and torch's count of the writes to it so far."""
     where: Where
-    closed: bool
-    """Whether the user's code cannot name what is held here, as in an iterator."""
+    """The line of the user's that was running."""
+    opaque: bool
+    """Whether the user's code cannot name the values, as those of an iterator."""
 
     def named(self, key: Any) -> str:
-        """How the owner names something that is held here."""
+        """The name of one of the values, as the owner's code writes it."""
         name = "" if self.inside is None else self.inside[0].named(self.inside[1])
-        if key is WHOLE or key is ITEMS or self.closed:
+        if key is WHOLE or key is ITEMS or self.opaque:
             return name
         return f"{name}[{spelled(key)}]" if name else key if type(key) is str else spelled(key)
 
 
 class Attributes:
-    """The first contents of all variables and objects seen since a node was opened."""
+    """What all variables and objects held when they were first seen, since a node was opened."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[Any, _Seen]] = {}
+        """Every object and container that was seen, by identity. The tuple keeps it alive: identities are used again."""
         self._openers: list[CodeType] = []
+        """The code that opened nodes."""
         self._opened_at: dict[CodeType, int] = {}
-        """The instructions at which the running functions opened the first of the nodes."""
+        """For each running function the instruction that led to the opening of the first node."""
         self._named: list[FunctionType] = []
+        """The functions that the openers name."""
         self._modules: set[str] = set()
-        """The names of the modules of Python that were seen."""
+        """The names of the modules of Python that were met."""
         self._coming: deque[str] = deque()
-        """The modules to look at, the nearest to the code that opens a node first: a program may have thousands."""
+        """Those that are still to be read, nearest to the code that opens a node first: a program may have thousands."""
         self._left = _MOST
-        """How many of their values are looked at."""
+        """How many further values of modules are read."""
 
     def look(self, root: Any) -> None:
-        """Remember what an object and the objects that it holds are made of, unless it was seen before."""
+        """Remember what an object and all objects reached from it hold, unless it was seen before."""
         if id(root) in self._seen or (role(type(root)) == "module" and keeps_nothing(root)):
             return
-        with DisableTorchFunction():  # the modes would take the questions that tensors are asked for calls
+        with DisableTorchFunction():  # the modes would record the attribute reads below as calls on tensors
             at = where()
             self._look(root, at, _MOST)
             while self._coming and self._left > 0:
                 module = sys.modules.get(self._coming.popleft())
-                if module is not None and is_lasting(module):
+                if module is not None and can_hold_state(module):
                     self._left = self._look(module, at, self._left)
 
-    def _comes_with(self, value: Any) -> None:
-        """Remember the module whose global variables a function, a class or an object uses."""
+    def _meet_module_of(self, value: Any) -> None:
+        """Put the module whose global variables a function, a class or an object uses on the list."""
         name = module_of(value)
         if name not in self._modules:
             self._modules.add(name)
             self._coming.append(name)
 
-    def _come_with(self, names: dict[str, Any]) -> None:
+    def _meet_modules_of_functions(self, names: dict[str, Any]) -> None:
         functions = [value for value in list(names.values()) if type(value) is FunctionType]
         for value in {id(f.__globals__): f for f in functions}.values():
-            self._comes_with(value)
+            self._meet_module_of(value)
 
     def _look(self, root: Any, at: Where, left: int) -> int:
-        """Look at no more than so many values. Returns how many are left of them."""
+        """Read what can be reached from ``root``, breadth first, at most ``left`` values. Returns how many of them remain."""
         todo: deque[tuple[Any, Any, tuple[_Seen, Any] | None, Any, bool]] = deque([(root, root, None, None, False)])
         while todo and left > 0:
-            thing, owner, inside, above, closed = todo.popleft()
+            thing, owner, inside, above, opaque = todo.popleft()
             if id(thing) in self._seen:
                 continue
             held = held_by(thing)
             left -= 1 + len(held)
-            if not closed and type(thing) is not dict and type(thing) is not list:
-                closed = role(type(thing)) == "closed"
-            seen: _Seen = _new(_Seen, (owner, inside, above, held, [], [], at, closed))
+            if not opaque and type(thing) is not dict and type(thing) is not list:
+                opaque = role(type(thing)) == "opaque"
+            seen: _Seen = _new(_Seen, (owner, inside, above, held, [], [], at, opaque))
             self._seen[id(thing)] = thing, seen
             if type(thing) is ModuleType:
-                self._come_with(vars(thing))
+                self._meet_modules_of_functions(vars(thing))
             elif thing is owner:
-                self._comes_with(thing)
+                self._meet_module_of(thing)
             if PLAIN.issuperset(map(id, map(type, held.values()))):
                 continue
             for key, value in held.items():
@@ -205,22 +215,22 @@ class Attributes:
                         seen.tensors.append((key, value, value._version))
                 elif what == "array":
                     if value.dtype.hasobject:
-                        todo.append((value, owner, (seen, key), above, closed))
+                        todo.append((value, owner, (seen, key), above, opaque))
                     elif value.nbytes <= _LARGEST:
                         seen.arrays.append((key, value, value.tobytes()))
-                elif what in ("container", "closed") or kind is MethodType or kind is weakref.ref:
-                    # Code that uses what a method or a reference holds names whatever holds it.
-                    todo.append((value, owner, (seen, key), above, closed))
-                elif type(thing) is Variables or type(thing) is ModuleType or is_lasting(value):
+                elif what in ("container", "opaque") or kind is MethodType or kind is weakref.ref:
+                    # Like a container, a bound method or a weak reference has no code of its own: the owner's code uses it.
+                    todo.append((value, owner, (seen, key), above, opaque))
+                elif type(thing) is Variables or type(thing) is ModuleType or can_hold_state(value):
                     todo.append((value, value, None, owner, False))
                     if what == "generator":
-                        todo.append((Suspended(value), owner, (seen, key), above, closed))
+                        todo.append((SuspendedAt(value), owner, (seen, key), above, opaque))
                 elif what == "function":
-                    self._comes_with(value)
+                    self._meet_module_of(value)
         return left
 
     def look_around(self) -> None:
-        """Look at what the code that opens a node can name: its ``self``, and what its variables hold."""
+        """Look at everything that the code which opens a node can reach from its variables, ``self`` included."""
         frames = list(users_frames())
         self._modules.update(frame.f_globals.get("__name__", "") for frame in frames)
         for number, frame in enumerate(frames):
@@ -229,24 +239,24 @@ class Attributes:
             if not number:
                 self._openers.append(frame.f_code)
                 self._named += _functions(frame.f_code, {**_named_in(frame.f_code, frame.f_globals), **names})
-            self._come_with(names)
-            self.look(Variables(lasting(names)))
+            self._meet_modules_of_functions(names)
+            self.look(Variables(holding_state(names)))
             if id(frame.f_globals) not in self._seen:
-                self._come_with(frame.f_globals)
+                self._meet_modules_of_functions(frame.f_globals)
                 self.look(Globals(frame.f_globals))
-                self.look(Variables(lasting(frame.f_globals)))
+                self.look(Variables(holding_state(frame.f_globals)))
                 self._seen[id(frame.f_globals)] = self._seen[next(reversed(self._seen))]
 
     def changes(
         self, tracked: set[tuple[int, str]], traced: Callable[[Tensor], bool]
     ) -> tuple[list[Tensor], list[Changed]]:
-        """The tensors that were replaced, and the numbers and arrays whose values changed.
+        """The tensors that were replaced, and the places that changed.
 
-        With the numbers come the places that held nothing and hold a value of the node now: its next call may begin with it.
+        A place also counts as changed if it was ``None`` and holds a tensor of the node now: the next call may read it.
 
         Args:
-            tracked: Owners and names of tensors that need no watching.
-            traced: Whether a tensor holds a value of the node.
+            tracked: The places that are declared already, by identity of the owner and by name. They are left out.
+            traced: Tells whether a tensor holds a value of the node.
         """
         found = _Comparison(self._seen, tracked, traced)
         for thing, seen in list(self._seen.values()):
@@ -256,7 +266,7 @@ class Attributes:
         return found.tensors, found.changed
 
     def holding(self, changed: Changed) -> Changed | None:
-        """The place that holds the owner of what was changed."""
+        """The place that holds the owner of a changed place."""
         for _, seen in list(self._seen.values()):
             if seen.owner is not changed.owner:
                 for key, value in seen.held.items():
@@ -265,13 +275,13 @@ class Attributes:
         return None
 
     def arrays(self) -> Iterator[Changed]:
-        """All arrays that were seen, as if they had been changed."""
+        """All arrays that were seen, each as a :class:`Changed`, whether it changed or not."""
         for _, seen in list(self._seen.values()):
             for key, array, _ in seen.arrays:
                 yield Changed(seen.owner, seen.named(key), array, array, seen.where, seen.above)
 
     def tensors_over(self, array: np.ndarray[Any, Any]) -> Iterator[Changed]:
-        """The tensors that were seen and lie over the memory of an array, as if they had been changed."""
+        """All tensors that were seen and share memory with an array, each as a :class:`Changed`, whether it changed or not."""
         low, high = bounds(array)
         for _, seen in list(self._seen.values()):
             for key, t in seen.held.items():
@@ -280,9 +290,10 @@ class Attributes:
                     yield Changed(seen.owner, seen.named(key), t, t, seen.where, seen.above)
 
     def codes(self, tape: Tape) -> list[CodeType]:
-        """The user's code that ran in a node as far as it is known: what made calls, and what the code that opened it names.
+        """The user's code that ran in a node, as far as it is known.
 
-        A function that only counts makes no call.
+        That is the code that made recorded calls, the code that opened the node, and the functions that it names, directly or
+        through other functions. The latter are needed because a function that only counts makes no recorded call.
         """
         calling = {id(call.where.code): call.where.code for call in tape.calls}
         found = {key: code for key, code in calling.items() if not is_library_code(code)}
@@ -295,23 +306,23 @@ class Attributes:
                 met.add(id(function))
                 found[id(function.__code__)] = function.__code__
                 code = function.__code__
-                todo += _functions(code, {**_named_in(code, function.__globals__), **shared(function)})
+                todo += _functions(code, {**_named_in(code, function.__globals__), **closure_of(function)})
         return list(found.values())
 
     def inside(self) -> Callable[[Where], bool]:
-        """Whether a place in the code lies after what opened the nodes, and before what is running now and closes one."""
+        """A test whether a place in the code lies between the call that opened the nodes and the call that is running now."""
         opened, closing = dict(self._opened_at), {frame.f_code: frame.f_lasti for frame in users_frames()}
         return lambda at: opened.get(at.code, -1) <= at.instruction <= closing.get(at.code, sys.maxsize)
 
     def forget(self) -> None:
-        """No node is open any more."""
+        """Drop everything that was seen. Call it when no node is open."""
         self._seen, self._openers, self._named, self._opened_at = {}, [], [], {}
         self._modules, self._coming, self._left = set(), deque(), _MOST
         forget_classes()
 
 
 class _Comparison:
-    """What differs between what was seen and what is there now."""
+    """Compares what objects held when they were seen with what they hold now, and collects the differences."""
 
     def __init__(
         self, seen: dict[int, tuple[Any, _Seen]], tracked: set[tuple[int, str]], traced: Callable[[Tensor], bool]
@@ -320,12 +331,12 @@ class _Comparison:
         self._compared: set[int] = set()
         self._depth = 0
         self.deep: list[tuple[Any, _Seen]] = []
-        """What lies too deep to be compared at once: a chain of objects may be longer than Python's stack."""
+        """Objects below ``_DEEPEST`` levels, to be compared later: a chain of objects may be longer than Python's stack."""
         self.tensors: list[Tensor] = []
         self.changed: list[Changed] = []
 
     def compare(self, thing: Any, seen: _Seen) -> None:
-        """Compare an object with what was seen of it, or of the one that it replaced."""
+        """Compare an object with what it held, or with what the object held that it replaced."""
         if id(seen) in self._compared:
             return
         self._compared.add(id(seen))
@@ -344,14 +355,14 @@ class _Comparison:
             if after is before:
                 continue
             if before is None and issubclass(type(after), Tensor):
-                # A dict that a running function fills with its results is not memory.
+                # A variable ends with its function, so a dict of results that it fills is not state.
                 kept = type(seen.owner) is not Variables and not self._is_tracked(seen, key)
                 if kept and self._traced(after):
                     self._note(seen, key, None, "a tensor")
             elif is_number(before) and is_number(after):
                 if is_same_number(before, after):
                     continue
-                # The length says nothing beyond the items that changed, or that are known as tensors.
+                # A changed length is reported only if no changed item and no tensor among the items already tells.
                 if key is not WHOLE or (len(self.changed) == noted and not any(type(v) is Tensor for v in now.values())):
                     self._note(seen, key, before, after)
             elif role(type(before)) in _WORKING and role(type(after)) in _WORKING and _works_as(before) != _works_as(after):
@@ -376,13 +387,16 @@ class _Comparison:
         return (id(seen.owner), seen.named(key)) in self._tracked
 
     def _note(self, seen: _Seen, key: Any, before: Any, after: Any) -> None:
-        if seen.closed:
+        if seen.opaque:
             before = after = DIFFERENT
         self.changed.append(Changed(seen.owner, seen.named(key), before, after, seen.where, seen.above))
 
 
 def _works_as(value: Any) -> Any:
-    """What tells how a function, a class or an object works. A class may be made anew in every call."""
+    """What two values must have in common to do the same: the code of a function, the module and name of a class.
+
+    Classes are not compared by identity, since a call may define its class anew.
+    """
     return value.__code__ if type(value) is FunctionType else (module_of(value), _working_name(value))
 
 
@@ -393,7 +407,7 @@ def _working_name(value: Any) -> Shown:
 
 
 def _moved(before: dict[Any, Any], after: dict[Any, Any]) -> bool:
-    """Whether a dict of the same length has other keys, or has them in another order."""
+    """Whether two dicts of the same length differ in their keys or in the order of the keys."""
     return len(before) == len(after) and any(
         a is not b and not (is_number(a) and is_number(b) and is_same_number(a, b))
         for a, b in zip(before, after, strict=True)
@@ -401,12 +415,12 @@ def _moved(before: dict[Any, Any], after: dict[Any, Any]) -> bool:
 
 
 def _named_in(code: CodeType, names: dict[str, Any]) -> dict[str, Any]:
-    """The global variables that code names."""
+    """The variables among ``names`` that code names."""
     return {name: names[name] for name in code.co_names if name in names}
 
 
 def _functions(code: CodeType, names: dict[str, Any]) -> list[FunctionType]:
-    """The functions among variables, and those that code names in modules among them."""
-    modules = (vars(value) for value in names.values() if type(value) is ModuleType and is_lasting(value))
+    """The functions among variables, and those that code names in the user's modules among the variables."""
+    modules = (vars(value) for value in names.values() if type(value) is ModuleType and can_hold_state(value))
     named = [v for names in (names, *(_named_in(code, module) for module in modules)) for v in names.values()]
     return [value for value in named if type(value) is FunctionType]

@@ -1,4 +1,4 @@
-"""Where code reads or sets a variable or an attribute, as its bytecode tells."""
+"""Finds the lines where code reads or sets a variable or an attribute, from its bytecode."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from leapp.capture.user_line import Where
-from leapp.tracing.attributes import DIFFERENT, SHARED, Changed
-from leapp.tracing.contents import (
+from leapp.tracing.attributes import DIFFERENT, VARIABLE_OWNERS, Changed
+from leapp.tracing.contents import Globals, Variables
+from leapp.tracing.value_roles import (
     SUSPENDED,
-    Globals,
     Length,
-    Variables,
     bases,
     is_layer_of_torch,
     is_library_code,
@@ -32,11 +31,11 @@ _ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "up
 """Methods that change a container without reading it, such as appending to a log."""
 
 _HIGHEST = 8
-"""How far up the holders of a place are asked for."""
+"""How many levels of holders above a place are searched."""
 
 
 def is_memory(changed: Changed, codes: Iterable[CodeType]) -> bool:
-    """Whether a change is one that the code of the node made. A global variable may be the program's own loop counter."""
+    """Whether the code of the node made a change. A global variable that it does not set may count the caller's loop."""
     if not issubclass(type(changed.owner), Globals):
         return True
     named = [code for code in codes if changed.name in code.co_names]
@@ -51,7 +50,7 @@ def _anywhere(at: Where) -> bool:
 def line_that_reads(
     changed: Changed, codes: Iterable[CodeType], inside: Callable[[Where], bool] = _anywhere
 ) -> Where | None:
-    """Where the code of the node, or of the owner, reads a place for more than to write to it on the same line."""
+    """The first line where the code of the node, or of the owner, reads a place. Lines that only update it are skipped."""
     return next((at for code in _concerned(changed, codes) for at in _uses(code, changed).reads() if inside(at)), None)
 
 
@@ -61,16 +60,16 @@ def line_that_uses(
     codes: Sequence[CodeType],
     inside: Callable[[Where], bool],
 ) -> Where | None:
-    """Where the code of the node, or of the owner, reads a place, or what holds the owner, if no code names the place.
+    """The first line where the code of the node, or of the owner, reads a place; its holder's place if no code names it.
 
-    A place that no code names was changed through ``setattr``, ``vars``, a descriptor, or by code of a library: whether it is
-    read is not known.
+    A place that no code names was changed through ``setattr``, ``vars``, a descriptor, or by code of a library, so whether
+    it is read is not known.
     """
     for _ in range(_HIGHEST):
         concerned = list(_concerned(changed, codes))
         if any(any(_uses(code, changed)) for code in concerned):
             return line_that_reads(changed, codes, inside)
-        # What torch's own layers count is told with their training mode.
+        # A counter of torch's own layers, as batch normalisation has, is reported with the training mode of the layer.
         above = None if is_layer_of_torch(changed.owner) else holding(changed)
         if above is None:
             return None
@@ -79,13 +78,13 @@ def line_that_uses(
 
 
 def line_that_writes(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
-    """Where it sets the place, or an element of what is there."""
+    """The first line where the code of the node, or of the owner, sets a place or an element of its value."""
     uses = (_uses(code, changed) for code in _concerned(changed, codes))
     return next((at for u in uses for at in (*u.stores, *u.adds, *u.into)), None)
 
 
 def line_that_writes_into(changed: Changed, codes: Iterable[CodeType], inside: Callable[[Where], bool]) -> Where | None:
-    """Where the code of the node itself sets an element of what is there."""
+    """The first line where the code of the node itself sets an element of the value of a place."""
     return next((at for code in codes for at in _uses(code, changed).into if inside(at)), None)
 
 
@@ -95,7 +94,7 @@ def is_read_inside(changed: Changed, codes: Iterable[CodeType], inside: Callable
 
 
 def _concerned(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType]:
-    """The code of the owner and of what holds it, then that of the node, each with the functions defined in it."""
+    """The code of the owner and of its holder, then that of the node, each with the functions defined inside."""
     todo = list(_outermost(changed, codes))[::-1]
     while todo:
         code = todo.pop()
@@ -118,7 +117,7 @@ def _outermost(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType
         elif owner is not None and not issubclass(type(owner), Variables):
             kind = owner if issubclass(type(owner), type) else type(owner)
             functions = [f for base in bases(kind) for member in list(members(base).values()) for f in _methods(member)]
-            # What the first call sets is not read there; of a class, what the last object counted is.
+            # __init__ of an object ran before the node. Of a class, it may read what earlier objects counted.
             yield from (f.__code__ for f in functions if kind is owner or f.__name__ != "__init__")
     yield from codes
 
@@ -131,38 +130,39 @@ def _methods(member: Any) -> Iterator[FunctionType]:
     elif issubclass(type(member), (classmethod, staticmethod)):
         function = member.__func__
     if type(function) is FunctionType:
-        made = function.__code__.co_filename == "<string>"  # by dataclass
-        if not made and not is_library_code(function.__code__):
+        generated = function.__code__.co_filename == "<string>"  # by dataclass
+        if not generated and not is_library_code(function.__code__):
             yield function
 
 
 class _Uses(NamedTuple):
-    """Where code uses a variable or an attribute."""
+    """The places in code that use a variable or an attribute."""
 
     loads: list[Where]
+    """Where its value is loaded, for whatever purpose."""
     stores: list[Where]
-    """Where it sets the place."""
+    """Where it gets another value."""
     into: list[Where]
-    """Where it sets an element of what is there."""
+    """Where an element of its value is set."""
     adds: list[Where]
-    """Where it only adds to what is there."""
+    """Where a method changes its value without giving a result, such as ``append``."""
 
     def reads(self) -> Iterator[Where]:
-        """Where it reads for more than to write on the same line."""
+        """The loads of lines with more loads than writes: ``x += 1`` loads the value only to write it."""
         written = Counter(at.line for at in (*self.stores, *self.into))
         read = Counter(at.line for at in self.loads)
         return (at for at in self.loads if read[at.line] > written[at.line])
 
 
 def _uses(code: CodeType, changed: Changed) -> _Uses:
-    """Where code uses what was changed."""
+    """Where code uses a changed place."""
     uses = _Uses([], [], [], [])
     name, bracket, _ = changed.name.partition("[")
     if not any(name in names for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)):
         return uses
     has_elements = bracket or changed.after is DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
-    # What an object holds is an attribute. A variable of the same name is something else.
-    is_attribute = not issubclass(type(changed.owner), (*SHARED, functools.partial))
+    # A variable with the name of an attribute is another place.
+    is_attribute = not issubclass(type(changed.owner), (*VARIABLE_OWNERS, functools.partial))
     steps = _instructions(code)
     added = 0
     for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
@@ -179,13 +179,13 @@ def _uses(code: CodeType, changed: Changed) -> _Uses:
                 added = _end_of_call(steps, i)
             elif verb == "STORE":
                 uses.stores.append(Where(code, step.offset))
-            elif i >= added:  # what is read for what is added is not read for more
+            elif i >= added:  # a load among the arguments of such a method serves only to add
                 uses.loads.append(Where(code, step.offset))
     return uses
 
 
 def _end_of_call(steps: list[dis.Instruction], i: int) -> int:
-    """The instruction that calls the method of what an instruction loads."""
+    """The index of the instruction that calls the method whose object instruction ``i`` loads."""
     depth = 1
     for end, step in enumerate(steps[i + 1 :], i + 1):
         depth += dis.stack_effect(step.opcode, step.arg, jump=False)
@@ -195,7 +195,7 @@ def _end_of_call(steps: list[dis.Instruction], i: int) -> int:
 
 
 def _only_writes(step: dis.Instruction) -> bool:
-    """Whether an instruction asks for a method that changes its object and is not called for a result: ``append``, ``add_``."""
+    """Whether an instruction loads a method that changes its object and is not called for its result: ``append``, ``add_``."""
     name = step.argval if step.opname in ("LOAD_ATTR", "LOAD_METHOD") else ""
     return name in _ADDS or (name.endswith("_") and not name.endswith("__"))
 
@@ -206,21 +206,22 @@ def _instructions(code: CodeType) -> list[dis.Instruction]:
 
 
 _KEYS = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}
-"""The instructions that set an element, and how many values say which one."""
+"""The instructions that set an element, and how many values on the stack are its index."""
 _CHOOSES = {"BINARY_SUBSCR": 1, "BINARY_SLICE": 2}
+"""The instructions that get an element, likewise."""
 _REPEATS = ("COPY", "DUP_TOP_TWO")
 
 
 def _words(step: dis.Instruction) -> tuple[Any, ...]:
-    """What an instruction names. One instruction of newer Pythons may load or store two variables."""
+    """The names in an instruction. Since Python 3.13 one instruction may load or store two variables."""
     return step.argval if isinstance(step.argval, tuple) else (step.argval,) if step.opname != "LOAD_CONST" else ()
 
 
 def _set_in(steps: list[dis.Instruction], i: int, attributes_only: bool) -> Iterator[Any]:
-    """The names by which code reaches what it sets an element of: ``rows`` and ``x`` for ``x.rows[0][1] = y``."""
+    """The names that lead to the container whose element instruction ``i`` sets: ``rows``, ``x`` for ``x.rows[0][1] = y``."""
     keys = _KEYS[steps[i].opname]
     i -= 1
-    if steps[i].opname in ("SWAP", "ROT_THREE", "ROT_FOUR"):  # += loads container and keys before it computes
+    if steps[i].opname in ("SWAP", "ROT_THREE", "ROT_FOUR"):  # += loads the container and the index before it computes
         while i > 0 and steps[i].opname not in _REPEATS:
             i -= 1
         while i > 0 and steps[i].opname in _REPEATS:
@@ -230,7 +231,7 @@ def _set_in(steps: list[dis.Instruction], i: int, attributes_only: bool) -> Iter
         while depth < keys and i >= 0:
             depth += dis.stack_effect(steps[i].opcode, steps[i].arg, jump=False)
             i -= 1
-        if depth > keys:  # one instruction loads the container and a key
+        if depth > keys:  # one instruction loads the container and an index
             yield from () if attributes_only else _words(steps[i + 1])[:1]
             return
         while i >= 0 and steps[i].opname in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -238,7 +239,7 @@ def _set_in(steps: list[dis.Instruction], i: int, attributes_only: bool) -> Iter
             i -= 1
         if i < 0:
             return
-        chosen = steps[i].opname == "BINARY_OP" and steps[i].argrepr == "[]"  # how Python 3.14 spells it
+        chosen = steps[i].opname == "BINARY_OP" and steps[i].argrepr == "[]"  # Python 3.14's BINARY_SUBSCR
         keys = 1 if chosen else _CHOOSES.get(steps[i].opname, 0)
         if not keys:
             yield from () if attributes_only else _words(steps[i])[-1:]

@@ -21,11 +21,11 @@ from leapp.semantics import TensorSemantics
 from leapp.tracing import tracked_buffers
 from leapp.tracing.attributes import Attributes, Changed
 from leapp.tracing.code_uses import is_memory, line_that_reads, line_that_writes
-from leapp.tracing.contents import Length
 from leapp.tracing.log import logger
 from leapp.tracing.modules import constant_names
 from leapp.tracing.node import InputPort, NodeTrace, OutputPort, dtype_name, refuse_form
 from leapp.tracing.undeclared import contradicts, rewritten_constants
+from leapp.tracing.value_roles import Length
 
 Tensor = torch.Tensor
 Given = dict[str, tuple[Tensor, TensorSemantics | None]]

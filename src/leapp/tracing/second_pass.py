@@ -22,11 +22,11 @@ from leapp.capture.tape import Constant, Draw, Tape
 from leapp.tracing.attributes import Attributes, Changed, Shown, once_for_each_line
 from leapp.tracing.batching import checked_axis
 from leapp.tracing.code_uses import is_memory, is_read_inside, line_that_reads, line_that_uses, line_that_writes_into
-from leapp.tracing.contents import Length
 from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, PassDifference, Sample
 from leapp.tracing.undeclared import independent_of_inputs, reproduces
+from leapp.tracing.value_roles import Length
 
 Tensor = torch.Tensor
 
