@@ -80,11 +80,11 @@ def open_level(bundle: Bundle, name: str, level: str) -> Engine:
 
 
 def _plan(bundle: Bundle, name: str) -> Plan:
-    """The plan of one node, all of whose ports are the graph's."""
+    """The plan of one node of a checked contract. All of its ports are the graph's."""
     node = bundle.contract.nodes[name]
     inputs, outputs = tuple(p.name for p in node.inputs), tuple(p.name for p in node.outputs)
     wiring = Wiring(inputs={name: inputs}, outputs={name: outputs})
-    return make_plan(Contract(nodes={name: node}, pipeline=wiring))
+    return make_plan(Contract(nodes={name: node}, pipeline=wiring), checked=True)
 
 
 def _runs(plan: Plan, unit: Unit) -> Engine:

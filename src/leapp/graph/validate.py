@@ -85,11 +85,15 @@ def ports(nodes: Mapping[str, Node], side: str) -> dict[str, Port]:
     return {key(name, port.name): port for name, node in nodes.items() for port in getattr(node, side)}
 
 
+def graph_keys(pipeline: Wiring, side: str) -> tuple[str, ...]:
+    """The ``node/port`` keys of the ``inputs`` or ``outputs`` of the graph, in the order of the pipeline."""
+    return tuple([key(node, name) for node, names in getattr(pipeline, side).items() for name in names])
+
+
 def graph_ports(contract: Contract, side: str) -> dict[str, Port]:
     """The ``inputs`` or ``outputs`` of the graph by their ``node/port`` keys, in the order of the pipeline."""
     known = ports(contract.nodes, side)
-    listed = [key(node, name) for node, names in getattr(contract.pipeline, side).items() for name in names]
-    return {where: known[where] for where in listed if where in known}
+    return {where: known[where] for where in graph_keys(contract.pipeline, side) if where in known}
 
 
 def feedback_ports(contract: Contract) -> dict[str, Port]:

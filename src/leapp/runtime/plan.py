@@ -13,7 +13,7 @@ from leapp.errors import BundleError, InputError, InputTypeError, UnknownPortErr
 from leapp.graph.contract import Contract, Node, Port, key, split_key
 from leapp.graph.formats import RUNNABLE
 from leapp.graph.suggest import close
-from leapp.graph.validate import check, execution_order, graph_ports, ports, sources
+from leapp.graph.validate import check, execution_order, graph_keys, ports, sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +94,18 @@ class Plan:
         return tuple(key(node, port.name) for port in self.contract.nodes[node].outputs)
 
 
-def make_plan(contract: Contract) -> Plan:
+def make_plan(contract: Contract, *, checked: bool = False) -> Plan:
     """Check the wiring of a contract and decide the execution order.
+
+    Args:
+        contract: What the bundle says.
+        checked: Whether its rules were checked before, as those of every bundle are when it is read.
 
     Raises:
         BundleError: The contract cannot be run as written. The message names the node or the port.
     """
-    check(contract)
+    if not checked:
+        check(contract)
     pipeline = contract.pipeline
     input_ports, output_ports = ports(contract.nodes, "inputs"), ports(contract.nodes, "outputs")
     every = (*input_ports.values(), *output_ports.values())
@@ -108,8 +113,8 @@ def make_plan(contract: Contract) -> Plan:
     return Plan(
         contract=contract,
         order=execution_order(contract),
-        inputs=tuple(graph_ports(contract, "inputs")),
-        outputs=tuple(graph_ports(contract, "outputs")),
+        inputs=graph_keys(pipeline, "inputs"),
+        outputs=graph_keys(pipeline, "outputs"),
         input_ports=input_ports,
         output_ports=output_ports,
         edges=sources(pipeline.data_flow),

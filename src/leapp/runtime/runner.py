@@ -81,7 +81,7 @@ class Runner(Description, RecordingApi):
             self._bundle = open_bundle(model_path, allow_outside=allow_outside, expect_digest=expect_digest, trust=trust)
         self._allow_code = allow_code
         self._options = EngineOptions(threads, tuple(providers) if providers is not None else None, device)
-        self._engine = self._open_engine(make_plan(self._bundle.contract))
+        self._engine = self._open_engine(make_plan(self._bundle.contract, checked=self._bundle is not model_path))
 
     def _set_options(
         self, *, cast: bool = False, sticky: bool = False, nonfinite: NonFinite = "ignore", copy: bool = True

@@ -81,9 +81,12 @@ def repeated_sample(node: NodeTrace, rows: int) -> Sample | Exception:
 
 def batch_loops(bundle: Bundle, nodes: list[NodeTrace], names: dict[str, FileNames], passes: int) -> Iterator[Any]:
     """The samples of a closed loop of the recorded calls, for other batch sizes."""
-    plan = make_plan(bundle.contract)
+    described = bundle.contract.nodes.values()
+    if all(port.batch_axis is None for node in described for port in (*node.inputs, *node.outputs)):
+        return
+    plan = make_plan(bundle.contract, checked=True)
     traced = {n.name: n for n in nodes}
-    for rows in ROWS if plan.batch is not None else ():
+    for rows in ROWS:
         if not all(_spreads(traced[n].inputs[p], traced[n].samples[0].inputs[p]) for n, p in _fed_back(plan, names)):
             logger.warning("a state begins with different rows, so the bundle takes a batch of %d only.", plan.batch)
             return
