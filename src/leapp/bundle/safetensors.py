@@ -59,10 +59,11 @@ class RawTensor:
         dtype, shape = dtype_name(value), shape_of(value)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
-            flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-            if flat.stride(0) != 1:  # a single element may have any stride
-                flat = flat.clone(memory_format=torch.contiguous_format)
-            return cls(dtype, shape, flat.view(torch.uint8).numpy().tobytes())
+            plain = value.detach().resolve_conj().resolve_neg().cpu()
+            if _is_lacking(dtype):
+                # Of dense memory: a single element may have any stride.
+                plain = plain.clone(memory_format=torch.contiguous_format).view(getattr(torch, f"uint{8 * plain.itemsize}"))
+            return cls(dtype, shape, plain.numpy().tobytes())
         return cls(dtype, shape, value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -79,10 +80,14 @@ class RawTensor:
         """
         import numpy as np
 
-        lacking = self.dtype == "bfloat16" or self.dtype.startswith("float8")
-        dtype = np.dtype(f"u{DTYPES[self.dtype].size}" if lacking else self.dtype).newbyteorder("<")
+        dtype = np.dtype(f"u{DTYPES[self.dtype].size}" if _is_lacking(self.dtype) else self.dtype).newbyteorder("<")
         array: np.ndarray[Any, Any] = np.frombuffer(self.data, dtype).reshape(self.shape).copy()
         return array
+
+
+def _is_lacking(dtype: str) -> bool:
+    """Whether NumPy lacks a dtype."""
+    return dtype == "bfloat16" or dtype.startswith("float8")
 
 
 def encode(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | None = None) -> bytes:

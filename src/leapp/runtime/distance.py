@@ -15,14 +15,16 @@ def gaps(got: Array, want: Array) -> Array:
     """
     if got.dtype == want.dtype and got.tobytes() == want.tobytes():
         return np.zeros(want.shape)
-    equal = got == want
     if want.dtype.kind in "biu":
         apart = np.abs(got.astype(np.float64) - want.astype(np.float64))
-        return np.where(equal, 0.0, np.maximum(apart, 1.0))
+        return np.where(got == want, 0.0, np.maximum(apart, 1.0))
     wide = np.complex128 if want.dtype.kind == "c" else np.float64
     a, b = got.astype(wide), want.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.where(equal | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+        apart = np.abs(a - b)
+    if np.isfinite(apart).all():
+        return apart
+    apart = np.where((got == want) | (np.isnan(a) & np.isnan(b)), 0.0, apart)
     return np.where(np.isnan(apart), np.inf, apart)
 
 

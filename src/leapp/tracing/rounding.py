@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -95,5 +96,9 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 
 def _largest(t: Tensor) -> float:
+    """The largest size of a finite number."""
+    largest = float(t.abs().max()) if t.numel() else 0.0
+    if math.isfinite(largest):
+        return largest
     finite = t[torch.isfinite(t)]
     return float(finite.abs().max()) if finite.numel() else 0.0
