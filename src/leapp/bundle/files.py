@@ -55,12 +55,19 @@ def is_sha256(value: object) -> bool:
 
 def hash_file(path: Path) -> tuple[str, str]:
     """The md5 and the sha256 of a file, as hexadecimal text. The md5 is only there for readers that ask for the key."""
+    return read_hashed(path, 0)[1:]
+
+
+def read_hashed(path: Path, most: int) -> tuple[bytes | None, str, str]:
+    """The bytes of a file that has at most ``most``, None of a larger one; and its md5 and sha256."""
     md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    with path.open("rb") as file:
+    kept, size = b"", 0
+    with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK):
             md5.update(chunk)
             sha256.update(chunk)
-    return md5.hexdigest(), sha256.hexdigest()
+            kept, size = chunk, size + len(chunk)
+    return kept if len(kept) == size <= most else None, md5.hexdigest(), sha256.hexdigest()
 
 
 def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> Path:

@@ -39,6 +39,7 @@ class Bundle:
         initial_values: The initial values as ``open_bundle`` found them; None if they were not read.
         root: The directory that holds the bundle, without links.
         located: Where the models were found when the bundle was opened, by the path that the description gives.
+        contents: The bytes of models that were read and hashed for the description, by the path that it gives.
 
     Example:
         >>> open_bundle("exports/my_policy").graph
@@ -56,6 +57,7 @@ class Bundle:
     initial_values: Mapping[str, RawTensor] | None = field(default=None, repr=False, compare=False)
     root: str = field(default="", repr=False, compare=False)
     located: Mapping[str, Path] = field(default_factory=dict, repr=False, compare=False)
+    contents: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.root:
@@ -198,9 +200,10 @@ def read_model_files(bundle: Bundle, node: str) -> tuple[bytes, dict[str, bytes]
 
 
 def _read_model(bundle: Bundle, node: str) -> bytes:
-    path, sha256 = _locate_model(bundle, node), bundle.contract.nodes[node].model.sha256sum
-    assert sha256 is not None
-    return read_verified(path, sha256, f"model of node '{node}'")
+    path, described = _locate_model(bundle, node), bundle.contract.nodes[node].model
+    assert described.sha256sum is not None
+    kept = bundle.contents.get(described.model_path or "")
+    return read_verified(path, described.sha256sum, f"model of node '{node}'") if kept is None else kept
 
 
 def _external_data(bundle: Bundle, node: str, model: bytes) -> dict[str, tuple[Path, str | None, str]]:

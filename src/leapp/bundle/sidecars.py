@@ -7,12 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from leapp.bundle.files import hash_file
+from leapp.bundle.files import read_hashed
 from leapp.bundle.safetensors import INITIAL_VALUES, SAMPLES, RawTensor, Sample, check_initial_values, encode, encode_samples
 from leapp.graph.contract import Contract, ModelFile
 
+_MOST_KEPT = 1 << 20
+"""Bytes of a model that is kept in memory once it is read."""
 
-def describe_model(path: Path, directory: Path, backend: str, extra: Mapping[str, Any] | None = None) -> ModelFile:
+
+def describe_model(
+    path: Path,
+    directory: Path,
+    backend: str,
+    extra: Mapping[str, Any] | None = None,
+    contents: dict[str, bytes] | None = None,
+) -> ModelFile:
     """The ``parameters`` of a node whose model lies at ``path``, seen from ``directory``.
 
     Args:
@@ -20,11 +29,14 @@ def describe_model(path: Path, directory: Path, backend: str, extra: Mapping[str
         directory: The staging directory for a file that was staged, the bundle's own for a model that stays elsewhere.
         backend: ``jit``, ``onnx`` or ``pt2``, or what kind of file the user brought.
         extra: Backend metadata such as ``opset_version``.
+        contents: Gets the bytes of a small model, by its path in the bundle.
     """
-    md5, sha256 = hash_file(path)
+    content, md5, sha256 = read_hashed(path, _MOST_KEPT)
     relative = path.name
     if path.parent != directory or path.is_symlink():
         relative = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(directory))).as_posix()
+    if contents is not None and content is not None:
+        contents[relative] = content
     return ModelFile(model_path=relative, md5sum=md5, sha256sum=sha256, backend=backend, extra=dict(extra or {}))
 
 

@@ -34,6 +34,7 @@ from leapp.export.backends import BACKENDS
 from leapp.graph.contract import Contract, ModelFile, Node, Port, key, split_key
 from leapp.graph.formats import FORMATS, RUNNABLE, format_of
 from leapp.graph.ports import port as describe_port
+from leapp.graph.validate import check
 from leapp.graph.wiring import Link, wire
 from leapp.runtime.load import kept_open
 from leapp.semantics import GraphConfigs, OutputKindEnum
@@ -83,6 +84,7 @@ def compile_session(
         )
     clear(settings.directory)
     models: dict[str, ModelFile] = {}
+    contents: dict[str, bytes] = {}
     figures: dict[str, Any] = {}
 
     def draw_failed(directory: Path) -> None:
@@ -118,18 +120,19 @@ def compile_session(
                     if dry_run:
                         models[node.name] = ModelFile()
                     elif _is_exported(node):
-                        models[node.name] = _model(node, names[node.name], staging.path, rules)
+                        models[node.name] = _model(node, names[node.name], staging.path, rules, contents)
                     else:
                         models[node.name] = _own_model(node, staging.path, settings, taken)
         contract = _contract(session, nodes, names, models, configs)
         if target is not None:
             contract = spelled(contract, target)
+        check(contract)
         _log_wiring(contract)
         samples = {} if dry_run else raw_samples(nodes, names)
         if not dry_run:
             contract = _sidecars(staging.path, settings.graph, nodes, samples, contract)
         report._wired = settings.graph, contract
-        bundle = Bundle(staging.path / f"{settings.graph}.yaml", contract, None, {}, allow_outside=True)
+        bundle = Bundle(staging.path / f"{settings.graph}.yaml", contract, None, {}, allow_outside=True, contents=contents)
         if not dry_run:
             _open_brought(bundle, nodes, ports_too=not validate)
         if target is not None and not dry_run:
@@ -250,7 +253,9 @@ def _is_exported(node: NodeTrace) -> bool:
     return node.backend is not None and node.replay is not None
 
 
-def _model(node: NodeTrace, names: FileNames, directory: Path, rules: TargetRules | None) -> ModelFile:
+def _model(
+    node: NodeTrace, names: FileNames, directory: Path, rules: TargetRules | None, contents: dict[str, bytes]
+) -> ModelFile:
     logger.log(SECTION, "Compiling %s", node.name)
     began = time.perf_counter()
     with torch.no_grad():
@@ -258,7 +263,7 @@ def _model(node: NodeTrace, names: FileNames, directory: Path, rules: TargetRule
     if result.dropped_inputs:
         raise ExportError(f"node '{node.name}': the exporter dropped the inputs {', '.join(result.dropped_inputs)}.")
     logger.info("Success: %s in %.2f s", result.path.name, time.perf_counter() - began)
-    return describe_model(result.path, directory, result.backend, result.extra)
+    return describe_model(result.path, directory, result.backend, result.extra, contents)
 
 
 def _log_programs(nodes: list[NodeTrace]) -> None:

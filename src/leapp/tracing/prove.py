@@ -66,6 +66,7 @@ class Proof:
         reasons: What is wrong with nodes that failed, in sentences.
         figures: For an output ``node/port`` how close the file came to the traced values.
         samples: On how many traced passes a node's file was run.
+        large: Whether the models of all nodes together are large. If they are not, none is.
     """
 
     rtol: float
@@ -80,10 +81,11 @@ class Proof:
     reasons: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
     samples: dict[str, int] = field(default_factory=dict)
+    large: bool = True
 
     def places(self, bundle: Bundle, nodes: Iterable[str]) -> Iterator[Place]:
         """Where the models of some nodes are to be run, first choice first: large ones elsewhere if that can be done."""
-        if is_large(bundle, nodes):
+        if self.large and is_large(bundle, nodes):
             yield self.engine_process.open
         yield here
 
@@ -141,6 +143,7 @@ def prove(
         progress: Shown to the user.
     """
     compared = True
+    proof.large = is_large(bundle, bundle.contract.nodes)
     for node in nodes:
         model = bundle.contract.nodes[node.name].model
         stand_in = placeholders(node) if node.backend is None else set[str]()
