@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,8 @@ import torch
 
 import leapp
 from leapp import InferenceManager, annotate
+from leapp.tracing.contents import held_again, held_by
+from leapp.tracing.opaque_state import WHOLE
 
 W = np.linspace(-1, 1, 12).reshape(3, 4).astype(np.float32)
 
@@ -132,6 +135,34 @@ def test_threads_that_make_variables_while_a_node_looks_at_them(tmp_path: Path) 
     finally:
         sys.setswitchinterval(interval)
     right(tmp_path, ["n"])
+
+
+SHARED: list[Any] = [{}, set[int](), deque[int](maxlen=40), list[int]()]
+
+
+def containers_that_grow_and_shrink() -> None:
+    table, numbers, queue, items = SHARED
+    for i in range(40):
+        table[i] = i
+        numbers.add(i)
+        queue.append(i)
+        items.append(i)
+    for each in SHARED:
+        each.clear()
+
+
+def test_containers_that_a_thread_changes_while_they_are_looked_at() -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with Beside(containers_that_grow_and_shrink, 2):
+            for _ in range(10_000):
+                for each in SHARED:
+                    held = held_by(each)
+                    assert 0 <= held[WHOLE] <= 80
+                    held_again(each, held)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_three_threads_with_nodes_of_their_own(tmp_path: Path) -> None:

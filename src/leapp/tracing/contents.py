@@ -23,7 +23,7 @@ from types import (
     MethodType,
     ModuleType,
 )
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -49,6 +49,9 @@ from leapp.tracing.value_roles import (
 )
 
 Tensor = torch.Tensor
+T = TypeVar("T")
+_TRIES = 1000
+"""How often a container is looked at that other threads keep changing."""
 ITEMS = object()
 """The key of the items of a set, which have no keys of their own."""
 _MOST_ITEMS = 64
@@ -167,7 +170,7 @@ def held_by(thing: Any) -> dict[Any, Any]:
     kind = type(thing)  # not isinstance(), which asks some objects for their class
     what = role(kind)
     if what == "container":
-        return _of_container(thing)
+        return _undisturbed(_of_container, thing)
     if kind is Variables:
         return thing.names  # type: ignore[no-any-return]
     if kind is Globals:
@@ -214,16 +217,31 @@ def held_again(thing: Any, held: dict[Any, Any]) -> dict[Any, Any]:
     if kind is Globals or kind is ModuleType:  # new variables are left out: they had no value to compare with
         names = thing.names if kind is Globals else vars(thing)
         return held if all(map(operator.is_, map(names.get, held), held.values())) else held_by(thing)
-    if kind is dict or kind is list or kind is tuple:  # most did not change: a quick look
-        items = itertools.islice(thing.values() if kind is dict else reversed(thing), _MOST_ITEMS)
-        same = len(thing) == held.get(WHOLE) and all(map(operator.is_, items, held.values()))
-        if same and (kind is not dict or all(map(operator.is_, thing, held))):
-            return held
+    if (kind is dict or kind is list or kind is tuple) and _undisturbed(_holds_the_same, thing, held):
+        return held  # most did not change: a quick look
     now = held_by(thing)
     if now is held:
         return held
     same = len(now) == len(held) and all(map(operator.is_, now, held))
     return held if same and all(map(operator.is_, now.values(), held.values())) else now
+
+
+def _undisturbed(look: Callable[..., T], *args: Any) -> T:
+    """The result of a look at a container. If another thread changes the container meanwhile, it is looked at again."""
+    for _ in range(_TRIES):
+        try:
+            return look(*args)
+        except RuntimeError:
+            continue
+    return look(*args)
+
+
+def _holds_the_same(thing: Any, held: dict[Any, Any]) -> bool:
+    """Whether a dict, list or tuple holds the same objects as before."""
+    of_dict = type(thing) is dict
+    items = itertools.islice(thing.values() if of_dict else reversed(thing), _MOST_ITEMS)
+    same = len(thing) == held.get(WHOLE) and all(map(operator.is_, items, held.values()))
+    return same and (not of_dict or all(map(operator.is_, thing, held)))
 
 
 def _of_container(thing: Any) -> dict[Any, Any]:
