@@ -86,7 +86,7 @@ def test_infinite_inputs_are_named(tmp_path: Path) -> None:
     x = annotate.input_tensors("n", {"x": torch.tensor([1.0, float("inf")])})
     annotate.output_tensors("n", {"y": x * 2.0}, export_with="onnx")
     leapp.stop()
-    with pytest.raises(ValidationError, match=r"input 'x' holds some already in sample 0"):
+    with pytest.raises(ValidationError, match=r"input 'x' holds NaN or infinity in sample 0"):
         leapp.compile_graph(visualize=False)
 
 

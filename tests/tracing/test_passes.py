@@ -148,8 +148,8 @@ def _numpy() -> Step:
 DIFFERS: dict[str, tuple[Callable[[], Step], str]] = {
     "a counter": (_counter, "a number that differs.*keep it a tensor, or declare it"),
     "a clock": (_clock, "a number that differs.*keep it a tensor"),
-    "a branch": (_branch_in_python, "another call follows.*sin.*cos.*torch.where"),
-    "a loop": (_one_call_more, "another call follows"),
+    "a branch": (_branch_in_python, "run different calls.*sin.*cos.*torch.where"),
+    "a loop": (_one_call_more, "run different calls"),
     "a size": (_size, "a number that differs"),
     "state": (_state, r"undeclared state.*state_tensors\(\) and update_state\(\)"),
     "state through a view": (_state_seen_through_a_view, "undeclared state"),

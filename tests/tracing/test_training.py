@@ -49,7 +49,7 @@ SENSITIVE: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "BatchNorm1d": (lambda: nn.BatchNorm1d(3), "statistics of the batch"),
     "GRU": (lambda: nn.GRU(3, 3, num_layers=2, dropout=0.3), "at random between its layers"),
     "RReLU": (nn.RReLU, "slope"),
-    "Normaliser": (Normaliser, "asks for self.training"),
+    "Normaliser": (Normaliser, "reads self.training"),
 }
 INDIFFERENT: dict[str, Callable[[], nn.Module]] = {
     "Linear": lambda: nn.Linear(3, 3),

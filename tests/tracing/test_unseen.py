@@ -273,7 +273,7 @@ def test_a_change_within_the_tolerance_is_refused(passes: int, factor: Any, tmp_
         memory *= factor
         return y
 
-    with pytest.raises(ValidationError, match="the recorded calls do not give what the program computed") as error:
+    with pytest.raises(ValidationError, match="the recorded calls, run again, give other values") as error:
         trace(tmp_path, scale, passes, array=True)
     assert f"n/y (at {Path(__file__)}" in str(error.value)
 
@@ -313,5 +313,5 @@ def test_a_small_change_beside_amplified_rounding_is_refused(tmp_path: Path) -> 
         x = A.input_tensors("n", {"x": values(number).numpy()})
         A.output_tensors("n", {"chaos": _chaos(x), "y": step(x)}, export_with="onnx")
     leapp.stop()
-    with pytest.raises(ValidationError, match="n/y .*the recorded calls do not give what the program computed"):
+    with pytest.raises(ValidationError, match="n/y .*the recorded calls, run again, give other values"):
         leapp.compile_graph(visualize=False)

@@ -1,5 +1,5 @@
-"""Capture: what the user's code really did, as a tape of calls per node.
+"""Capture: records the calls of the user's code on a tape, one tape for each node.
 
-Two torch modes see every call; tensors are known by identity and by memory, never by class. This station knows nothing of
-ports, files or backends: it hands over a :class:`~leapp.capture.replay.Replay` module that runs the same calls again.
+Two torch modes see every call. Tensors are recognised by identity and by memory, never by class. This package knows nothing of
+ports, files or backends. Its result is a :class:`~leapp.capture.replay.Replay` module that runs the recorded calls again.
 """

@@ -1,8 +1,7 @@
-"""Memory regions: how one tensor lies inside another.
+"""Aliases: how the elements of one tensor lie inside the memory of another.
 
-Two tensors over one storage are aliases whatever way they came to be. Given the geometry of a known tensor and of another
-one over the same storage, this module tells whether they overlap, and expresses the second as a view of the first by
-ordinary view ops that every backend understands.
+Two tensors over one storage are aliases, however they were made. Given the geometries of two tensors over one storage, this
+module tells whether they overlap, and expresses one as a view of the other with view ops that every backend has.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def geometry(t: torch.Tensor) -> Geometry:
 
 
 def storage_of(t: torch.Tensor) -> torch.UntypedStorage | None:
-    """The storage of a tensor. A sparse one has none."""
+    """The storage of a tensor, or ``None``: a sparse tensor has no storage of its own."""
     try:
         return t.untyped_storage()
     except (RuntimeError, NotImplementedError, ValueError):
@@ -46,13 +45,13 @@ def storage_of(t: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def storage_id(t: torch.Tensor) -> int | None:
-    """The address of the storage of a tensor, which stands for its memory."""
+    """The address of torch's storage object, which identifies the memory of a tensor."""
     storage = storage_of(t)
     return None if storage is None else int(storage._cdata)
 
 
 def version_of(t: torch.Tensor) -> int | None:
-    """How often a tensor was written to. Those made in inference mode do not count it."""
+    """Torch's count of the writes to a tensor; ``None`` for a tensor made in inference mode, which has no count."""
     return None if t.is_inference() else t._version
 
 
@@ -63,9 +62,10 @@ def same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def lent_memory(t: torch.Tensor, lent: bool = True) -> tuple[int, int, int] | None:
-    """A storage and its first and one-past-last address, if its memory is also an array's: such a storage may not grow.
+    """The identity of the storage of a tensor, and the first and one-past-last address of its memory.
 
-    With ``lent=False``, of any storage.
+    ``None`` unless the memory may also belong to an array, which torch shows by a storage that may not grow. ``lent=False``
+    leaves that test out.
     """
     storage = storage_of(t)
     if storage is None or not t.is_cpu or (lent and storage.resizable()) or not storage.nbytes():
@@ -132,8 +132,8 @@ def region(
 ) -> torch.Tensor:
     """The elements ``offset + i · stride`` of ``base`` flattened: a view of ``base`` when that is contiguous.
 
-    Built from view ops where the layout allows, because exporters know those and seldom know ``as_strided``. All numbers are
-    given, none is asked of ``base``: an exporter that traces this must see constants.
+    Built from view ops where the layout allows, because most exporters have no ``as_strided``. All sizes are arguments, and
+    none is read from ``base``, so that an exporter that traces this function sees constants.
     """
     flat = base.reshape(total)
     view = _by_slices(flat, total, size, stride, offset)
@@ -151,7 +151,7 @@ def _by_slices(
     steps = [stride[d] for d in order]
     if any(s < 0 for s in steps) or len(set(steps)) != len(steps):
         return None
-    if len(steps) == 1:  # such as a diagonal
+    if len(steps) == 1:  # for example a diagonal
         line = flat[offset : offset + (size[order[0]] - 1) * steps[0] + 1 : steps[0]]
         return _widened(line, [n if d == order[0] else 1 for d, n in enumerate(size)], size)
     if not steps or steps[-1] != 1:
@@ -166,13 +166,13 @@ def _by_slices(
         if start + length > grid[axis]:
             return None
         view = view.narrow(axis, start, length)
-    # Now one axis per moving dimension in `order` (and perhaps a last axis of length one): back to the wanted order.
+    # The view has one axis for each dimension of `order`, and perhaps a last axis of length one. Restore the wanted order.
     view = view.reshape([size[d] for d in order])
     view = view.permute([order.index(d) for d in moving])
     return _widened(view, [size[d] if d in moving else 1 for d in range(len(size))], size)
 
 
 def _widened(t: torch.Tensor, shape: list[int], size: tuple[int, ...]) -> torch.Tensor:
-    """``t`` in ``shape``, repeated to ``size``. No expand without need: a write through one is computed by differences."""
+    """``t`` in ``shape``, expanded to ``size`` only if needed: a write through ``expand`` is computed from differences."""
     t = t.view(shape)
     return t if tuple(shape) == tuple(size) else t.expand(size)

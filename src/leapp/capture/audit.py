@@ -1,7 +1,7 @@
-"""Values that a recorded call reads out by itself.
+"""Finds recorded calls that read a value out of a tensor inside torch.
 
-``torch.zeros(n)`` or ``x[:n]`` with a tensor ``n`` look like tensor calls but turn a value into a number inside torch, where an
-exporter freezes it. Running the calls again, one by one, with an eye on the ATen ops shows it.
+``torch.zeros(n)`` or ``x[:n]`` with a tensor ``n`` look like calls on tensors, but torch turns ``n`` into a number, which an
+exporter freezes. To find them, the calls are run again one by one under a dispatch mode that sees the ATen ops.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from leapp.capture.tape import Call
 from leapp.capture.trees import ATOMS, tensors
 from leapp.compat.core import DispatchMode
 
-# These read a value only to refuse bad arguments.
+# These read a value only to check their arguments.
 _CHECKS = frozenset({"gaussian_nll_loss", "cov", "corrcoef", "quantile", "nanquantile"})
 
 
 class _Watch(DispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every number that an op reads out of a tensor, constants excepted.
+    """Notes every number that an ATen op reads out of a tensor that is not a constant.
 
     Attributes:
         constants: The identities of the constants.
-        found: The numbers.
-        reads: Whether any tensor was read, constants included.
+        found: The numbers that were read.
+        reads: Whether a number was read out of any tensor, constants included.
     """
 
     def __init__(self) -> None:
@@ -49,15 +49,15 @@ class _Watch(DispatchMode):  # type: ignore[no-untyped-call]
 def hidden_reads(
     replay: Replay, inputs: Sequence[torch.Tensor], harmless: set[Any]
 ) -> dict[int, tuple[Call, list[Any]]]:
-    """For each call that reads values out of its arguments: the call, and what it reads on these inputs.
+    """The calls that read values out of their arguments, by index, each with the values that it reads on these inputs.
 
-    Calls that come after one which does not take these inputs are not looked at.
+    The search ends at the first call that raises an error on these inputs.
 
     Args:
-        replay: The calls.
-        inputs: What to run them on.
-        harmless: Gets the calls that read nothing, and spares them the next time. Up to its first read, what a call does
-            depends on the form of its tensors and on its numbers only.
+        replay: The recorded calls.
+        inputs: The inputs to run them on.
+        harmless: Gets the forms of calls that read nothing, and calls of these forms are not watched again. This is safe,
+            because a call that reads no value depends only on the shapes and dtypes of its tensors and on its numbers.
     """
     found: dict[int, tuple[Call, list[Any]]] = {}
     watch = _Watch()
@@ -79,13 +79,13 @@ def hidden_reads(
             harmless.add(form)
         return result
 
-    with torch.no_grad(), suppress(Exception):  # any error: a recorded call does not take these inputs
+    with torch.no_grad(), suppress(Exception):  # torch raises many types if a call does not take these inputs
         replay.run(inputs, run, watch.constants)
     return found
 
 
 def _form(value: Any) -> Any:
-    """An argument without the values of its tensors, to be compared."""
+    """An argument in which each tensor is replaced by its type, dtype, shape and device."""
     if type(value) in ATOMS:
         return type(value), value  # True, 1 and 1.0 are equal, but not the same argument
     if isinstance(value, torch.Tensor):

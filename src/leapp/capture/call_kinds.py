@@ -1,7 +1,7 @@
-"""What kind of call a torch function is.
+"""Classifies torch functions.
 
-Each function object is classified once, from its name, its schema and its tags. The answer says whether a call only asks for
-metadata, what it writes to, whether it draws random numbers, and whether the shape of its result depends on values.
+Each function is classified once, from its name, its schema and its tags: whether a call only reads metadata, which arguments it
+writes to, whether it draws random numbers, and whether the shape of its result depends on values.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from leapp.compat.core import OpOverload
 
 Tensor = torch.Tensor
 
-# Answers about memory and layout: they tell nothing of values.
+# Calls that return facts about memory and layout, which do not depend on values.
 _STRUCTURE = frozenset({"_has_same_storage_numel", "is_same_size", "untyped_storage", "storage", "_typed_storage"})
-# Calls that look at the values of some arguments only.
+# Calls whose plain result depends on the values of some arguments only: the positions of these arguments.
 _LOOKS_AT = {"_nested_tensor_from_mask_left_aligned": (1,)}
 
 _SHAPE = frozenset({"shape", "size", "numel", "nelement", "__len__", "nbytes", "sym_size", "sym_numel"})
@@ -34,7 +34,8 @@ _METADATA = _SHAPE | frozenset(
     "_is_view _has_symbolic_sizes_strides dim_order _conj_physical_ "
     "__subclasscheck__ __instancecheck__ __setstate__ _indices_nnz".split()
 )
-# What a normalisation that writes its running statistics takes. It bumps no version counter, and its schema does not say so.
+# Parameters of a normalisation with running statistics. It writes to them without increasing their version counters, and its
+# schema does not declare the write.
 _RUNNING = ("running_mean", "running_var", "momentum")
 _TRAINING = ("training", "train", "use_input_stats")
 _FACTORIES = frozenset("zeros ones empty eye arange rand randn tril_indices triu_indices".split())
@@ -46,7 +47,7 @@ _RUNS_AUTOGRAD = frozenset({"backward"})
 # The ATen operator of a Python function that has another name.
 _ATEN = {"unique": "_unique2"}
 
-# Results that are the same value in another place: the identity of a published output survives these.
+# Calls whose result is the same value in another place: a published output keeps its name through these.
 _IDENTITIES = frozenset(
     "clone detach detach_ contiguous cpu cuda to float double half bfloat16 int long short char byte bool type type_as "
     "data alias __deepcopy__ tensor as_tensor asarray from_numpy requires_grad_ copy_ __setitem__ view_as reshape view "
@@ -54,7 +55,7 @@ _IDENTITIES = frozenset(
 )
 
 
-# Calls for which the tape holds another function that gives the same values.
+# By name of the call: another function with the same values, which is recorded instead.
 _REPLAYED: dict[str, Callable[..., Any]] = {**KERNELS, "__getitem__": getitem, "__setitem__": setitem}
 
 
@@ -73,7 +74,7 @@ class Kind:
             self.write_keywords = tuple(n for _, n in written)
         elif _in_place(self.name):
             self.writes = (0,)
-        #: Python functions may write to arguments that no name tells of (batch norm statistics, ``inplace=True``).
+        #: Python functions may write to arguments without a name that says so (batch norm statistics, ``inplace=True``).
         self.hidden_writes = schema is None and (isinstance(func, FunctionType) or "_norm" in self.name)
         #: Positions and names of the running statistics that a normalisation writes, and of the flag that makes it do so.
         self.statistics = _running_statistics(func, self.name) if "_norm" in self.name and not self.writes else ()
@@ -82,23 +83,23 @@ class Kind:
         tags = set(func.tags) if schema is not None else _tags(packet)
         self.random = torch.Tag.nondeterministic_seeded in tags
         self.dynamic = torch.Tag.dynamic_output_shape in tags
-        #: Makes a tensor whose size is given by numbers: a traced one among them has left the graph.
+        #: Makes a tensor whose size is given by numbers. A traced tensor among them has left the graph.
         self.factory = schema is None and self.name in _FACTORIES
         self.may_mask = self.dynamic or self.name in ("__getitem__", "where")
         self.tracks_grad = self.name == "requires_grad_" or (self.setter and self.name == "requires_grad")
         self.handled = schema is None and (self.name in HANDLERS or func in HANDLERS)
         self.shape = self.name in _SHAPE
         bare = self.name.split(".")[0]
-        #: Positions of the arguments whose values a plain result tells of; ``None`` means all.
+        #: Positions of the arguments on whose values a plain result depends; ``None`` means all.
         self.looks_at: tuple[int, ...] | None = () if bare in _STRUCTURE else _LOOKS_AT.get(bare)
-        #: An answer that tells nothing: what follows is recorded so that it holds for any other.
+        #: A result that is no escape: the recorded functions are right for every other result too, see ``COVERED``.
         self.covered: Any = COVERED.get(bare)
         self.metadata = schema is None and (
             self.name in _METADATA or (self.name.startswith("is_") and self.name != "is_nonzero")
         )
         self.identity = packet in _IDENTITIES or self.name in _IDENTITIES
         self.autograd = self.name in _RUNS_AUTOGRAD or func is torch.autograd.grad
-        #: Computes new tensors from its arguments, with nothing special to it but what can be seen when it has run.
+        #: Whether none of the special cases above applies: the call computes new tensors from its arguments.
         self.plain = schema is None and not (
             self.writes or self.statistics or self.random or self.factory or self.handled or self.metadata or self.autograd
             or self.setter or (self.may_mask and self.name != "__getitem__")
@@ -114,13 +115,13 @@ class Kind:
         return found + [t for k in self.write_keywords if k in kwargs for t in tensors(kwargs[k])]
 
     def _running_statistics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """What a normalisation in training mode writes to."""
+        """The tensors that a normalisation in training mode writes to."""
         *given, training = [args[i] if i < len(args) else kwargs.get(name) for i, name in self.statistics]
         return [t for t in given if isinstance(t, Tensor)] if training else []
 
 
 def _identify(func: Any) -> tuple[str, Callable[..., Any], bool]:
-    """The name of a function, what to call on replay, and whether it sets an attribute."""
+    """The name of a function, the function to call on replay, and whether it sets an attribute."""
     name = getattr(func, "__name__", type(func).__name__)
     if name in ("__get__", "__set__", "__delete__"):
         attribute = func.__self__.__name__
@@ -146,7 +147,7 @@ def _tags(name: str) -> set[torch.Tag]:
 
 
 def _running_statistics(func: Any, name: str) -> tuple[tuple[int, str], ...]:
-    """Position and name of the arguments ``running_mean``, ``running_var`` and the training flag, if there are all of them."""
+    """Position and name of ``running_mean``, ``running_var`` and the training flag; empty if a function lacks one of them."""
     if isinstance(func, FunctionType):
         names = list(inspect.signature(func).parameters)
     else:
@@ -160,7 +161,7 @@ def _running_statistics(func: Any, name: str) -> tuple[tuple[int, str], ...]:
 
 
 class _Attribute:
-    """Reading a property such as ``x.T``, as a call."""
+    """A function that reads a property such as ``x.T``."""
 
     __slots__ = ("__name__",)
 

@@ -1,4 +1,4 @@
-"""Plain tensors that a node reads: whether it may, and what is known of where they came from."""
+"""Constants: gives slots to plain tensors that a node reads, with their origin, or refuses them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Constants:
         self.recorder = recorder
 
     def slot(self, tape: Tape, t: Tensor) -> Ref:
-        """The slot of a plain tensor; a value of another node is refused here."""
+        """The slot of a plain tensor. Refuses a value of another node."""
         recorder = self.recorder
         self.refuse_other_storage(tape, t)
         known = tape.known_constant(t) or recorder.plain_calls.record_draw(tape, t)
@@ -61,7 +61,10 @@ class Constants:
         return ref
 
     def refuse_other_storage(self, tape: Tape, t: Tensor) -> None:
-        """Refuse a tensor over an array that another tensor made traced: each has a storage, and only the addresses tell."""
+        """Refuse a tensor that shares an array's memory with another, traced tensor.
+
+        Each of the two has a storage object of its own, so only the addresses of the memory show that they share it.
+        """
         mine = lent_memory(t)
         if mine is None:
             return
@@ -72,13 +75,13 @@ class Constants:
             memory = tape.memories.get(theirs[0])
             if memory is not None and memory.traced and memory.roots:
                 raise TraceError(
-                    f"node '{tape.node}': at {where()} a tensor of shape {list(t.shape)} shares memory with traced values by "
-                    "way of an array or of DLPack, and what was written there is not seen through it. Make it again where it "
-                    "is used, as in torch.from_numpy(array)."
+                    f"node '{tape.node}': at {where()} a tensor of shape {list(t.shape)} shares memory with traced values "
+                    "through an array or DLPack, and leapp cannot see through it what was written there. Make the tensor anew "
+                    "where it is used, as in torch.from_numpy(array)."
                 )
 
     def adopt_after(self, tape: Tape, t: Tensor, ref: Ref) -> None:
-        """A call wrote to a plain tensor, as seen only afterwards: the copy taken before the call is its value there."""
+        """Make a plain tensor traced after a call wrote to it. The copy taken before the call is its former value."""
         constant = tape.constants[ref.slot]
         if constant.version is not None:
             raise TraceError(

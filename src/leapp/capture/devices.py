@@ -1,7 +1,7 @@
-"""Tensors that are not on the CPU.
+"""Devices: rewrites recorded calls for the CPU, and reports calls that mix devices.
 
-A node is traced where its tensors lie. Its model is written for the CPU, because a bundle travels: the runtime moves a model to
-the device it is opened for. Mixing devices in one operation is the user's mistake, and is reported with the line.
+A node is traced on the device of its tensors. Its model is written for the CPU, so that it runs on every machine: the runtime
+moves a model to the device it is opened for.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Tensor = torch.Tensor
 _CPU = torch.device("cpu")
 _NOT_DEVICES = ATOMS - {torch.device}
 _CARRYING = {"to", "cpu", "cuda", "xpu"}
-"""Methods that carry a tensor to a device. The one of a backend that registered itself is called like the backend."""
+"""Methods that move a tensor to a device. A registered backend adds a method with its own name."""
 
 
 def on_cpu(replay: Replay, example: Iterable[Tensor]) -> Replay:
-    """The same calls for tensors on the CPU; ``replay`` itself if nothing of it is anywhere else.
+    """The same calls for tensors on the CPU; ``replay`` itself if everything is on the CPU already.
 
     Args:
         replay: A node as it was recorded.
-        example: Inputs where the node had them.
+        example: Inputs on the device where the node was traced.
     """
     program, inputs = replay.program, list(example)
     values = [*inputs, *(constant.value for constant in program.constants.values())]
@@ -60,7 +60,7 @@ def _carries(call: Call) -> bool:
 
 
 def _moved_call(call: Call, carried: bool) -> Call:
-    """A call as it is made on the CPU. A copy from device to device stays a copy."""
+    """A call rewritten for the CPU. A copy from one device to another stays a copy."""
     if not _carries(call):
         return _moved(call)
     named = {k: v for k, v in call.kwargs.items() if k in ("dtype", "copy", "memory_format")}
@@ -86,13 +86,13 @@ def _moved(call: Call) -> Call:
 
 
 def _named_device(call: Call) -> bool:
-    """Whether a call names a device that is not the CPU by a word or a number."""
+    """Whether a call has ``device=`` with a text or a number that is not the CPU."""
     device = call.kwargs.get("device")
     return isinstance(device, (str, int)) and device != "cpu"
 
 
 def _elsewhere(call: Call) -> bool:
-    """Whether a call asks for a device that is not the CPU."""
+    """Whether a call names a device other than the CPU."""
     if _carries(call):
         name = call.func.__name__
         if name not in ("to", "cpu") or any(isinstance(a, str) and a != "cpu" for a in call.args):
@@ -106,11 +106,11 @@ def refuse_mixed(node: str, traced: Callable[[Tensor], bool], name: str, args: A
 
     Args:
         node: The open node.
-        traced: Whether a tensor is a value of that node.
-        name: The call.
+        traced: Tells whether a tensor is a value of that node.
+        name: The name of the call.
         args: Its arguments.
-        kwargs: Its named arguments.
-        error: What torch raised.
+        kwargs: Its keyword arguments.
+        error: The error that torch raised.
     """
     found = [*tensors(args), *tensors(kwargs)]
     if len({t.device for t in found}) < 2:

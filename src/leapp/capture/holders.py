@@ -1,7 +1,7 @@
-"""Who holds a value when the pass that made it is over.
+"""Finds the object that still holds a value when the pass that made it is over.
 
-Asked of the garbage collector, which looks at every object of the process, so it is asked seldom. A variable of a running
-function, or a global one, is not what is looked for: it is bound anew in the next pass. An attribute, a queue, a closure is.
+The search uses the garbage collector, which visits every object of the process, so it is slow. Attributes, containers and
+closures count as holders. Variables of a running function and global variables do not: the next pass assigns them anew.
 Knows nothing of tapes.
 """
 
@@ -23,23 +23,23 @@ _OURS = "leapp."
 
 
 Named = dict[int, tuple[dict[str, Any], str]]
-"""Containers by identity, each with the global variables among which it has a name, and that name."""
+"""Containers by identity, each with the dict of global variables that refers to it, and its name there."""
 
 
 def containers_in_sight() -> Named:
-    """The containers that global variables of the calling program name now: what is added to them later stays there."""
+    """The containers that global variables of the calling program refer to now. Values added to them later are kept there."""
     modules = {id(frame.f_globals): frame.f_globals for frame in users_frames()}
     return {id(v): (names, n) for names in modules.values() for n, v in list(names.items()) if type(v) in _CONTAINERS}
 
 
 def holders(values: list[Any], older: Named) -> dict[int, str]:
-    """For each value that something keeps beyond its pass, by ``id()``: what keeps it, in words.
+    """A description of the holder for each value that something keeps after its pass, by ``id()`` of the value.
 
     Args:
         values: The values to look for.
-        older: The containers that were there before, see :func:`containers_in_sight`.
+        older: The containers that existed before the node, see :func:`containers_in_sight`.
     """
-    # Another container may have taken the place in memory of one that is gone. The variable tells.
+    # The variable must still refer to the container: a new container may have the id() of one that is gone.
     return _Search({i for i, (names, name) in older.items() if id(names.get(name)) == i}).run(values)
 
 
@@ -76,13 +76,13 @@ class _Search:
         return found
 
     def _leads_on(self, holder: Any) -> bool:
-        """Whether to search for what holds the holder. The search ends at the names of a module."""
+        """Whether to search for the holder of this holder. The search ends at the global variables of a module."""
         if isinstance(holder, dict) and _are_globals(holder):
             return False
         return isinstance(holder, _CONTAINERS) or type(holder).__module__.startswith(_OURS)
 
     def _name(self, holder: Any, item: Any) -> str | None:
-        """What ``holder`` is in the user's words, if it keeps what it holds from one call to the next."""
+        """A description of ``holder`` for the user; ``None`` if it does not keep values from one call to the next."""
         if isinstance(holder, ModuleType) or type(holder).__module__.startswith(_OURS):
             return None
         if isinstance(item, dict) and getattr(holder, "__dict__", None) is item:
@@ -91,7 +91,7 @@ class _Search:
             return _closure(holder, item)
         if isinstance(holder, GeneratorType):
             return f"the generator {holder.__name__}()"
-        if isinstance(holder, _CONTAINERS):  # what holds any other container is asked next: it may be an object's attributes
+        if isinstance(holder, _CONTAINERS):  # a newer container is no holder itself, but may belong to one
             return f"a {type(holder).__name__} that is older than the node" if id(holder) in self.older else None
         if isinstance(holder, type):
             return next((f"{holder.__name__}.{k}" for k, v in vars(holder).items() if v is item), None)
@@ -115,7 +115,7 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _closure(cell: CellType, item: Any) -> str | None:
-    """A variable of a closure: one that an inner function assigns, or one that holds a container."""
+    """A description of a closure variable, if an inner function assigns it or it refers to a container; else ``None``."""
     for closure in gc.get_referrers(cell):
         if not isinstance(closure, tuple):
             continue

@@ -1,4 +1,4 @@
-"""Facts about tensors and arrays, found by identity. The objects are not kept alive."""
+"""A dict from tensors and arrays to facts about them, by identity. It does not keep the objects alive."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 class ByIdentity(Generic[T]):
-    """A fact about each of some objects. An object that took the place of another one in memory has none of its facts."""
+    """A dict with objects as keys, compared by identity. A new object with the ``id()`` of a freed one has no entry."""
 
     def __init__(self) -> None:
         self.facts: dict[int, tuple[weakref.ref[Any], T]] = {}
-        """By ``id()``; objects that are gone may still be there."""
+        """Weak reference and fact by ``id()``. Entries of freed objects may still be there."""
         self.clear = self.facts.clear
 
     def __setitem__(self, item: Any, fact: T) -> None:
@@ -37,6 +37,6 @@ class ByIdentity(Generic[T]):
         return ((item, fact) for ref, fact in list(self.facts.values()) if (item := ref()) is not None)
 
     def forget_dead(self) -> None:
-        """Drop the facts about objects that are gone."""
+        """Drop the entries of freed objects."""
         for i in [i for i, (ref, _) in self.facts.items() if ref() is None]:
             del self.facts[i]

@@ -1,11 +1,11 @@
 """Indexing with a tensor that holds one number: ``x[i]``, ``x[i] = v``.
 
-Torch reads the number out and selects with it, which in an exporter is a value that left the graph. The tape holds functions
+torch reads the number out of the tensor and selects with it, so an exporter would freeze the number. The tape holds functions
 that index with the tensor itself.
 
-``row = x[i]`` is a view whose place in memory a traced number decides. The tape holds it as a copy, because no exporter has
-a view at a place that is known only when the model runs. So that a write through the row reaches what it was taken from, and
-the other way round, the two are brought together after each write to their memory. Knows tapes and slots, nothing of modes.
+``row = x[i]`` is a view whose position depends on a traced number. No exporter has such views, so the tape holds the row as a
+copy. After each write to the row, a recorded call copies the row into ``x``; after each write to ``x``, a recorded call reads
+the row again. Knows tapes and slots, nothing of modes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_number(part: Any) -> bool:
 
 
 def _width(part: Any) -> int:
-    """How many dimensions an index takes up."""
+    """How many dimensions of the tensor a part of an index uses."""
     if part is None or part is Ellipsis or isinstance(part, bool):
         return 0
     return part.dim() if isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) else 1
@@ -55,7 +55,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
         x.copy_(torch.where(index, value, x).reshape(x.shape))
         return
     if isinstance(value, Tensor) and same_storage(value, x):
-        value = value.clone()  # select() may copy from a part of the same memory, an index may not
+        value = value.clone()  # select() may copy within one memory, an assignment by index may not
     parts = index if isinstance(index, tuple) else (index,)
     kinds = {is_number(p) for p in parts if isinstance(p, (Tensor, list))}
     if kinds == {True}:
@@ -64,7 +64,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
 
 
 def spread(parts: Sequence[Any], dims: int) -> list[Any]:
-    """An index with ``...`` written out, and with full slices for what it leaves off."""
+    """An index with full slices in place of ``...`` and for the dimensions that it does not mention."""
     dots = next((i for i, p in enumerate(parts) if p is Ellipsis), len(parts))
     missing = [slice(None)] * (dims - sum(map(_width, parts)))
     return [*parts[:dots], *missing, *parts[dots + 1 :]]
@@ -75,9 +75,9 @@ def _part(x: Tensor, parts: Sequence[Any]) -> Tensor:
 
 
 def at_numbers(x: Tensor, parts: Sequence[Any]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """What an index with such numbers chooses from: a view whose first dimensions are theirs, and an index into it.
+    """A view of ``x`` whose first dimensions are those that tensors with one number index, and the index into that view.
 
-    The index keeps one dimension of size one in their place.
+    The result of the index has one dimension of size one in place of these dimensions.
     """
     view = _part(x, [slice(None) if is_number(p) else p for p in parts])
     kept: list[Any] = [p for p in parts if not isinstance(p, int) or isinstance(p, bool)]
@@ -88,19 +88,24 @@ def at_numbers(x: Tensor, parts: Sequence[Any]) -> tuple[Tensor, tuple[Tensor, .
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """A row: what it was taken from, by which index, and the tensors over it that the program has."""
+    """A row ``base[index]``, and the program's tensors over it."""
 
     base: Ref
+    """The slot of the tensor that was indexed."""
     geometry: Geometry
+    """Where that tensor lies in its storage."""
     ref: Ref
+    """The slot of the row."""
     given: Any
-    """The index as the program wrote it."""
+    """The index as the program wrote it, with slots for tensors."""
     versions: list[int | None]
-    """How often its tensors had been written to."""
+    """Torch's count of the writes to the tensors of the index."""
     index: Any
-    """The same with the values it had: the program may count on in the same tensor."""
+    """The index with copies of its tensors: the program may write another number into the same tensor."""
     reads: tuple[int, ...]
+    """The slots of these copies."""
     held: list[Callable[[], Tensor | None]]
+    """Weak references to the program's tensors over the row."""
 
     def tensor(self) -> Tensor | None:
         """A tensor that lies over the row."""
@@ -116,7 +121,7 @@ class IndexedRows:
 
     @property
     def _tape(self) -> Tape:
-        tape = self._owner()  # which has these rows: a cycle would keep the weights of the model alive
+        tape = self._owner()  # a weak reference: a reference cycle with the tape would keep the weights of the model alive
         assert tape is not None
         return tape
 
@@ -126,7 +131,7 @@ class IndexedRows:
         return bool(self.rows)
 
     def note(self, base: Tensor, index: Any, out: Any, refs: dict[int, Ref]) -> None:
-        """``out`` is ``base[index]``. If it lies in the memory of ``base``, the two have to be kept together."""
+        """Note that ``out`` is ``base[index]``, if the index has a traced number and ``out`` is a view of ``base``."""
         parts = index if isinstance(index, tuple) else (index,)
         if not any(is_number(p) for p in parts) or not same_storage(base, out):
             return
@@ -138,7 +143,7 @@ class IndexedRows:
         )  # fmt: skip
 
     def follow(self, refs: dict[int, Ref], results: Sequence[Tensor]) -> None:
-        """A call made ``results``; those that lie over a row it was given are views of that."""
+        """Note results of a call that are views of a row among its arguments."""
         for t in results:
             ref = self._tape.known.get(id(t))
             if ref is None or ref.slot in self.rows:
@@ -147,7 +152,8 @@ class IndexedRows:
                 row, source = self.rows.get(other.slot), other.tensor()
                 if row is not None and source is not None and same_storage(source, t):
                     self.rows[ref.slot] = row
-                    self._tape.memory_of[ref.slot] = self._tape.memory_of[row.ref.slot]  # the memory of the copy
+                    # On the tape the row is a copy with memory of its own, and so is a view of the row.
+                    self._tape.memory_of[ref.slot] = self._tape.memory_of[row.ref.slot]
                     row.held.append(ref.tensor)
                     break
 
@@ -161,7 +167,7 @@ class IndexedRows:
         return any((lying := row.tensor()) is not None and same_storage(lying, t) for row in self.rows.values())
 
     def settled(self, args: tuple[Any, ...], refs: dict[int, Ref]) -> bool:
-        """Whether ``base[index] = value`` gives a row to its own place, as ``x[i] += 1`` ends: its writes have reached it."""
+        """Whether ``base[index] = value`` assigns a row to itself, as ``x[i] += 1`` does last: it need not be recorded."""
         base, index, value = args
         ref = refs.get(id(value))
         row = None if ref is None else self.rows.get(ref.slot)
@@ -170,7 +176,7 @@ class IndexedRows:
         return bool(refer(index, refs) == row.given) and None not in row.versions and _versions(index) == row.versions
 
     def written(self, targets: Sequence[Ref]) -> None:
-        """The last call on the tape wrote to ``targets``."""
+        """Record the calls that follow a write to ``targets``: written rows into their base, then other rows read again."""
         written = {self.rows[t.slot]: None for t in targets if t.slot in self.rows}
         memories = {self._tape.memory_of[t.slot] for t in targets}
         for row in written:
@@ -182,7 +188,7 @@ class IndexedRows:
                 self._call(_read_again, row, self._tape.memory_of[row.ref.slot])
 
     def _base(self, row: _Row) -> Ref:
-        """What a row was taken from. If that was a constant, values of the node may have got into its memory since."""
+        """The slot of the tensor that a row was taken from. A constant gets a new slot once traced values are in its memory."""
         t = row.tensor()
         if row.base.slot in self._tape.constants and t is not None and self._tape.owns(t):
             kind, shape, stride, offset = row.geometry
@@ -200,5 +206,5 @@ def _read_again(base: Tensor, index: Any, row: Tensor) -> None:
 
 
 def _versions(index: Any) -> list[int | None]:
-    """How often the tensors of an index were written to."""
+    """Torch's count of the writes to each tensor of an index."""
     return [version_of(p) for p in (index if isinstance(index, tuple) else (index,)) if isinstance(p, Tensor)]

@@ -1,4 +1,4 @@
-"""The stacks on which torch keeps the modes of a thread, and how to be unseen by all of them."""
+"""The stacks on which torch keeps the modes of a thread, and a context in which no mode is active."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from leapp.compat.modes import (
 
 
 class Silence:
-    """No mode sees what this thread does inside.
+    """A context in which no mode sees the calls of this thread.
 
-    What begins and ends it is written in C, where no interrupt comes in between: a thread that was left in silence would record
-    nothing any more.
+    It is entered and left by functions written in C, which an interrupt cannot break into. Otherwise a Ctrl-C could leave the
+    thread without modes, and nothing would be recorded any more.
     """
 
     __slots__ = ("_function",)
@@ -43,12 +43,12 @@ class Silence:
 
 def silence() -> Any:
     """A context in which no mode sees what this thread does."""
-    # Most of the time there is no dispatch mode, and the guard against them costs more.
+    # Without dispatch modes, which is the common case, the cheaper context is enough.
     return Silence() if dispatch_modes() else DisableTorchFunction()
 
 
 class Modes(NamedTuple):
-    """A stack of modes that the thread has entered; torch offers its top only."""
+    """A stack of modes that the thread has entered. torch gives access to its top only."""
 
     length: Callable[[], int]
     pop: Callable[[], Any]
@@ -67,7 +67,7 @@ class Modes(NamedTuple):
         self._put([mode for mode in self._taken() if wanted(mode)])
 
     def _taken(self) -> list[Any]:
-        """All modes, the top first. The stack is empty now."""
+        """Remove and return all modes, the top first."""
         return [self.pop() for _ in range(self.length())]
 
     def _put(self, modes: list[Any]) -> None:

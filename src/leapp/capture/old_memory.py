@@ -1,8 +1,8 @@
-"""Find state that was not declared: plain memory older than the open nodes, whose content goes from one pass to the next.
+"""Follows plain memory that is older than the open nodes, to find state that was not declared.
 
-A node may read and change tensors that were there before it: a history kept as an attribute, a counter. While a node is open
-this module follows plain memory through plain ops. It knows what each memory was made from, and whether a change kept a part
-of the old content.
+A node may read and change tensors that existed before it, such as a history or a counter in an attribute. While a node is open,
+this module follows plain memory through calls on plain tensors: from which old memories each memory was computed, and whether
+a write kept a part of the old content.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ _COPIES = frozenset({"copy_", "__setitem__"})
 
 
 class OldMemory:
-    """What the open nodes of a session do to plain memory, which is known by the address of its storage."""
+    """What the open nodes of a session do to plain memory. A memory is identified by the address of its storage."""
 
     def __init__(self) -> None:
         self._made_of: dict[int, frozenset[int]] = {}
-        """For memory that an open node filled, the old memories that went into it."""
+        """For memory that an open node filled: the old memories that its content was computed from."""
         self._carried: set[int] = set()
-        """Memories that a plain op changed and that kept a part of their old content."""
+        """Memories that a plain call changed and that kept a part of their old content."""
         self._received: set[int] = set()
         """Memories to which a traced value was written."""
         self._lent: dict[int, tuple[int, weakref.ref[Any]]] = {}
         """For memory of an array: the first storage over that array, and the array."""
         self._old: dict[int, int] = {}
-        """Weak references to old memories that were read. While there is one, no other storage has that address."""
+        """torch's weak references to old memories that were read. They keep the addresses from being used again."""
         self._unsure: set[int] = set()
+        """Old memories that the last plain call read for the first time: they may be temporary."""
         self._passing: set[int] = set()
-        """Memories that unseen code made for one plain call: they are freed after it."""
+        """Temporary memories: made by code that no mode sees, for one plain call, and freed after it."""
         self._made: ByIdentity[bool] = ByIdentity()
         """Arrays made in an open node."""
 
     def made(self, array: np.ndarray[Any, Any]) -> None:
-        """``array`` was made in an open node."""
+        """Note that ``array`` was made in an open node."""
         self._made[array] = True
 
     def end(self) -> None:
-        """No node is open any more."""
+        """Free the weak references. Call it when no node is open."""
         while self._old:
             free_weak_storage(self._old.popitem()[1])
 
     def over(self, array: np.ndarray[Any, Any], t: Tensor) -> None:
-        """``t`` lies over the memory of ``array``, and is as old as that."""
+        """Note that ``t`` lies over the memory of ``array``, and is as old as the array."""
         while isinstance(array.base, np.ndarray):
             array = array.base
         cdata = int(t.untyped_storage()._cdata)
@@ -70,7 +71,7 @@ class OldMemory:
             self._made_of.pop(cdata, None)
 
     def origins_and_lender(self, t: Tensor) -> tuple[frozenset[int], weakref.ref[Any] | None]:
-        """The old memories that went into what ``t`` holds, and the array that shares the memory of ``t``, if any."""
+        """The old memories that the content of ``t`` was computed from, and the array that shares its memory, if any."""
         if self._unsure:
             self._passing.update(m for m in self._unsure if storage_expired(self._old[m]))
             self._unsure.clear()
@@ -84,15 +85,15 @@ class OldMemory:
         return frozenset({memory}), lender
 
     def origins(self, t: Tensor) -> frozenset[int]:
-        """The old memories that went into what ``t`` holds."""
+        """The old memories that the content of ``t`` was computed from."""
         return self.origins_and_lender(t)[0]
 
     def is_fresh(self, t: Tensor) -> bool:
-        """Whether nothing of what ``t`` holds is older than the open nodes."""
+        """Whether the content of ``t`` was made in the open nodes, without old memory."""
         return not self.origins(t)
 
     def carried(self, origins: frozenset[int]) -> bool:
-        """Whether a plain op changed one of these memories and kept something of what it held."""
+        """Whether a plain call changed one of these memories and kept a part of its old content."""
         return not self._carried.isdisjoint(origins)
 
     def received(self, origins: frozenset[int]) -> bool:
@@ -100,24 +101,24 @@ class OldMemory:
         return not self._received.isdisjoint(origins)
 
     def gone(self, origins: frozenset[int]) -> bool:
-        """Whether one of these memories is freed: the program put something else in its place."""
+        """Whether one of these memories was freed, because the program replaced it."""
         return any(storage_expired(self._old[m]) for m in origins & self._old.keys() - self._passing)
 
     def written(self, t: Tensor) -> None:
-        """A traced value is written to plain memory."""
+        """Note that a traced value is written to plain memory."""
         if not self.is_fresh(t):
             self._received.add(self._memory(t))
 
     def read_in(self, results: Iterable[Tensor]) -> None:
-        """Tensors were made of numbers, or read from a file: their memory is new."""
+        """Note tensors that were made of numbers or read from a file: their memory is new."""
         self._made_of.update((self._memory(t), _NONE) for t in results)
 
     def plain_call(self, kind: Kind, targets: list[Tensor], leaves: list[Tensor], results: list[Tensor]) -> None:
-        """A call without traced values has run, and wrote to ``targets``."""
+        """Note a call without traced values that has run and wrote to ``targets``."""
         if targets:
             self._plain_write(kind, targets[0], [t for t in leaves if t is not targets[0]])
             return
-        if kind.name.startswith("lift"):  # what torch calls on every tensor that it makes of numbers
+        if kind.name.startswith("lift"):  # torch calls it on every tensor that it makes of numbers
             self.read_in(results)
             return
         known = len(self._old)
@@ -132,7 +133,7 @@ class OldMemory:
 
     def _plain_write(self, kind: Kind, target: Tensor, others: list[Tensor]) -> None:
         if kind.name.partition(".")[0] == "set_":
-            return  # the tensor gets other memory, whose content does not change
+            return  # set_() gives the tensor other memory, and changes no content
         cdata = self._memory(target)
         into = frozenset[int]().union(*map(self.origins, others)) if others else _NONE
         storage = storage_of(target)

@@ -1,8 +1,8 @@
-"""The first difference between two recorded passes of a node.
+"""Finds the first difference between two recorded passes of a node.
 
-A value that left the graph is a literal, a constant or a branch in what was recorded. Recorded once it looks like any other;
-recorded twice, on other inputs, it differs. So the calls that reach the outputs are compared one by one: functions, numbers,
-constants, and which values they read. Knows programs only.
+A value that left the graph is a number, a constant or a branch in the recording. One recording does not show that it was
+frozen; two recordings on different inputs differ there. So the calls that reach the outputs are compared one by one: functions,
+numbers, constants, and the values that they read. Knows programs only.
 """
 
 from __future__ import annotations
@@ -26,48 +26,51 @@ Tensor = torch.Tensor
 
 
 class Kind(enum.Enum):
-    """What two passes differ in."""
+    """What differs between two passes."""
 
     NUMBER = "number"
+    """A number among the arguments of a call."""
     CONSTANT = "constant"
+    """The content of a constant."""
     CALL = "call"
+    """The function that is called."""
     VALUE = "value"
-    """A call reads something else."""
+    """Which value a call reads: an input, a constant, or the result of another call."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Difference:
-    """Where two passes part, and what it was in each."""
+    """One difference between two passes, with the value in each."""
 
     kind: Kind
     where: Where
     first: Any
     second: Any
     again: Where
-    """The line of the second pass; another one after a branch."""
+    """The line of the second pass. It is another line than ``where`` if the passes took different branches."""
     slots: tuple[int, int] = (-1, -1)
-    """Of a constant: its slot in each program."""
+    """For a constant: its slot in each program."""
 
 
 def differences(first: Program, second: Program, ports: Mapping[int, int]) -> Iterator[Difference]:
-    """All that can be compared up to the first call that differs, in the order of the calls.
+    """All differences up to the first call that is not the same in both passes, in the order of the calls.
 
     Args:
-        first: What the first pass does to its outputs.
-        second: The same of the second pass.
+        first: The program of the first pass.
+        second: The program of the second pass.
         ports: For each input slot of the first program the slot of the same port in the second.
     """
     return _Walk(first, second, ports).run()
 
 
 def by_data(program: Program, memory_of: Sequence[Memory]) -> Program:
-    """The same program with its calls in an order that follows from the data: from each output back, argument by argument.
+    """The same program with its calls in an order that depends on the data only: from each output back, argument by argument.
 
-    The order in which threads recorded their calls is another one in every pass. Calls that write to a memory stay in their
-    order, and between the same reads of it.
+    Threads record their calls in another order in every pass. Calls that write to a memory keep their order, and stay between
+    the same reads of it.
 
     Args:
-        program: What a pass does to its outputs.
+        program: The program of a pass.
         memory_of: For each slot of its tape the memory that it lies in.
     """
     calls = program.calls
@@ -81,7 +84,7 @@ def by_data(program: Program, memory_of: Sequence[Memory]) -> Program:
         needed += [writer[memory] for memory in (*touched, *call.writes) if memory in writer]
         needed += [reader for memory in call.writes for reader in readers.get(memory, ())]
         before.append(needed)
-        made.update(dict.fromkeys(call.outs, index))  # a call may give back the slot that it wrote to
+        made.update(dict.fromkeys(call.outs, index))  # a call may return the slot that it wrote to
         for memory in touched:
             readers.setdefault(memory, []).append(index)
         for memory in call.writes:
@@ -133,7 +136,7 @@ class _Walk:
         return False
 
     def _same(self, a: Any, b: Any, one: Where, two: Where) -> bool:
-        """Whether two arguments agree as far as the walk can go on. Differences in value are noted."""
+        """Whether two arguments have the same structure, so that the comparison can continue. Other differences are noted."""
         if type(a) is Ref and type(b) is Ref:
             return self._same_slot(a.slot, b.slot, one, two)
         if type(a) is Ref or type(b) is Ref:
@@ -157,7 +160,7 @@ class _Walk:
             return True
         ours, theirs = self.first.constants.get(a), self.second.constants.get(b)
         if ours is not None and theirs is not None:
-            # A constant that was written to between two reads has a slot for each.
+            # A constant that was written to between two reads has two slots.
             self.slots.setdefault(a, b)
             if not _same_constant(ours, theirs):
                 self._note(Kind.CONSTANT, one or ours.where, two or theirs.where, ours.value, theirs.value, (a, b))
@@ -184,7 +187,7 @@ def _same_constant(a: Constant, b: Constant) -> bool:
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether two literals are the same, NaN included. What cannot be compared counts as the same if its type is."""
+    """Whether two literals are equal; NaN equals NaN. Objects without ``__eq__`` count as equal if their types are."""
     if a is b:
         return True
     if type(a) is not type(b):

@@ -1,6 +1,6 @@
-"""Pickling during a session: what is read back in this process is a copy of the value as it was.
+"""Follows tensors through ``copy`` and ``pickle`` during a session: a tensor that is read back in this process is a copy.
 
-``copy.copy`` and ``pickle`` take tensors apart in ways that no mode sees, but both ask ``copyreg`` first.
+No mode sees how ``copy.copy`` and ``pickle`` take tensors apart, but both look for a function in ``copyreg`` first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SERIALIZATION = torch.serialization.__file__
 
 
 def reduce(t: torch.Tensor) -> Any:
-    """What ``copyreg`` hands to pickle while a session is open."""
+    """The function that ``copyreg`` has for tensors while a session is open."""
     reduced = t.__reduce_ex__(4)  # type: ignore[no-untyped-call]
     recorder = Recorder.current
     if recorder is None or not isinstance(reduced, tuple):
@@ -38,7 +38,7 @@ def reduce(t: torch.Tensor) -> Any:
 
 
 def _saves_checkpoint() -> bool:
-    """Whether ``torch.save`` is running: its files are read in other processes, so nothing of leapp may be in them."""
+    """Whether ``torch.save`` is running. Its files are read in other processes, so they must not refer to leapp."""
     return any(frame.f_code.co_filename == _SERIALIZATION for frame in frames())
 
 

@@ -1,8 +1,8 @@
-"""Calls without traced values, inside an open node or between nodes.
+"""Runs calls without traced values, inside an open node or between nodes.
 
-They are not recorded, except draws of random numbers that an open node uses. What they make is remembered as long as it may
-matter later: which tensors hold random numbers, which were made inside a node, which memory is older than that, and what became
-of published outputs.
+They are not recorded, except draws of random numbers that an open node uses. Facts about their results are kept, since a node
+may read the results later: which tensors hold random numbers, which were made inside a node, which memory is older than the
+node, and which tensors were made from published outputs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Tensor = torch.Tensor
 
 
 class _DrawnCall(NamedTuple):
-    """A call that drew random numbers, or computed with some, as it ran."""
+    """A call that drew random numbers, or computed with such numbers, with its arguments and result."""
 
     kind: Kind
     args: tuple[Any, ...]
@@ -35,30 +35,30 @@ class _DrawnCall(NamedTuple):
     leaves: list[Tensor]
     out: Any
     versions: list[tuple[Tensor, int]]
-    """The version counters of results and arguments: what was written to since is not what the call would give."""
+    """Results and arguments with their version counters. If one was written to since, the call cannot be recorded later."""
     state: Tensor | None
     """The state of torch's generator before a draw."""
     where: Where
 
 
 class PlainCalls:
-    """What one session knows of tensors that are not traced."""
+    """Runs the plain calls of one session, and keeps facts about their results."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.random_tensors: ByIdentity[Where] = ByIdentity()
-        """Tensors that hold random numbers, and where these were drawn."""
+        """Tensors that hold random numbers, each with the line that drew them."""
         self.made_inside: ByIdentity[Where] = ByIdentity()
-        """Tensors that calls inside an open node made, and where."""
+        """Tensors that were made inside an open node, each with the line that made it."""
         self.drawn: dict[int, _DrawnCall] = {}
-        """By identity, the tensors that were drawn while a node is open, and those computed from them."""
+        """The calls that drew tensors while a node is open, or computed with such tensors, by identity of the result."""
 
     def run(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]) -> Any:
         """Run a call."""
         recorder = self.recorder
         targets = kind.targets(args, kwargs)
         for tape in recorder.tapes if targets else ():
-            if tape.indexed_rows and any(map(tape.indexed_rows.lie_in, targets)):  # traced rows show what is written here
+            if tape.indexed_rows and any(map(tape.indexed_rows.lie_in, targets)):  # the write changes a row that is traced
                 for t in targets:
                     tape.adopt(t, *recorder.old_memory.origins_and_lender(t))
                 return recorder.calls.record(tape, func, kind, args, kwargs, leaves)
@@ -74,7 +74,7 @@ class PlainCalls:
         results = list(tensors(out))
         former = recorder.former_values.first(leaves)
         if former is not None and any(tape.node == former.node for tape in recorder.tapes):
-            # What an open node computes from a value that its pass before left is such a value too.
+            # A plain tensor that an open node computes from a value of its pass before goes back to that value too.
             for o in results:
                 if o not in recorder.former_values:
                     recorder.former_values[o] = former._replace(itself=False)
@@ -106,10 +106,11 @@ class PlainCalls:
     def _remember_draw(
         self, state: Tensor | None, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor], out: Any
     ) -> None:
-        """Remember a call that drew new tensors, or computed new ones from such, in case an open node uses them.
+        """Remember a call that drew random tensors, or computed with such tensors, in case an open node reads its result.
 
-        A generator of the user's may be seeded for every call, and a write into plain memory may be an initialisation. Such
-        draws stay constants, and the second pass tells whether they change.
+        Draws from a generator of the user's, and draws written into existing memory, are not remembered: the generator may be
+        seeded in every call, and the write may be an initialisation. They become constants, and the second pass shows whether
+        they change.
         """
         results = list(tensors(out))
         own = kind.writes or kind.statistics or kind.handled or "out" in kwargs or kwargs.get("generator") is not None
@@ -120,7 +121,7 @@ class PlainCalls:
         self.drawn.update((id(o), found) for o in results)
 
     def record_draw(self, tape: Tape, t: Tensor) -> Ref | None:
-        """Put the calls that drew a tensor on the tape of the node that uses it: its model draws too, whenever it runs."""
+        """Record the calls that drew a tensor on the tape of the node that reads it, so that its model draws too."""
         found = self.drawn.get(id(t))
         if found is None or any(u._version != version for u, version in found.versions):
             return None
@@ -133,7 +134,7 @@ class PlainCalls:
         return tape.find(t)
 
     def read_between(self, kind: str, t: Tensor, out: Any) -> None:
-        """A published output was read out as a number or a list: it is frozen in the open node, or in a later one."""
+        """Note that a published output was read out as a number or a list: it is frozen in the open node, or in a later one."""
         source = self.recorder.source(t)
         if source is not None and self.recorder.tapes:
             self.recorder.tapes[-1].escapes.append(Escape(f"{kind} of '{source.node}/{source.port}'", where(), out))
@@ -142,7 +143,7 @@ class PlainCalls:
 
 
 def draws_random_numbers(before: Tensor, kwargs: dict[str, Any], out: Any) -> bool:
-    """Whether a call drew random numbers. Dropout and attention are tagged even where they do not; the generator tells."""
+    """Whether a call drew random numbers, which the state of the generator shows. Dropout is tagged random in any mode."""
     if kwargs.get("generator") is not None or not all(t.is_cpu for t in tensors(out)):
         return True
     return not torch.equal(before, torch.get_rng_state())

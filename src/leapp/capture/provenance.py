@@ -1,7 +1,7 @@
-"""Where tensors between nodes came from.
+"""Follows published outputs between nodes.
 
-A published output keeps its name through copies, and through copies into whole tensors. Every other op on it is *glue*: it is
-noted, so that a consumer can be told what lies between the nodes. Nothing here knows tapes or sessions.
+A published output keeps its name through copies, also through a copy into a whole tensor. Every other op on it is *glue*, which
+is noted, so that a message can name the ops between two nodes. Knows neither tapes nor sessions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Published:
         self.version = version_of(t)
 
     def of(self, t: Tensor, *ops: tuple[str, Where]) -> Published:
-        """What ``t`` is, if these ops made it from this one."""
+        """The record for ``t``, which these ops made from this one."""
         return Published(t, self.node, self.port, self.passno, (*self.glue, *ops)[-_REMEMBERED:], self.static)
 
 
@@ -52,23 +52,23 @@ class Read:
 
 
 class FormerValue(NamedTuple):
-    """Of a value of a finished node: where it comes from."""
+    """The origin of a tensor that a finished node made, or that was computed from such a tensor."""
 
     node: str
     where: Where
     """The line that made it."""
     slot: int | None
-    """The slot on the tape of the first pass that it had, or that it was computed from later, if that pass made it."""
+    """The slot of the value on the tape of the first pass; ``None`` if another pass made it."""
     itself: bool = True
-    """Whether it is that value itself."""
+    """Whether the tensor is the value itself, not computed from it later."""
 
 
 class Provenance:
-    """The tensors that go back to published outputs, by identity."""
+    """The tensors that are published outputs or were made from them, by identity."""
 
     def __init__(self) -> None:
         self.known: dict[int, Published] = {}
-        """By ``id()``; one whose tensor is gone may still be there."""
+        """By ``id()`` of the tensor. Entries of freed tensors may still be there."""
         self.reads: dict[tuple[str, Where], Read] = {}
         """What was read out between nodes, by line."""
 
@@ -80,7 +80,7 @@ class Provenance:
         self.known.clear()
 
     def concerns(self, args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
-        """Whether a call has anything to do with published outputs. Quick, and right for what ``follow`` looks at."""
+        """Whether a published output is among the arguments of a call. Faster than looking up each tensor."""
         known = self.known
         for a in args:
             if id(a) in known or (type(a) in (list, tuple) and any(id(t) in known for t in tensors(a))):
@@ -88,7 +88,7 @@ class Provenance:
         return bool(kwargs) and any(id(t) in known for t in tensors(kwargs))
 
     def publish(self, node: str, passno: int, outputs: Mapping[str, Tensor], static: Container[str] = ()) -> None:
-        """Remember the outputs of a pass, and forget tensors that are gone. A value with two names goes by the first."""
+        """Remember the outputs of a pass, and forget freed tensors. A tensor with two port names keeps the first."""
         self.known = known = {i: p for i, p in self.known.items() if p.ref() is not None}
         for port, t in outputs.items():
             found = self.source(t) if id(t) in known else None
@@ -96,7 +96,7 @@ class Provenance:
                 known[id(t)] = Published(t, node, port, passno, (), port in static)
 
     def copy(self, source: Published, target: Tensor) -> None:
-        """``target`` holds the same value as ``source`` from here on."""
+        """Note that ``target`` is a copy of ``source``."""
         self.known[id(target)] = source.of(target)
 
     def source(self, t: Tensor) -> Published | None:
@@ -109,7 +109,7 @@ class Provenance:
         return found
 
     def read(self, kind: str, source: Published, value: Any) -> None:
-        """A value of ``source`` was read out as a number or a list, outside all nodes."""
+        """Note that a value of ``source`` was read out as a number or a list, outside all nodes."""
         at = where()
         found = self.reads.get((kind, at))
         if found is None:
@@ -119,7 +119,7 @@ class Provenance:
             found.varies = repr(found.value) != repr(value)
 
     def latest(self, node: str, port: str, passno: int) -> Tensor | None:
-        """The tensor that was published as that output, if it is still there and unchanged."""
+        """The tensor that was published as an output in a pass, if it still exists and is unchanged."""
         for p in list(self.known.values()):
             t = p.ref()
             if t is not None and (p.node, p.port, p.passno) == (node, port, passno):
@@ -136,7 +136,7 @@ class Provenance:
                 self.known[id(t)] = p.of(t, (op, where()))
 
     def follow(self, kind: Kind, args: tuple[Any, ...], leaves: list[Tensor], results: list[Tensor]) -> None:
-        """A call outside all nodes has run: let identities survive copies, and note what changes a value."""
+        """Note a call outside all nodes that has run: copies keep the name of an output, other results get the call as glue."""
         sources = [(t, s) for t in leaves if (s := self.source(t)) is not None]
         if kind.writes:
             if args and isinstance(args[0], Tensor):

@@ -1,7 +1,7 @@
-"""Torch forms of functions of other packages, used inside a node without being asked for.
+"""The table of functions of other packages for which leapp has torch forms.
 
-While a node is open, a function of the list below takes traced arrays and numbers: the original computes the value, the torch
-form is recorded, and the two are compared as NumPy's are. A function whose module is not loaded when a node opens is left out.
+While a node is open, these functions accept traced arrays and numbers: the original computes the value, the torch form is
+recorded, and the results are compared as those of NumPy calls are. A module that is not loaded when a node opens is left out.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ READY: dict[str, dict[str, Callable[..., Any]]] = {
     "scipy.linalg": scipy_linalg.FUNCTIONS,
     "scipy.signal": scipy_signal.FUNCTIONS,
 }
-"""By module and name. A form takes the arguments of the function with tensors in the places of arrays and of NumPy numbers, and
+"""Torch forms by module and name. A form takes the arguments of the function, with tensors for arrays and NumPy numbers, and
 may raise :class:`~leapp.capture.numpy.table.Unmapped` for calls that it does not cover."""

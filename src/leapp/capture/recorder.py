@@ -1,6 +1,6 @@
-"""The recorder: all that one session captures, and which threads it listens to.
+"""The recorder: holds everything that one session captures, and puts the modes on the threads that are recorded.
 
-Tensors are known by identity or by memory; the user's tensors are neither wrapped nor changed.
+Tensors are recognised by identity or by memory. The user's tensors are neither wrapped nor changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ Tensor = torch.Tensor
 
 
 class _On(threading.local):
-    """Which modes are on in a thread. Only a thread itself can switch them, so those that a node starts keep both on."""
+    """Which modes are on in this thread. ``other`` marks a thread that a node started: it keeps both modes while it runs.
+
+    Only a thread itself can enter and leave modes.
+    """
 
     function = dispatch = other = False
 
@@ -51,12 +54,12 @@ class Recorder:
         self.dynamic = False
         """Whether an open node has sizes that depend on values, or on the batch."""
         self.batched = False
-        """Whether a node of the session follows the batch. Numbers that do may then be among the arguments of any call."""
+        """Whether a node takes any batch size. Then any call may have numbers that depend on the batch among its arguments."""
         self.rows: int | None = None
         """The batch size of the nodes so far."""
         self.published = Provenance()
         self.declared_tensors: ByIdentity[str] = ByIdentity()
-        """The user's own tensors that were declared as inputs, and of which node."""
+        """The user's own tensors that were declared as inputs, each with the node."""
         self.former_values: ByIdentity[FormerValue] = ByIdentity()
         """Values of finished nodes that are still alive."""
         self.former_memory: dict[str, dict[int, tuple[Where, int]]] = {}
@@ -72,12 +75,12 @@ class Recorder:
         self._on = _On()
         self.lock = threading.RLock()
         self.shared = False
-        """Whether more than one thread is listened to."""
+        """Whether more than one thread is recorded."""
         self._first: int | None = None
-        """The thread that was listened to first."""
+        """The thread that was recorded first."""
         self.on_first_open: Callable[[], None] = _nothing
         self.on_last_close: Callable[[], None] = _nothing
-        """Called when the first node opens, and when the last one is closed."""
+        """These two are called when the first node opens, and when the last one is closed."""
         self.on_compile: Callable[[], None] = _nothing
         """Called when an open node has called ``torch.compile``."""
 
@@ -86,7 +89,7 @@ class Recorder:
     def listen(self) -> None:
         """Put the modes at the bottom of this thread's stacks, below any mode the user has entered.
 
-        ATen ops concern open nodes only, so the dispatch mode is there as long as one is open.
+        The dispatch mode is needed only for open nodes, so it is there only while a node is open.
         """
         on = self._on
         if not on.function:
@@ -99,7 +102,7 @@ class Recorder:
             DISPATCH_MODES.insert(self._dispatch) if on.dispatch else DISPATCH_MODES.discard(self._dispatch)
 
     def remove(self) -> None:
-        """Take the modes off this thread, wherever they stand."""
+        """Remove the modes from this thread's stacks, wherever they are in them."""
         on = self._on
         if on.function:
             FUNCTION_MODES.discard(self._function)
@@ -110,19 +113,19 @@ class Recorder:
 
     @staticmethod
     def sweep() -> None:
-        """Take off the modes that a session left on this thread because another thread ended it."""
+        """Remove the modes of earlier sessions from this thread. They stay if another thread ended the session."""
         now = Recorder.current
         for modes in (FUNCTION_MODES, DISPATCH_MODES):
             modes.keep(lambda m: not isinstance(m, FunctionMode | DispatchMode) or m.recorder is now)
 
     @property
     def installed(self) -> bool:
-        """Whether this thread is listened to."""
+        """Whether this thread is recorded."""
         return self._on.function
 
     @contextmanager
     def other_thread(self) -> Iterator[None]:
-        """Listen to a thread that was started during the session, for as long as it runs."""
+        """Record a thread that was started during the session, for as long as it runs."""
         if self._on.function:
             yield
             return
@@ -141,12 +144,12 @@ class Recorder:
         Args:
             node: Its name.
             batched: Whether to find out which sizes follow the batch.
-            again: What the first pass recorded, if this is the second.
+            again: The tape of the first pass, if this is the second.
         """
         tape = Tape(node)
         tape.first = first = again is None
         if again is not None:
-            # A state may bring a graph of gradients into the second pass; recorded otherwise, no call would be the same.
+            # A state with gradients may enter the second pass. Both passes must be recorded alike, whole or as ATen ops.
             tape.autograd = again.autograd
             self.autograd = self.autograd or tape.autograd
         tape.indexed_rows = IndexedRows(tape)
@@ -154,7 +157,7 @@ class Recorder:
             tape.batch = Follower(tape, self.rows)
             self.dynamic = self.batched = True
         tape.generators = _generators() if first else None
-        self.tapes = [*self.tapes, tape]  # not changed in place: another thread may be going through it
+        self.tapes = [*self.tapes, tape]  # a new list, because another thread may be iterating over the old one
         self.on_first_open()
         return tape
 
@@ -193,11 +196,11 @@ class Recorder:
         tape.release(tape.constants if tape.first else ())
 
     def declare(self, tape: Tape, t: Tensor, axis: int | str | None = "auto") -> Tensor:
-        """Make the value of ``t`` an input of the tape; the tensor to go on with is a fresh alias of it.
+        """Make the value of ``t`` an input of the tape. Returns a new alias of ``t``, which the user's code goes on with.
 
-        ``axis`` is the one that holds the batch, for a tape that follows it. To be called in silence.
+        ``axis`` is the batch axis, for a tape that takes any batch size. Call it inside ``silence()``.
         """
-        self.arrays.memory.exposed(t)  # before leapp itself holds it
+        self.arrays.memory.exposed(t)  # first, since it counts references, and leapp itself holds one afterwards
         alias = t.view_as(t) if t.layout == torch.strided else t.detach()
         if type(t) not in PLAIN:
             alias = alias.as_subclass(type(t))
@@ -209,7 +212,7 @@ class Recorder:
         return alias
 
     silence = staticmethod(silence)
-    """Run leapp's own tensor code unseen by the modes."""
+    """A context for leapp's own tensor code, in which the modes see nothing."""
 
     def source(self, t: Tensor) -> Published | None:
         """The published output that ``t`` is, or was made from."""
@@ -240,7 +243,7 @@ def _nothing() -> None:
 
 
 def _generators() -> Any:
-    """Where the global generators of Python and NumPy stand."""
+    """The states of the global random generators of Python and NumPy."""
     return random.getstate(), _plain(np.random.get_state(legacy=False))
 
 

@@ -1,7 +1,7 @@
-"""A node as a module that runs the recorded calls again.
+"""A node as a ``torch.nn.Module`` that runs the recorded calls again.
 
-Only the calls that reach the outputs are kept. Because they are the same calls on the same aliases, in-place writes and views
-behave as they did. Inputs and constants that the node writes to are copied first, so the module never changes its own.
+Only the calls that reach the outputs are kept. They are the same calls on the same aliases, so in-place writes and views behave
+as they did. Inputs and constants that the node writes to are copied first, so the module never changes its inputs or constants.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Program:
     copied: set[int]
     """Inputs and constants that the calls write to, and constants that are outputs."""
     spread: frozenset[int] = frozenset()
-    """Constants that are one row, repeated for as many rows as the batch has."""
+    """Constants that are one row, repeated for each row of the batch."""
     batch: tuple[int, int] | None = None
-    """An input and the axis of it that is the batch, in a program that takes any."""
+    """For a program that takes any batch size: an input slot, and the batch axis of that input."""
 
     def reads(self) -> set[int]:
         """The slots that some kept call, or an output, uses."""
@@ -95,7 +95,7 @@ class Replay(torch.nn.Module):
             self._paths.append((slot, holder, leaf))
 
     def _holder(self, name: str) -> tuple[torch.nn.Module, str]:
-        """Nested modules for a dotted name, so that the name survives as it is in the files."""
+        """The module and attribute name for a dotted name, so that files keep the whole name."""
         holder: torch.nn.Module = self
         *path, leaf = name.split(".")
         for part in path:
@@ -121,7 +121,7 @@ class Replay(torch.nn.Module):
                 setattr(holder, leaf, value)
 
     def sources(self, inputs: Sequence[Tensor]) -> dict[int, Any]:
-        """The values of the inputs and constants, copies of those that are written to."""
+        """The values of the inputs and constants by slot. Those that the calls write to are copies."""
         program = self.program
         env: dict[int, Any] = {}
         for slot, value in zip(program.inputs, inputs, strict=True):
@@ -144,9 +144,9 @@ class Replay(torch.nn.Module):
 
         Args:
             inputs: A value for each input.
-            around: Runs a call in place of calling its function: index, call, arguments, keywords.
-            constants: Gets the identities of the constants' tensors.
-            into: Gets the values as they are computed.
+            around: Called with index, call, arguments and keywords in place of the function of the call. Returns the result.
+            constants: This set gets the identities of the constants' tensors.
+            into: This dict gets the values as they are computed.
         """
         env = {} if into is None else into
         env.update(self.sources(inputs))
@@ -160,14 +160,14 @@ class Replay(torch.nn.Module):
         return env
 
     def reached(self, inputs: Sequence[Tensor]) -> dict[int, Any]:
-        """The values of the slots up to the first call that does not take these inputs: a frozen size may not fit them."""
+        """The values of the slots up to the first call that fails on these inputs, as a frozen size may make it do."""
         env: dict[int, Any] = {}
-        with suppress(Exception):  # any error: a recorded call does not take these inputs
+        with suppress(Exception):  # torch raises many types if a call does not take these inputs
             self.run(inputs, into=env)
         return env
 
     def _spread(self, row: Tensor, env: dict[int, Any]) -> Tensor:
-        """A row for each row of the batch."""
+        """Repeat a row for each row of the batch."""
         assert self.program.batch is not None
         source, axis = self.program.batch
         return row.expand(env[source].size(axis), *row.shape[1:])
@@ -179,7 +179,7 @@ class Replay(torch.nn.Module):
 
 
 def results(call: Call, result: Any) -> list[Any]:
-    """What a call gives to its slots: tensors, or one number."""
+    """The values for the slots of a call, from its result: tensors, or one number."""
     if isinstance(result, Tensor) or type(call.func) is Measure:
         return [result]
     found = list(tensors(result))
@@ -187,7 +187,8 @@ def results(call: Call, result: Any) -> list[Any]:
 
 
 def filled(call: Call, env: dict[int, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments and keywords of a call, with every slot replaced by its value. Most are slots or numbers, not nested."""
+    """The arguments and keywords of a call, with every slot replaced by its value."""
+    # Most arguments are slots or numbers; only nested ones need the slower fill().
     args = [env[v.slot] if type(v) is Ref else v if type(v) in ATOMS else fill(v, env) for v in call.args]
     return args, fill(call.kwargs, env) if call.kwargs else {}
 

@@ -1,13 +1,12 @@
-"""Calls that are recorded as something else that gives the same values.
+"""Substitutes: calls for which another call with the same values is recorded.
 
-*Handlers* are for calls that read the same in torch code but must be recorded otherwise. A handler gets the recorder, the tape
-and the call; it runs the call so that the user's program sees the very value it would see untraced, and puts an equivalent call
-on the tape.
+*Handlers* run a call for the user's program unchanged, and put an equivalent call on the tape. A handler gets the recorder, the
+tape and the call.
 
-*Spelled-out kernels*: in evaluation mode ``nn.MultiheadAttention`` and ``nn.TransformerEncoder`` run fused kernels, over nested
-tensors when there is padding. Where a node computes gradients, or under autocast, ``nn.LSTM`` runs oneDNN's layers. No exporter
-knows these kernels, so the tape holds functions of this module in their place. The user's program runs the kernels. A nested
-tensor is replayed as a padded one that carries the mask of its real rows.
+*Spelled-out kernels*: in evaluation mode ``nn.MultiheadAttention`` and ``nn.TransformerEncoder`` run fused kernels, on nested
+tensors when there is padding. Where a node computes gradients, or under autocast, ``nn.LSTM`` runs layers of oneDNN. Exporters
+do not have these kernels. The user's program runs them, and the tape holds functions of this module instead. A nested tensor is
+replayed as a padded tensor with an attribute that holds the mask of its real rows.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _KEEP = "_leapp_keep"
 
 def _deepcopy(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     result = func(*args, **kwargs)
-    tape.same(args[0], result)  # no mode sees how it is copied
+    tape.same(args[0], result)  # no mode sees the copy inside
     return result
 
 
@@ -46,7 +45,7 @@ def _construct(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...],
 
 
 def constructed(recorder: Recorder, tape: Tape, data: Any, result: Tensor) -> Tensor:
-    """``result`` was made of ``data``: of a tensor, or of nested lists, whose values torch reads out where no mode sees it."""
+    """Record how ``result`` was made of ``data``, a tensor or nested lists: no mode sees torch read values out of lists."""
     if isinstance(data, Tensor):
         tape.same(data, result)
     else:
@@ -56,7 +55,7 @@ def constructed(recorder: Recorder, tape: Tape, data: Any, result: Tensor) -> Te
 
 
 def assemble(data: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """What ``torch.tensor`` makes of nested lists that hold tensors, by ops that stay in the graph."""
+    """``torch.tensor`` for nested lists that hold tensors, with ops that stay in the graph."""
     if isinstance(data, Tensor):
         return data.to(dtype=dtype, device=device)
     if any(True for _ in tensors(data)):
@@ -65,7 +64,7 @@ def assemble(data: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _data(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.data`` reads an alias; ``x.data = y`` makes ``x`` an alias of ``y``."""
+    """``x.data`` returns an alias of ``x``; ``x.data = y`` makes ``x`` an alias of ``y``."""
     if len(args) == 1:
         return recorder.calls.run(tape, torch.detach, args[:1])
     target, value = args[0], args[1]
@@ -80,7 +79,7 @@ def _numpy(recorder: Recorder, tape: Tape, func: Any, args: tuple[Any, ...], kwa
 
 
 CONSTRUCTORS = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
-"""Functions that make a tensor of anything."""
+"""Functions that make a tensor of numbers, lists, arrays or tensors."""
 
 HANDLERS: dict[Any, Handler] = {
     "numpy": _numpy,
@@ -88,7 +87,7 @@ HANDLERS: dict[Any, Handler] = {
     "data": _data,
     **dict.fromkeys(CONSTRUCTORS, _construct),
 }
-"""By the name of a call, or by its function."""
+"""Handlers by the name of a call, or by its function."""
 
 
 # -- spelled-out kernels -----------------------------------------------------------------------------------------------
@@ -109,7 +108,7 @@ def _attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """``torch._native_multi_head_attention`` for batch-first tensors. It is called where all three tensors are one."""
+    """``torch._native_multi_head_attention`` for batch-first self-attention: query, key and value are the same tensor."""
     batch, length = query.shape[0], query.shape[1]
     keep = getattr(query, _KEEP, None)
     q, k, v = F.linear(query, qkv_weight, qkv_bias).chunk(3, dim=-1)
@@ -132,7 +131,7 @@ def _attention(
 
 
 def _hidden(mask: Tensor | None, mask_type: int | None) -> Tensor | None:
-    """Which scores the kernel leaves out; any mask is read as truth values."""
+    """The scores that the kernel leaves out. It reads any mask as truth values."""
     if mask is None:
         return None
     hidden = mask.to(torch.bool)
@@ -215,7 +214,7 @@ def _lstm_layer(
     x: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor, b_h: Tensor, h: Tensor, c: Tensor, reverse: bool, batch_sizes: Any,
     mode: int, hidden: int, layers: int, has_biases: bool, *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """``aten.mkldnn_rnn_layer``, time first. Its workspace are the gates and the cells of each step here."""
+    """``aten.mkldnn_rnn_layer``, time first. The last result, its workspace, holds the gates and cells of each step here."""
     outputs, kept = [], []
     for now in reversed(x.unbind()) if reverse else x.unbind():
         gates = F.linear(now, w_x, b_x if has_biases else None) + F.linear(h, w_h, b_h if has_biases else None)
@@ -232,7 +231,7 @@ def _lstm_layer_backward(
     x: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor, b_h: Tensor, h: Tensor, c: Tensor, output: Tensor, h_n: Tensor,
     c_n: Tensor, grad_output: Tensor | None, grad_h: Tensor | None, grad_c: Tensor | None, reverse: bool, *rest: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """``aten.mkldnn_rnn_layer_backward``, by what :func:`_lstm_layer` kept."""
+    """``aten.mkldnn_rnn_layer_backward``, with the workspace of :func:`_lstm_layer`."""
     steps, workspace = x.unbind(), rest[-1].unbind()
     steps = steps[::-1] if reverse else steps
     wanted = torch.zeros_like(output) if grad_output is None else grad_output
@@ -255,7 +254,7 @@ def _lstm_layer_backward(
 
 
 WORKSPACE_LAST: frozenset[Any] = frozenset({_lstm_layer})
-"""Functions whose last result the kernel gives only where gradients are computed."""
+"""Functions whose last result the kernel returns only where gradients are computed."""
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "mkldnn_rnn_layer": _lstm_layer,
@@ -266,7 +265,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "to_padded_tensor": _to_padded,
     "nested_to_padded_tensor": _to_padded,
 }
-"""By the name of a kernel."""
+"""Spelled-out functions by the name of the kernel."""
 
 COVERED: dict[str, Any] = {"_nested_tensor_from_mask_left_aligned": True}
-"""Questions about values, each with the answer after which the functions here are right on inputs of any answer."""
+"""Calls that ask about values, with one result each: after this result, the functions here are right for all other results."""

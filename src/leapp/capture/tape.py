@@ -1,7 +1,7 @@
 """The tape of one node: every call that touched its values, in order.
 
-A value is a numbered slot. While the node is open, a tensor is known to the tape by its identity or by its memory; the tape
-itself holds slots only, so the user's intermediate tensors die when the user's program lets go of them.
+A value is a numbered slot. While the node is open, the tape finds the slot of a tensor by its identity or by its memory. The
+tape holds slots and weak references, so it does not keep the user's intermediate tensors alive.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 TEXTS = frozenset({"__repr__", "__str__", "__format__"})
-"""Calls that write values down for people: that the text differs from pass to pass proves nothing."""
+"""Calls that make text of values for people. Text that differs between passes is no proof of a frozen value."""
 
-# A constant below this size is copied when first read, so that no later write can reach it. A larger one is held by
-# reference: it is copied if a write to it is seen, and refused if one was not.
+# A constant up to this number of bytes is copied when it is first read, so that later writes cannot change it. A larger one is
+# held by reference: it is copied before a write that leapp sees, and refused after a write that leapp did not see.
 BY_VALUE = 64 * 1024
 
 _new = tuple.__new__  # skips NamedTuple's argument checks
@@ -42,9 +42,9 @@ def _no_tensor() -> None:
 
 
 class Ref:
-    """A slot, where it stands in a recorded call.
+    """A slot as it appears in the arguments of a recorded call.
 
-    While the node is open, ``tensor()`` is the tensor that holds its value. A number that follows the batch has none.
+    While the node is open, ``tensor()`` returns the tensor that holds its value; ``None`` if that is freed, or for a number.
     """
 
     __slots__ = ("slot", "tensor")
@@ -71,38 +71,38 @@ class Call(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Constant:
-    """A tensor that the node reads and nothing traced produced."""
+    """A plain tensor that the node reads: no traced call made it."""
 
     value: Tensor
     where: Where
     version: int | None
-    """The version counter of ``value`` when that is the user's own tensor, ``None`` for a private copy."""
+    """The version counter of ``value`` if that is the user's own tensor, ``None`` if it is a copy."""
     origin: weakref.ref[Tensor]
     """The user's tensor, to find its name in a module and to see whether it changed later."""
     drawn: Where | None = None
-    """The line that drew the random numbers in it, if it has some."""
+    """The line that drew the random numbers in it, if it holds random numbers."""
     origins: frozenset[int] = frozenset()
-    """The memories older than the node that went into it."""
+    """The memories older than the node that it was computed from."""
     lender: weakref.ref[Any] | None = None
     """The array whose memory it lies over, if that is older than the node."""
     undeclared: str | None = None
-    """What other node the value was computed from, if it was."""
+    """What the value was computed from, if that was not declared: a ``node/port``, or an input of another node."""
     start: int = 0
-    """Where its memory began when it was read: other rows of one array begin elsewhere."""
+    """The address of its first element when it was read. Other rows of one array have other addresses."""
     earlier_pass: Where | None = None
-    """The line by which an earlier pass of the node itself made it, or wrote to its memory, if one did."""
+    """The line in an earlier pass of the same node that made the value or wrote to its memory, if any."""
     earlier_slot: int | None = None
-    """The slot of that value on the tape of the first pass, if it is known."""
+    """The slot of the value on the tape of the first pass, if it is known."""
     parameter: bool = field(init=False)
     """Whether it is a parameter of a module."""
 
     def __post_init__(self) -> None:
-        origin = self.origin()  # isinstance() asks torch's metaclass, which takes ten times as long
+        origin = self.origin()  # type() first: isinstance() calls torch's metaclass, which takes ten times as long
         self.parameter = type(origin) is not Tensor and isinstance(origin, torch.nn.Parameter)
 
 
 class Draw(NamedTuple):
-    """A call that drew random numbers: what it drew, and the state of torch's generator before."""
+    """A call that drew random numbers, the numbers, and the state of torch's generator before the call."""
 
     call: Call
     values: list[Tensor]
@@ -111,7 +111,7 @@ class Draw(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Escape:
-    """A value that left the graph and is frozen in what follows."""
+    """A value that left the graph. Calls that use it later are recorded with its present value."""
 
     kind: str
     where: Where
@@ -120,18 +120,18 @@ class Escape:
     """The call that gave ``value``, to be run again on other samples."""
     reads: tuple[int, ...] = ()
     suspicion: bool = False
-    """Whether the value may be unused. If two recorded passes agree, it is."""
+    """Whether it is not known that the value is used. Two recorded passes that agree show that it is not."""
     cure: str = ""
-    """What to do about it, where that is known at once."""
+    """Advice, if it is known at this point."""
 
 
 class Memory:
     """One storage that the tape knows.
 
     Attributes:
-        traced: Whether values of the node may lie in it. Otherwise it is of constants.
-        weak: A weak reference of torch's, which is the address of the storage and keeps it from being used again.
-        roots: The slots over it from which every alias can be derived, with their geometries.
+        traced: Whether values of the node may lie in it. If not, it holds constants only.
+        weak: torch's weak reference to the storage. It equals the address and keeps the address from being used again.
+        roots: The slots in this memory from which every alias can be derived, with their geometries.
         ids: The identities of the constants that were read from it.
     """
 
@@ -160,9 +160,9 @@ class Tape:
         self.known: dict[int, Ref] = {}
         self.memories: dict[int | None, Memory] = {}
         self._weak: list[int] = []
-        """The weak references to storages that are to be given back."""
+        """torch's weak references to storages, which must be freed."""
         self._living: set[int] | None = None
-        """The constants whose memory the program had when the session ended."""
+        """The constants whose memory still existed when the session ended."""
         self.constants: dict[int, Constant] = {}
         self.constant_ids: dict[int, tuple[Ref, int | None]] = {}
         self.inputs: list[int] = []
@@ -175,28 +175,31 @@ class Tape:
         self.shared_writes: list[Where] = []
         """Where an input was written to that shares memory with another one."""
         self.indexed_rows: IndexedRows
-        """The rows that traced numbers chose."""
+        """Rows ``x[i]`` with a traced ``i``."""
         self.batch: Follower | None = None
-        """Which sizes follow the batch, if the node is to take any."""
+        """Finds which sizes depend on the batch, if the node is to take any batch size."""
         self.generators: Any = None
-        """Where the global random generators stood when the node was opened."""
+        """The states of the global random generators when the node was opened."""
         self.precision = 0.0
         """The rounding step of the coarsest float type that the node computed with, if that is coarser than float32."""
 
     def lives(self, slot: int) -> bool:
-        """Whether the program has the memory of a constant still, or had it when the session ended."""
+        """Whether the memory of a constant still exists, or still existed when the session ended."""
         if self._living is not None:
             return slot in self._living
         weak = self.memory_of[slot].weak
         return self.constants[slot].origin() is not None if weak is None else not storage_expired(weak)
 
     def end(self) -> None:
-        """The session is over, or the tape is dropped. This is not a finaliser, because Python loses a Ctrl-C in finalisers."""
+        """Free what the tape holds, when the session is over or the tape is dropped.
+
+        This is not ``__del__``, because Python loses a Ctrl-C that comes during ``__del__``.
+        """
         self._living = {slot for slot in self.constants if self.lives(slot)}
         self.release(())
 
     def release(self, slots: Iterable[int]) -> None:
-        """Give back the weak references to storages, except those of these slots."""
+        """Free the weak references to storages, except those of these slots."""
         kept = {self.memory_of[s].weak for s in slots}
         while self._weak:
             weak = self._weak.pop()
@@ -207,20 +210,20 @@ class Tape:
     # -- slots ---------------------------------------------------------------------------------------------------------
 
     def bind(self, t: Tensor) -> Ref:
-        """Give a tensor that a recorded call made its slot."""
+        """Give a slot to a tensor that a recorded call made."""
         memory_of = self.memory_of
         ref = self.known[id(t)] = Ref(len(memory_of), weakref.ref(t))
         if t.dtype in _REDUCED:
             self.precision = max(self.precision, torch.finfo(t.dtype).eps)
         try:
             storage = t.untyped_storage()
-        except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
+        except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have no storage
             memory_of.append(Memory(True, None))
             return ref
         cdata = storage._cdata
         memory = self.memories.get(cdata)
         if memory is None:
-            weak: Any = storage._weak_ref()  # as _weakly() does: this is the busiest place of all
+            weak: Any = storage._weak_ref()  # the body of _weakly(), inlined because this runs for every recorded call
             self._weak.append(weak)
             try:
                 shape: Any = _new(Geometry, (t.dtype, t.shape, t.stride(), t.storage_offset()))
@@ -233,17 +236,17 @@ class Tape:
         return ref
 
     def new_slot(self) -> int:
-        """A slot with a memory of its own, which no tensor is known to hold."""
+        """A new slot with memory of its own and without a tensor."""
         self.memory_of.append(Memory(True, None))
         return len(self.memory_of) - 1
 
     def add(self, func: Callable[..., Any], args: tuple[Any, ...], out: int) -> None:
-        """Put a call on the tape that no mode saw. It stands for what the program did at the present line."""
+        """Put a call on the tape that no mode saw, for what the program did at the present line."""
         reads = tuple([ref.slot for ref in leaves(args, Ref)])
         self.calls.append(Call(func, args, {}, (out,), reads, (), where()))
 
     def made(self, t: Tensor, func: Callable[..., Any], *args: Any) -> None:
-        """``t`` was made unseen; on the tape it is ``func(*args)``."""
+        """Record ``t``, which no mode saw being made, as ``func(*args)``."""
         self.add(func, args, self.bind(t).slot)
 
     def _memory(self, t: Tensor) -> Memory | None:
@@ -262,7 +265,7 @@ class Tape:
         return weak
 
     def declare(self, t: Tensor, axis: int | str | None = "open") -> Ref:
-        """Make ``t`` itself an input of the node; ``axis`` tells a node that follows the batch where ``t`` has it."""
+        """Make ``t`` itself an input of the node. ``axis`` is its batch axis, for a node that takes any batch size."""
         ref = self.known[id(t)] = Ref(len(self.memory_of), weakref.ref(t))
         memory = self._memory(t) or Memory(True, None)
         if not memory.traced:
@@ -286,7 +289,7 @@ class Tape:
         return self.alias(t) if self.owns(t) else None
 
     def owns(self, t: Tensor) -> bool:
-        """Whether any traced value lies in the memory of ``t``."""
+        """Whether the memory of ``t`` holds traced values."""
         memory = self.memories.get(storage_id(t))
         if memory is None or not memory.traced:
             return False
@@ -294,7 +297,7 @@ class Tape:
         return any(root is None or mine is None or mine == root or overlaps(mine, root) for _, root in memory.roots)
 
     def note_shared_write(self, t: Tensor) -> None:
-        """Before a write to ``t``: note it if several inputs lie there. The program changes all of them, a model only one."""
+        """Call it before a write to ``t``. Notes a write to memory that several inputs share: a model would change only one."""
         memory = self._memory(t)
         if memory is None or len(memory.roots) < 2:
             return
@@ -303,7 +306,7 @@ class Tape:
             self.shared_writes.append(where())
 
     def alias(self, t: Tensor) -> Ref:
-        """The slot of a tensor whose memory is traced but which no recorded call returned: derived as a view."""
+        """The slot of a tensor that no call returned but whose memory is traced: recorded as a view of a known slot."""
         memory = self.memories[t.untyped_storage()._cdata]
         mine = geometry(t)
         for root, shape in memory.roots:
@@ -318,7 +321,7 @@ class Tape:
             return ref
         raise TraceError(
             f"node '{self.node}': at {where()} a tensor of shape {list(t.shape)} shares only part of its memory with "
-            "traced values, so it cannot be told which of its elements are inputs. "
+            "traced values, so leapp cannot tell which of its elements are traced. "
             "Declare the whole tensor as an input, or clone() the part you use."
         )
 
@@ -330,14 +333,14 @@ class Tape:
         return entry[0] if entry is not None and entry[0].tensor() is t and entry[1] == version_of(t) else None
 
     def constant(self, t: Tensor) -> Ref:
-        """The slot of a tensor that is plain data to this node."""
+        """The slot of a plain tensor, which becomes a constant of the node if it is not one yet."""
         known = self.known_constant(t)
         if known is not None:
             return known
         ref = Ref(len(self.memory_of), weakref.ref(t))
         memory = self._memory(t)
         if memory is None or (memory.traced and memory.roots):
-            memory = Memory(False, None)  # nothing traced overlaps it: it only shares the storage
+            memory = Memory(False, None)  # it shares the storage with traced values, but does not overlap them
         memory.traced = False
         memory.ids = (*memory.ids, id(t))
         self.memory_of.append(memory)
@@ -351,7 +354,7 @@ class Tape:
         return ref
 
     def adopt(self, t: Tensor, origins: frozenset[int] = frozenset(), lender: weakref.ref[Any] | None = None) -> None:
-        """Before a traced value is written into plain memory: its present content becomes a value of the tape."""
+        """Call it before a traced value is written into plain memory. Makes the present content a value of the tape."""
         memory = self._memory(t)
         if memory is None or (memory.traced and memory.roots):
             return
@@ -368,13 +371,13 @@ class Tape:
             self.known[id(t)] = ref
 
     def before_plain_write(self, t: Tensor) -> None:
-        """Before a call without traced values writes to ``t``."""
+        """Call it before a call without traced values writes to ``t``. Keeps what was read from that memory."""
         memory = self.memories.get(storage_id(t))
         if memory is not None and not memory.traced:
             self.forget(memory)
 
     def forget(self, memory: Memory) -> None:
-        """Before plain memory changes: keep what was read from it, and read it anew next time."""
+        """Call it before plain memory changes. Copies the constants that were read from it; the next read makes a new one."""
         for i in memory.ids:
             entry = self.constant_ids.pop(i, None)
             if entry is not None:
@@ -400,15 +403,15 @@ class Tape:
             self.constants[slot] = Constant(value, at, None, weakref.ref(value), drawn=at)
 
     def same(self, source: Tensor, target: Tensor) -> None:
-        """From here on ``target`` is a copy of the traced ``source``."""
+        """Record that ``target`` is a copy of the traced ``source``."""
         ref = self.find(source)
         if ref is not None and self.find(target) is None:
             self.made(target, _copied, ref, target.dtype, target.device)
 
     def move(self, source: Tensor, target: Tensor, first: int) -> bool:
-        """Let the traced ``source`` live in the memory of ``target`` from here on.
+        """Give the slot of the traced ``source`` to ``target``, with its memory. Returns whether that was possible.
 
-        Refused where a slot older than ``first`` shares the memory: ``target`` would not follow writes to that.
+        It is not if a slot older than ``first`` shares the memory: writes to that slot would not reach ``target``.
         """
         ref = self.find(source)
         if ref is None:
@@ -428,24 +431,24 @@ class Tape:
         return True
 
     def remember(self, ref: Ref) -> Ref:
-        """A slot that keeps the present value of another, whatever is written to that later."""
+        """A new slot with a copy of the present value of another slot, which later writes do not change."""
         kept = Ref(self.new_slot(), ref.tensor)
         self.add(torch.clone, (ref,), kept.slot)
         return kept
 
     def makers(self, slots: set[int]) -> dict[int, Where]:
-        """For each of these slots that is an input or the result of a call, the line that made it."""
+        """The line that declared or made each of these slots, for inputs and results of calls."""
         made = {s: call.where for call in self.calls if not slots.isdisjoint(call.outs) for s in call.outs}
         return made | {s: at for s, at in self._declared.items() if s in slots}
 
     def rewritten(self) -> dict[int, tuple[Where, int]]:
-        """The memories of plain tensors that calls wrote to, by the address of the storage: the line and a slot over each."""
+        """The memories of plain tensors that calls wrote to, by storage address: the line of the write and a slot in it."""
         written = {memory: call.where for call in self.calls for memory in call.writes}
         over = ((self.memory_of[slot], slot) for slot in self.constants)
         return {m.weak: (written[m], slot) for m, slot in over if m in written and m.weak is not None}
 
     def changed_behind(self) -> Constant | None:
-        """A constant held by reference that was written to after it was read, if there is one."""
+        """A constant held by reference that was written to after it was read, or ``None``."""
         for constant in self.constants.values():
             if constant.version is not None and constant.value._version != constant.version:
                 return constant
@@ -462,7 +465,7 @@ def _copied(t: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def is_known(known: dict[int, Ref], t: Tensor) -> bool:
-    """Whether a tensor itself, and not only its memory, has a slot."""
+    """Whether a tensor has a slot by its identity, not only by its memory."""
     ref = known.get(id(t))
     return ref is not None and ref.tensor() is t
 
@@ -475,7 +478,7 @@ def _geometry(t: Tensor) -> Geometry | None:
 
 
 def snapshot(t: Tensor) -> Tensor:
-    """A private copy: outside of autograd graphs, made unseen by modes, and not an inference tensor."""
+    """A copy of a tensor without autograd history, which no mode sees being made and which is not an inference tensor."""
     if torch.is_inference_mode_enabled():
         with torch.inference_mode(False):
             return snapshot(t)

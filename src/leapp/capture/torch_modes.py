@@ -1,8 +1,8 @@
-"""The two torch modes, which report to the recorder.
+"""The two torch modes, which report calls to the recorder.
 
-The function mode sees every torch API call and has it recorded whole, so that tapes stay readable. Where a call is not
-self-contained (functorch levels, autocast, tensor subclasses, autograd inside a node) or never reaches Python (TorchScript,
-C++ extensions, backward), the dispatch mode below reports the ATen ops instead.
+The function mode sees every torch API call and records it whole, so that tapes stay readable. Some calls cannot be recorded
+whole, because they depend on their context (functorch levels, autocast, tensor subclasses, autograd inside a node) or never
+reach Python (TorchScript, C++ extensions, backward). For these the dispatch mode records the ATen ops.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FunctionMode(TorchFunctionMode):
             or any_autocast()
             or functorch_level() is not None
             or (types and not PLAIN.issuperset(types))
-            or (kind.hidden_writes and torch.is_inference_mode_enabled())  # no version tells what such a call writes to
+            or (kind.hidden_writes and torch.is_inference_mode_enabled())  # no version counter shows the write
         ):
             return self._aside(func, kind, args, kwargs)
         guard = Unseen()
@@ -75,7 +75,7 @@ class FunctionMode(TorchFunctionMode):
             del guard  # a traceback would keep it
 
     def _aside(self, func: Any, kind: Kind, args: Any, kwargs: Any) -> Any:
-        """Leave the call to the dispatch mode; only what has no ATen form is handled here."""
+        """Leave the call to the dispatch mode. Only calls without an ATen form are handled here."""
         if kind.metadata or kind.handled:
             leaves = list(tensors(args))
             if leaves and not is_functorch_wrapped(leaves[0]):
@@ -92,7 +92,7 @@ class FunctionMode(TorchFunctionMode):
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees the ATen ops of what never reached the function mode."""
+    """Sees the ATen ops of calls that the function mode did not record."""
 
     supports_higher_order_operators = True
 
@@ -116,17 +116,17 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def refuse_functions(recorder: Recorder, name: str, args: Any, kwargs: Any) -> None:
-    """Refuse an operator that runs functions of the program, if it gets a value of an open node. To be called in silence."""
+    """Refuse an operator that runs functions of the program on a value of an open node. Call it inside ``silence()``."""
     tape = recorder.owner(tensors((args, kwargs)))
     if tape is not None:
         raise TraceError(
             f"node '{tape.node}': {name} at {where()} runs functions that cannot be recorded as one call. "
-            "Use torch.where() or ordinary Python control flow in their place."
+            "Use torch.where() or ordinary Python control flow instead."
         )
 
 
 def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> None:
-    """Refuse a backward pass that reads a tensor which no mode saw: autograd saved it in a call that was recorded whole."""
+    """Refuse a backward pass that reads a tensor that autograd saved inside a call which was recorded whole: no mode saw it."""
     leaves = list(tensors((args, kwargs)))
     tape = recorder.owner(leaves)
     if tape is None:
@@ -141,6 +141,6 @@ def _refuse_unseen(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Non
         if t._is_view() or isinstance(t, torch.nn.Parameter) or not t.dim():
             continue
         raise TraceError(
-            f"node '{tape.node}': the backward pass at {where()} needs an intermediate value of a call that was recorded "
-            "whole. Call requires_grad_() on the declared input before the computation."
+            f"node '{tape.node}': the backward pass at {where()} needs a value that autograd saved inside a torch call, "
+            "which leapp recorded as one call. Call requires_grad_() on the declared input before the computation."
         )

@@ -1,4 +1,4 @@
-"""Calls on traced values: run, and put on the tape of the node whose values they are."""
+"""Runs calls on traced values, and puts them on the tape of the node that the values belong to."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ class TracedCalls:
         return self.record(tape, func, kind, args, kwargs, leaves)
 
     def called_simply(self, tape: Tape, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``called`` for most calls, cheaper: a new tensor from numbers, and from tensors of which ``tape`` knows one."""
+        """A faster ``called`` for the common case: a call on numbers and plain tensors, at least one known to ``tape``."""
         known = tape.known
         recorded: list[Any] = []
         found: list[Ref] = []
         unknown: list[int] = []
         try:
             for a in args:
-                if type(a) in ATOMS:  # the two common cases once more: calling _looked_up() would cost as much again
+                if type(a) in ATOMS:  # this and the next case are _looked_up(), inlined for speed
                     recorded.append(a)
                 elif (ref := known.get(id(a))) is not None and ref.tensor() is a:
                     recorded.append(ref)
@@ -113,7 +113,7 @@ class TracedCalls:
     def record(
         self, tape: Tape, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Tensor]
     ) -> Any:
-        """:meth:`run` of a call whose kind and tensors are known."""
+        """Like :meth:`run`, for a call whose kind and tensors are known already."""
         known = tape.known
         targets = kind.targets(args, kwargs)
         for t in targets:
@@ -155,7 +155,7 @@ class TracedCalls:
         targets: Sequence[Tensor],
         out: Any,
     ) -> Any:
-        """Put a call that has run on the tape. Every microsecond here is paid once for each call of the user's program."""
+        """Put a call that has run on the tape. This runs for every call of the user's program, so it must be fast."""
         results = [out] if isinstance(out, Tensor) else list(tensors(out))
         if not results and not targets:
             asked = kind.looks_at is None or any(tape.owns(args[i]) for i in kind.looks_at)
@@ -175,7 +175,7 @@ class TracedCalls:
                     ref, fresh = tape.bind(o), True
             outs.append(ref.slot)
         if not fresh:
-            return out  # the call gave back what it got, such as contiguous() of a contiguous tensor
+            return out  # the call returned its argument, as contiguous() of a contiguous tensor does
         memories = tuple({tape.memory_of[refs[id(t)].slot]: None for t in targets}) if targets else ()
         reads = tuple([ref.slot for ref in refs.values()])
         at = where(3)
@@ -201,7 +201,7 @@ class TracedCalls:
         outs: list[int],
         results: list[Tensor],
     ) -> None:
-        """Remember the values whose shape depends on other values. Their number of elements has left the graph."""
+        """Note results whose shape depends on values: to read such a shape is an escape."""
         if kind.factory and any(True for _ in tensors((args, kwargs))):
             slots = tuple(r.slot for r in refs.values())
             tape.escapes.append(Escape(kind.name, where(), tuple(results[0].shape), None, slots))
@@ -218,7 +218,7 @@ class TracedCalls:
         if kind.shape and tape.batch is not None:
             out = tape.batch.asked(kind.name, leaves[0], args, kwargs, out)
         if kind.tracks_grad:
-            # What autograd saves of a call recorded whole could not be told apart later: record ATen ops from here on.
+            # Record ATen ops from here on: a backward pass needs values inside of calls that would be recorded whole.
             self.recorder.autograd = True
         if kind.shape and tape.dynamic and not isinstance(out, Tensor):
             ref = tape.find(leaves[0])
@@ -229,7 +229,7 @@ class TracedCalls:
     def _escape(
         self, tape: Tape, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], refs: dict[int, Ref], out: Any
     ) -> None:
-        # Text is for people: that it differs from pass to pass proves nothing.
+        # Text that differs between passes is no proof, so the call is not repeated on other samples.
         source = None if kind.name in TEXTS else (kind.call, refer(args, refs), refer(kwargs, refs))
         at = where()
         cure = _DISTRIBUTIONS if came_through("torch.distributions", at.code) else ""
@@ -237,7 +237,7 @@ class TracedCalls:
 
 
 def batch_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], list[Number]]:
-    """The arguments, sizes as tuples, and the numbers among them that follow the batch of an open node."""
+    """The arguments with ``torch.Size`` as tuples, and the numbers among them that depend on the batch of an open node."""
     found = list(numbers((args, kwargs)))
     if not found:
         return args, kwargs, found
@@ -248,11 +248,11 @@ def batch_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[
 
 
 class _UnknownError(Exception):
-    """An argument is, or holds, something else than known tensors and plain values."""
+    """An argument is or contains a value that is neither a known tensor nor plain."""
 
 
 def _looked_up(known: dict[int, Ref], found: list[Ref], value: Any) -> Ref:
-    """The slot of a tensor among the arguments, which is added to ``found``."""
+    """The slot of a tensor among the arguments. It is also appended to ``found``."""
     ref = known.get(id(value))
     if ref is None or ref.tensor() is not value:
         raise _UnknownError
@@ -261,12 +261,12 @@ def _looked_up(known: dict[int, Ref], found: list[Ref], value: Any) -> Ref:
 
 
 def _versions(given: list[Tensor]) -> list[tuple[Tensor, int]]:
-    """The version counters of tensors, to see whether a call writes to them. In inference mode there are none."""
+    """Tensors with their version counters, to see whether a call writes to them. Inference tensors have none."""
     return [(t, version) for t in given if (version := version_of(t)) is not None]
 
 
 def _masked(kind: Kind, args: tuple[Any, ...]) -> bool:
-    """Whether the result has as many elements as a mask has true ones."""
+    """Whether the number of elements of the result is the number of true elements of a mask."""
     if kind.name == "__getitem__" and len(args) > 1:
         return any(t.dtype in (torch.bool, torch.uint8) and t.dim() for t in tensors(args[1]))
     return kind.name == "where" and len(args) == 1

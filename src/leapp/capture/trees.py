@@ -1,4 +1,4 @@
-"""Nested arguments: lists, tuples, named tuples, deques, dicts and slices, and what lies in them."""
+"""Walks nested arguments: lists, tuples, named tuples, deques, dicts and slices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ATOMS: frozenset[type] = frozenset(
 )  # fmt: skip
 """Types of plain arguments."""
 ATOMS_BUT_SIZES = ATOMS - {torch.Size}
-"""The same without sizes, which may hold numbers that follow the batch."""
+"""``ATOMS`` without ``torch.Size``, which may hold numbers that depend on the batch."""
 _SEQUENCES = (list, tuple, deque)
 
 
@@ -24,7 +24,7 @@ def leaves(value: Any, kinds: Any, skip: Container[type] = ATOMS, slices: bool =
     Args:
         value: The value.
         kinds: The types, as ``isinstance`` takes them.
-        skip: Types of which none is looked for.
+        skip: Types whose objects are passed over without a look inside.
         slices: Whether to look into slices.
     """
     if type(value) in skip:
@@ -47,12 +47,12 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def mapped(value: Any, change: Callable[[Any], Any], skip: Container[type] = ATOMS, slices: bool = True) -> Any:
-    """A copy of a nested value in which ``change`` has been applied to what is not a container. A deque becomes a list.
+    """A copy of a nested value with ``change`` applied to everything that is not a container. A deque becomes a list.
 
     Args:
         value: The value.
-        change: What to put in the place of a leaf.
-        skip: Types that stay as they are.
+        change: Gets a leaf and returns its replacement.
+        skip: Types whose objects stay as they are.
         slices: Whether a slice is a container, or a leaf.
     """
     kind = type(value)

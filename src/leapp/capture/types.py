@@ -1,4 +1,4 @@
-"""The traced types, for ``isinstance`` checks. No tensor is ever of these classes: they are answered by identity."""
+"""Types for ``isinstance`` checks of traced values. No object has these classes: the recorder decides for each object."""
 
 from __future__ import annotations
 

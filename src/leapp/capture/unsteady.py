@@ -1,8 +1,8 @@
-"""Clocks and random generators that the code of a node names.
+"""Finds clocks and random generators that the code of a node names.
 
-Nothing replaces them, so that one pass cannot see them called. What can be seen is that a function which ran in the node names
-``time.time`` or ``random.random``, and on which line. It is a suspicion: the line may not have run, and the number may not have
-been used. Two passes tell for certain.
+leapp does not replace them, so it does not see calls to them. It reads from the bytecode that a function which ran in the node
+names ``time.time`` or ``random.random``, and on which line. That is a suspicion: the line may not have run, and its number may
+not be used. Two passes show it for certain.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _SETTING = frozenset("seed setstate getstate get_state set_state spawn bit_gener
 _NOTHING = object()
 
 _names_of: Any = vars(ModuleType)["__dict__"].__get__
-"""The names of a module, past its own lookup, which would run a module that is to be loaded lazily."""
+"""The dict of a module, read without ``__getattribute__`` of the module, which would load a lazy module."""
 
 
 class UnsteadyNames:
-    """What code names that gives another number at each call. Looks at each function once, and at each module at most once."""
+    """Finds names in code that give another number at each call. Reads each function and each module at most once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, CodeType], list[tuple[str, Where]]] = {}
@@ -43,7 +43,7 @@ class UnsteadyNames:
         self._unseen: list[Any] = [*sys.modules.values(), sys.modules.get("__main__")]
 
     def of(self, code: CodeType) -> list[tuple[str, Where]]:
-        """What a function names, and where."""
+        """The clocks and generators that a function names, each with its line."""
         known = code.co_filename, code  # code of two files may be equal
         if known not in self._known:
             module = self._module(code.co_filename) or sys.modules.get("__main__")
@@ -51,17 +51,17 @@ class UnsteadyNames:
         return self._known[known]
 
     def _module(self, file: str) -> ModuleType | None:
-        """The module of a file. Looks from the last one: there are a thousand, and the user's were loaded late."""
+        """The module of a file. Searches the newest module first: a process has a thousand, and the user's are loaded late."""
         while file not in self._modules and self._unseen:
             module = self._unseen.pop()
-            # A library that cffi wrapped calls itself a module but is not one.
+            # Libraries wrapped by cffi are in sys.modules too, but are not modules.
             if issubclass(type(module), ModuleType):
                 self._modules.setdefault((_names_of(module) or {}).get("__file__"), module)
         return self._modules.get(file)
 
 
 def decides(where: Where) -> bool:
-    """Whether what a line gives is compared with something, on that line or through a variable that the line sets."""
+    """Whether the value of a line is compared with something, on that line or through a variable that the line sets."""
     compared, loads, stored, line = set[int](), dict[int, set[Any]](), set[Any](), 0
     for step in dis.get_instructions(where.code):
         line = Where(where.code, step.offset).line
@@ -94,7 +94,7 @@ def _scan(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Where]]:
 
 
 def _given_by(found: Any) -> str | None:
-    """What a function gives: a clock's, or that of a generator, imported by itself."""
+    """What a function returns, if it is a clock or a method of a random generator; else ``None``."""
     if isinstance(found, type(time.time)) and found in _CLOCKS:
         return "the time"
     drawn = isinstance(getattr(found, "__self__", None), _GENERATORS) and getattr(found, "__name__", "") not in _SETTING

@@ -1,7 +1,7 @@
-"""Where in the user's code something happened.
+"""Finds the line of the user's code that is running.
 
-Finding the place must be cheap, because every recorded call has one: a code object and an instruction are kept, and the
-file, line and text are looked up only when a message needs them.
+This must be fast, because every recorded call keeps its line: only the code object and the instruction are stored, and file,
+line and text are looked up when a message needs them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from leapp.compat.python import getframe
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _CAPTURE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STDLIB = (sysconfig.get_paths()["stdlib"] + os.sep, "<frozen ")
-# The second is Debian's name, which Python in NVIDIA's containers has too.
+# dist-packages is Debian's name, which Python in NVIDIA's containers uses too.
 _SITE = re.compile(re.escape(os.sep) + "(site|dist)-packages" + re.escape(os.sep))
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "numpy", "functorch"))
-# torch and NumPy may be elsewhere than other packages: built from source, or on PYTHONPATH.
+# torch and NumPy may lie outside of site-packages: built from source, or on PYTHONPATH.
 _OWN = (_HERE, *(os.path.dirname(str(package.__file__)) + os.sep for package in (torch, np)))
 
 _new = tuple.__new__  # skips NamedTuple's argument checks
@@ -97,18 +97,18 @@ def frames() -> Iterator[FrameType]:
 
 
 def users_frames() -> Iterator[FrameType]:
-    """Those that run code of the user's program."""
+    """The frames of the caller's stack that run code of the user's program, innermost first."""
     return (frame for frame in frames() if not is_installed(frame.f_code.co_filename))
 
 
 def asked_by_leapp() -> bool:
-    """Whether the code that made torch call the recorder is leapp's own, outside of this package."""
+    """Whether leapp's own code outside of ``leapp.capture`` made the call that is being recorded."""
     files = (frame.f_code.co_filename for frame in frames())
     return next((file.startswith(_HERE) for file in files if not file.startswith(_CAPTURE)), False)
 
 
 def asked_by_capture() -> bool:
-    """Whether the code that asked an array for its shape is of this package."""
+    """Whether code of ``leapp.capture`` reads the shape of an array."""
     return getframe(3).f_code.co_filename.startswith(_CAPTURE)
 
 

@@ -1,4 +1,4 @@
-"""Nodes that take any number of rows: which axis of each port is the batch, and what keeps a node from being one."""
+"""Nodes that take any number of rows: finds the axis of each port that is the batch, or why a node has its batch size fixed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ ROWS = (1, 2, 7)
 
 
 def check_batch_axis(axis: Any) -> None:
-    """Refuse what is neither an axis, nor ``None``, nor ``"auto"``."""
+    """Refuse a ``batch_axis`` other than a whole number, ``None`` or ``"auto"``."""
     if axis is None or axis == "auto" or (isinstance(axis, int) and not isinstance(axis, bool)):
         return
     raise AnnotationError(f"batch_axis={axis!r} (at {where()}): give the number of an axis, None, or 'auto'.")
 
 
 def checked_axis(node: NodeTrace, port: InputPort, dims: int) -> int | str | None:
-    """The batch axis of an input, counted from the front."""
+    """The ``batch_axis=`` of an input, with a negative axis counted from the front. Others are refused."""
     axis = port.batch
     if not isinstance(axis, int):
         return axis
     if not -dims <= axis < dims:
         raise AnnotationError(
-            f"node '{node.name}', port '{port.name}' (at {port.where}): batch_axis={axis}, but its shape is {list(port.shape)}."
+            f"node '{node.name}', port '{port.name}' (at {port.where}): batch_axis={axis}, but its shape is "
+            f"{list(port.shape)}. Give an axis of that shape, or None."
         )
     return axis % dims
 
@@ -51,8 +52,8 @@ def follow_batch(nodes: Iterable[NodeTrace]) -> None:
         rows = node.tape.batch.rows
         if rows is None or rows < 2:
             raise TraceError(
-                f"node '{node.name}': dynamic_batch=True needs inputs with a batch of two or more rows; with "
-                f"{'none' if rows is None else rows} nothing tells the batch from the other sizes. Trace with more rows."
+                f"node '{node.name}': dynamic_batch=True needs inputs with two or more rows, because a batch of "
+                f"{rows or 0} cannot be told from other sizes. Trace with more rows."
             )
         sizes.setdefault(rows, node.name)
         problems += [f"  node '{node.name}', {baked}" for baked in _Resolution(node, rows).run()]
@@ -70,7 +71,7 @@ def follow_batch(nodes: Iterable[NodeTrace]) -> None:
 
 
 def _describe(brought: Iterable[NodeTrace], nodes: Mapping[str, NodeTrace], rows: int) -> None:
-    """The batch axes of nodes that leapp does not export: what the user said, or what feeds them."""
+    """Set the batch axes of nodes that leapp does not export: those the user gave, or those of the outputs that feed them."""
     for node in brought:
         for port in node.inputs.values():
             if isinstance(port.batch, int):
@@ -83,7 +84,7 @@ def _describe(brought: Iterable[NodeTrace], nodes: Mapping[str, NodeTrace], rows
 
 
 class _Resolution:
-    """One node."""
+    """Finds the batch axes of one node."""
 
     def __init__(self, node: NodeTrace, rows: int) -> None:
         assert node.program is not None
@@ -127,7 +128,7 @@ class _Resolution:
         return self.forms.entries[port.slot]
 
     def _agree_on_states(self) -> None:
-        """A state whose next value follows the batch follows it too, if its own form leaves that open."""
+        """Let a state follow the batch if its next value does and its own axis is not decided yet."""
         for port in self.node.inputs.values():
             after = self.node.outputs.get(port.name)
             if after is None or after.role != "state" or self._entry(port).kind == "told":
@@ -141,7 +142,7 @@ class _Resolution:
                     self.forms.advance()
 
     def _axis(self, port: OutputPort) -> int | Baked | None:
-        """The batch axis of an output, or what is wrong with its form."""
+        """The batch axis of an output, or the reason why it has none."""
         assert port.slot is not None
         shapes = self.forms.shapes(port.slot)
         first = shapes[0]
@@ -161,7 +162,7 @@ class _Resolution:
         )
 
     def _culprit(self, maker: Any) -> Any:
-        """The first call, on the way to an output, whose result has another number of dimensions with one row."""
+        """The first call on the way to an output whose result changes its number of dimensions with the batch size."""
         wanted = set(maker.outs)
         for call in reversed(self.program.calls):
             if not wanted.isdisjoint(call.outs):

@@ -1,6 +1,6 @@
-"""Where a failing node goes wrong: the first recorded call whose value departs, with the user's line.
+"""Finds the first recorded call whose value in the written file differs from PyTorch, and the user's line of that call.
 
-Only runs after a check failed. It exports the node once more with every intermediate value as an output.
+Runs only after a check failed. It exports the node once more with every intermediate value as an output.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LACKING = re.compile(r"Could not find an implementation for (\w+)\(\d+\) node w
 
 
 class _Probe(torch.nn.Module):
-    """A replay. Every value that its calls make is an output, as it was right after its call.
+    """A replay with every value that its calls make as an output, copied right after the call.
 
     Attributes:
         calls: The calls that are run.
@@ -67,7 +67,7 @@ class _Probe(torch.nn.Module):
 def recording_departs(
     job: ExportJob, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], rtol: float, atol: float
 ) -> bool:
-    """Whether the recorded calls themselves, run in PyTorch, do not give what the program computed from these inputs."""
+    """Whether the recorded calls, run again in PyTorch, give other outputs than the program computed from these inputs."""
     with torch.no_grad():
         again = job.module(*(value.clone() for value in inputs))
     return any(_departs(a, b, rtol, atol) for a, b in zip(again, outputs, strict=True))
@@ -90,8 +90,11 @@ def first_departure(job: ExportJob, inputs: Sequence[torch.Tensor], rtol: float,
         difference = compare(from_raw(a), from_raw(RawTensor.of(b)), rtol, atol)
         if difference is not None:
             call = probe.calls[probe.positions[position]]
-            return f"the first operation that departs is {spelled_call(call)}: {difference.reason}."
-    return "every operation agrees with PyTorch while its value is an output of the file; the engine fuses them otherwise."
+            return f"the first operation that differs from PyTorch is {spelled_call(call)}: {difference.reason}."
+    return (
+        "every single operation agrees with PyTorch when its value is an output of the file, so the difference comes from "
+        "operations that the engine fuses. Set validate='thorough' to see at which optimisation level."
+    )
 
 
 def _departs(got: torch.Tensor, want: torch.Tensor, rtol: float, atol: float) -> bool:
@@ -123,7 +126,7 @@ def _ports(names: Sequence[str], values: Sequence[torch.Tensor]) -> tuple[Port, 
 
 
 def why_not_run(bundle: Bundle, name: str, error: Exception) -> str:
-    """What an engine's error means, in words a user can act on."""
+    """The error of an engine, or an explanation with a remedy if ONNX Runtime lacks an operator for a type."""
     lacking = _LACKING.search(str(error))
     if lacking is None or bundle.contract.nodes[name].model.backend != "onnx":
         return str(error)

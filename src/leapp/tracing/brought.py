@@ -1,6 +1,6 @@
-"""Models that the user brings: which outputs of their nodes tell what the model should compute, and what it does to inputs.
+"""Nodes whose model the user brings: finds the outputs that can be compared with the model because the code computes them.
 
-The code of such a node may compute its outputs, or only stand in for the model. Only what it computes can be compared.
+The code of such a node may compute what the model computes, or only return placeholders of the right shape.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TRIES = 4
 
 
 def placeholders(node: NodeTrace) -> set[str]:
-    """The outputs whose values say nothing about the model: inputs handed on, constants and random numbers."""
+    """The outputs that are placeholders: an input handed on, a constant, or random numbers."""
     if node.replay is None or node.tape is None or node.tape.random:
         return set(node.outputs)
     handed_on, seen = set(node.outputs), dict[str, list[Tensor]]({name: [] for name in node.outputs})
@@ -27,7 +27,7 @@ def placeholders(node: NodeTrace) -> set[str]:
         try:
             with torch.no_grad():
                 outputs = node.replay(*given)
-        except Exception:  # such inputs may be outside of what the user's code accepts
+        except Exception:  # the user's code may reject such inputs with any error
             continue
         unchanged = [now for before, now in zip(inputs, given, strict=True) if same_bits(before, now)]
         for name, value in zip(node.outputs, outputs, strict=True):
@@ -46,7 +46,7 @@ def _is_part(value: Tensor, t: Tensor) -> bool:
 
 
 def _tries(node: NodeTrace) -> Iterator[list[Tensor]]:
-    """The recorded inputs, and values like them."""
+    """The recorded inputs, then random values like them."""
     for sample in node.samples:
         yield [sample.inputs[name] for name in node.inputs]
     generator = torch.Generator().manual_seed(0)
@@ -55,7 +55,7 @@ def _tries(node: NodeTrace) -> Iterator[list[Tensor]]:
 
 
 def _other(t: Tensor, generator: torch.Generator) -> Tensor:
-    """Another value: floats moved by about their size, whole numbers put in another order."""
+    """A random value like ``t``: floats moved by about their mean size, whole numbers shuffled."""
     if t.is_floating_point():
         scale = float(t.float().abs().nan_to_num(0.0, 0.0, 0.0).mean()) or 1.0
         return t + (scale * torch.randn(t.shape, generator=generator)).to(t)

@@ -1,4 +1,4 @@
-"""Why a node failed the proof: a call that its file computes otherwise, a value that was frozen, or a NaN of the user's."""
+"""Explains why a node failed the proof: its file computes a call differently, a value was frozen, or the code gives NaN."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SHOWN = 5
 
 
 def cause(node: NodeTrace, names: FileNames, sample: Sample, report: Report, rtol: float, atol: float) -> str:
-    """What is behind a wrong value: a call that the file computes otherwise, or something that was frozen."""
+    """Why a file gives a wrong value: it computes a call differently, or a value was frozen."""
     drawn = node.draws()
     if drawn:
         return (
-            f"cause: the node draws random numbers at {drawn[0]}: {drawn[0].text}\nThe written model does not draw the same. "
-            "If it is dropout, call .eval() before tracing; else declare what is drawn with input_tensors()."
+            f"cause: the node draws random numbers at {drawn[0]}: {drawn[0].text}\nThe written model draws other numbers. "
+            "If it is dropout, call .eval() before tracing; else draw outside of the node and declare with input_tensors()."
         )
     job = export_job(node, names)
     inputs = tuple(sample.inputs[n].cpu() for n in node.inputs)
@@ -40,15 +40,19 @@ def cause(node: NodeTrace, names: FileNames, sample: Sample, report: Report, rto
             return _frozen(node, sample, report)
         return f"cause: {first_departure(job, inputs, rtol, atol)}"
     except Exception as error:  # the search is a courtesy: its failure must not hide the verdict
-        return f"cause: the first operation that departs could not be found ({error})"
+        return f"cause: the first operation that differs could not be found ({error})"
 
 
 def unseen_change(node: NodeTrace, figures: Iterable[Figures]) -> str | None:
-    """What is wrong if the recorded calls, run in PyTorch, miss what the program computed by more than rounding.
+    """The reason to refuse a node if its recorded calls, run again in PyTorch, differ from the program by more than rounding.
 
-    The tolerances of a proof allow for the engine, which may be thousands of rounding steps away. The recorded calls are the
-    same calls again: what lies between is a value that changed where no call shows it. ``figures`` tell how far the file is
-    from the program; a file that is close needs no second look.
+    The tolerances of a proof are wide, because an engine may be thousands of rounding steps away from PyTorch. The recorded
+    calls run in PyTorch itself, so only rounding may lie between them and the program. A larger difference means that a value
+    changed which no recorded call changes.
+
+    Args:
+        node: The node.
+        figures: How far each output of the file is from the program. If all are close, the calls are not run again.
     """
     furthest = max((f.largest for f in figures), default=0.0)
     outputs = [t for s in node.samples for t in s.outputs.values() if t.is_floating_point() or t.is_complex()]
@@ -66,19 +70,19 @@ def unseen_change(node: NodeTrace, figures: Iterable[Figures]) -> str | None:
             difference = compare(as_array(got), as_array(want), 0.0, bound)
             if difference is not None:
                 return (
-                    f"{node.name}/{port.name} (at {port.where}), sample {number}: the recorded calls do not give what the "
-                    f"program computed, and rounding does not explain it: {difference.reason}.\ncause: a value changed where "
-                    "no recorded call shows it, such as memory that compiled code or an array class of your own writes to. "
-                    "Keep it in a plain tensor or array, or give leapp a torch form of the function with FunctionPatch."
+                    f"{node.name}/{port.name} (at {port.where}), sample {number}: the recorded calls, run again, give other "
+                    f"values than the program: {difference.reason}. Rounding does not explain it.\ncause: a value changed that "
+                    "no recorded call changes, such as memory that compiled code or an array class of your own writes to. "
+                    "Keep the value in a plain tensor or array, or replace the function with a FunctionPatch."
                 )
     return None
 
 
 def other_model(node: NodeTrace) -> str:
-    """What is behind a wrong value of a model that the user brings."""
+    """Why a model that the user brings gives a wrong value."""
     return (
-        f"cause: {node.backend_params['model_path']} computes something else than the code of the node. Bring the model that "
-        "the code stands for; if the code is only a placeholder, let it return an input or a constant."
+        f"cause: {node.backend_params['model_path']} computes something else than the code of the node. Give the model_path of "
+        "the model that the code computes. If the code is only a placeholder, let it return an input or a constant."
     )
 
 
@@ -91,13 +95,13 @@ def _frozen(node: NodeTrace, sample: Sample, report: Report) -> str:
             "is a value of its own. Clone the tensors before they are declared."
         )
     text = (
-        "cause: the file does what was recorded in the first pass; in this pass the program computed something else. A value "
-        "that changes between passes was frozen. Keep it a tensor, or declare it with input_tensors or state_tensors."
+        "cause: the file computes what the first pass recorded; in this pass the program computed other values. A value that "
+        "changes between passes was frozen. Keep it a tensor, or declare it with input_tensors or state_tensors."
     )
     if node.compared and node.difference is None:
         text = (
             "cause: the first two passes were recorded and agree, call by call; in a later one (pass "
-            f"{sample.passno + 1}) the program computed something else. A value that was frozen changes less often than "
+            f"{sample.passno + 1}) the program computed other values. A value that was frozen changes less often than "
             "every pass, such as a delay of several steps, a counter or a schedule. Declare it with state_tensors and "
             "update_state, or with input_tensors. Trace more passes to see in which of them it changes."
         )
@@ -106,33 +110,33 @@ def _frozen(node: NodeTrace, sample: Sample, report: Report) -> str:
     if escapes:
         return "\n    ".join([f"{text} What left the graph of this node:", *_few(escapes)])
     assert node.program is not None
-    # Those that hold something else by now come first. Then tensors made for one pass, and then those that live on.
+    # First the constants whose tensor has changed, then those whose tensor is gone, then those whose tensor lives on.
     constants = sorted(node.program.constants.values(), key=lambda c: (not _changed(c), c.origin() is not None))
     read = {f"{c.where}: {c.where.text}{' [changed since]' if _changed(c) else ''}": None for c in constants if not c.parameter}
     return "\n    ".join([f"{text} Plain tensors this node reads:", *_few(list(read))]) if read else text
 
 
 def _changed(constant: Constant) -> bool:
-    """Whether the user's tensor holds something else now than when the node read it."""
+    """Whether the user's tensor has changed since the node read it."""
     now = constant.origin()
     return now is not None and now.shape == constant.value.shape and not same_bits(now, constant.value)
 
 
 def _few(lines: list[str]) -> list[str]:
-    """The first lines, and how many there are beyond them."""
+    """The first lines, and a line that says how many were left out."""
     return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"and {len(lines) - SHOWN} more"]
 
 
 def nonfinite_cause(node: NodeTrace, number: int) -> str:
-    """Where a node of the user's makes the first NaN or infinity."""
-    text = "cause: the traced code gives NaN or infinity itself, and so does the model"
-    accept = "Mend the computation, or pass compile_graph(allow_nonfinite=True) if they are meant."
+    """A sentence that names the call with the first NaN or infinity in the traced code."""
+    text = "cause: the traced code itself gives NaN or infinity, and so does the model"
+    accept = "Fix the computation, or pass compile_graph(allow_nonfinite=True) if NaN or infinity is intended."
     if node.backend is None or node.replay is None:
         return f"cause: the model {node.backend_params.get('model_path')} gives NaN or infinity. {accept}"
     inputs = [node.samples[number].inputs[n] for n in node.inputs]
     given = [n for n in node.inputs if not _is_finite(node.samples[number].inputs[n])]
     if given:
-        return f"{text}; input '{given[0]}' holds some already in sample {number}. {accept}"
+        return f"{text}; input '{given[0]}' holds NaN or infinity in sample {number}. {accept}"
     made: list[Call] = []
 
     def run(_: int, call: Call, args: Any, kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """From a finished session to a bundle on disk: export, describe, prove, draw, commit.
 
-Everything is written to a staging directory and proven there; only a bundle that passed (or was not asked to) replaces what
-is on disk.
+Everything is written to a staging directory and proven there. Only a bundle that passed, or that was not to be proven, replaces
+the one on disk.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _proven(proof: Proof, models: dict[str, ModelFile]) -> Iterator[ProofInfo]:
 
 
 def _require_passes(nodes: list[NodeTrace], least: int) -> None:
-    """Refuse nodes with fewer passes than asked for, and say of those with one what that means."""
+    """Refuse nodes with fewer passes than ``least``. Warn of nodes with one pass, and of nodes whose inputs never changed."""
     traced = [n for n in nodes if n.program is not None and n.backend is not None]
     few = [n for n in traced if n.passes < least]
     if few:
@@ -261,13 +261,14 @@ def _model(
     with torch.no_grad():
         result = export_node(export_job(node, names, rules), directory)
     if result.dropped_inputs:
-        raise ExportError(f"node '{node.name}': the exporter dropped the inputs {', '.join(result.dropped_inputs)}.")
+        dropped = ", ".join(result.dropped_inputs)
+        raise ExportError(f"node '{node.name}': the exporter dropped the inputs {dropped}. Use another export_with=.")
     logger.info("Success: %s in %.2f s", result.path.name, time.perf_counter() - began)
     return describe_model(result.path, directory, result.backend, result.extra, contents)
 
 
 def _log_programs(nodes: list[NodeTrace]) -> None:
-    """Here and not while tracing, which it would slow down by a third."""
+    """Log the recorded calls of all nodes. To do it while tracing would slow that down by a third."""
     for node in nodes:
         if node.program is not None:
             logger.debug(
@@ -300,7 +301,7 @@ def _own_model(node: NodeTrace, directory: Path, settings: Settings, taken: set[
     files = [path.name, *data]
     folder = ""
     while any(os.path.join(folder, name).casefold() in taken for name in files):
-        # A model names its data by place, so the two move together, into a folder that no other node has.
+        # A model refers to its data by relative path, so both go into the same folder, which no other node uses.
         folder = f"{folder}_" if folder else node.name
     for name in files:
         target = directory / folder / name
@@ -311,7 +312,10 @@ def _own_model(node: NodeTrace, directory: Path, settings: Settings, taken: set[
 
 
 def _open_brought(bundle: Bundle, nodes: list[NodeTrace], ports_too: bool) -> None:
-    """Refuse files that no engine can open. Whether their ports fit is for the proof to tell, unless ``ports_too``."""
+    """Refuse models of the user's that no engine can open, and with ``ports_too`` those whose ports do not fit.
+
+    Otherwise the proof compares the ports.
+    """
     for node in nodes:
         if node.backend is None and bundle.contract.nodes[node.name].model.backend in RUNNABLE:
             try:

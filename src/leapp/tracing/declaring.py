@@ -1,4 +1,4 @@
-"""How the values that a node is given become its ports: inputs and states, tensors and arrays, alone or nested."""
+"""Makes ports of the values that are declared for a node: inputs and states, tensors and arrays, alone or nested."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Declaring:
             return leaf if node.recording is None else self._recorder.arrays.memory.hand_back(leaf, t, alias)
 
     def tensor(self, leaf: Any, node: NodeTrace, port: str) -> Tensor:
-        """The tensor that a port value is, or that stands for an array."""
+        """The value of a port as a tensor: the tensor itself, or the one over the memory of an array."""
         if isinstance(leaf, Tensor):
             return leaf
         t = self._recorder.arrays.memory.port(leaf) if isinstance(leaf, (np.ndarray, np.generic)) else None
@@ -90,7 +90,7 @@ class Declaring:
         )
 
     def tell_constant(self, node: NodeTrace, what: str) -> Callable[[str, Any], None]:
-        """Warns of a value in a payload that is neither a tensor nor a container."""
+        """A function that warns of a value in a payload that is neither a tensor nor a container."""
 
         def tell(name: str, value: Any) -> None:
             if not node.passes:
@@ -130,15 +130,17 @@ class Declaring:
         return alias
 
     def _is_repeated(self, node: NodeTrace, port: InputPort, t: Tensor, role: Role, at: Where) -> bool:
-        """Of a name that the open node knows: whether it is the same value again. Else it is a new attempt after an exception.
+        """Whether an input that the open node already has is declared again with the same value.
+
+        ``False`` means a new attempt: the user's code raised an exception in the pass and was called again.
 
         Raises:
-            AnnotationError: If it is neither.
+            AnnotationError: If it is neither, so that two inputs have one name.
         """
         alias = node.aliases.get(port.name)
         if port.role == role and alias is not None:
             another_attempt = node.entered != self._opening.clock or (port.where == at and not _in_use(node))
-            # What an attempt that failed wrote to its input is not in the tensor that is declared now.
+            # A failed attempt may have written to its input. Then the two differ, and this is another attempt.
             unchanged = same_bits(node.current.inputs[port.name], t) and same_bits(alias[1].detach(), t)
             if not another_attempt and unchanged:
                 if role == "state":

@@ -23,7 +23,7 @@ from leapp.tracing.payload import Loans, located, map_leaves
 
 
 class _Running(threading.local):
-    """The decorated functions that run in this thread."""
+    """How many decorated functions are running in this thread, each called by the one before."""
 
     depth = 0
 

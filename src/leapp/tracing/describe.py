@@ -1,4 +1,4 @@
-"""What is told about a traced pipeline beyond its contract: facts for the page, and what a deployer would have to guess.
+"""Facts about a traced pipeline that its contract does not hold: details for the page, and what a deployer would have to guess.
 
 Nothing here changes from one export of the same program to the next: no times, no addresses, no paths above the working
 directory.
@@ -20,7 +20,7 @@ from leapp.tracing.report import Report
 
 _JOINTS = re.compile(r"joint|dof|motor|actuator|torque|\b(kp|kd)\b", re.IGNORECASE)
 _MOST = 500
-"""How many ops and constants of a node are listed; a page is for reading."""
+"""The most ops and constants of a node that the page lists."""
 
 
 def page_details(
@@ -60,7 +60,7 @@ def _node(node: NodeTrace, report: Report) -> dict[str, Any]:
     if node.replay is not None:
         facts["parameters"] = sum(p.numel() for p in node.replay.parameters())
         if not is_onnx(node.backend):
-            # The page reads those of ONNX models from their files.
+            # The page reads the weights of ONNX models from their files.
             facts["weights"] = _weights(node.replay)
     if node.program is not None:
         calls = node.program.calls
@@ -89,7 +89,7 @@ def _place(at: Any) -> dict[str, Any]:
 
 
 def _relative(file: str) -> str:
-    """A path below the working directory, or the file's name: a bundle travels, and its maker's directories do not matter."""
+    """A path relative to the working directory, or the file's name if it lies elsewhere. A bundle holds no absolute path."""
     if (number := cell(file)) is not None:
         return f"cell {number}"
     relative = os.path.relpath(file) if os.path.isabs(file) else file
@@ -97,7 +97,7 @@ def _relative(file: str) -> str:
 
 
 def _shorten(text: str) -> str:
-    """A finding that ends in ``file:line``, with the file as ``_relative`` spells it."""
+    """A finding that ends in ``file:line``, with the path shortened by ``_relative``."""
     head, separator, path = text.rpartition(" at ")
     file, colon, line = path.rpartition(":")
     return f"{head}{separator}{_relative(file)}:{line}" if colon and line.isdigit() else text
@@ -116,7 +116,7 @@ def _op(func: Any) -> str:
 
 
 def missing_for_deployment(contract: Contract) -> list[str]:
-    """One sentence for each fact about the graph's own inputs and outputs that nothing in the bundle tells."""
+    """One sentence for each fact about the inputs and outputs of the graph that is missing in the bundle."""
     found = []
     if (contract.pipeline.configs or {}).get("frequency") is None:
         found.append("the graph has no frequency: pass graph_configs=GraphConfigs(frequency=...) to compile_graph().")

@@ -1,4 +1,4 @@
-"""Where a declared value comes from: an output of another node, the pass before, or outside the graph."""
+"""Finds where a declared value comes from: an output of another node, an output of the pass before, or outside the graph."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Sources:
                 )  # fmt: skip
             return None
         if found.glue:
-            # Between passes a simulator may stand in the way; a few ops are the user's own.
+            # Between passes the value may go through a simulator, with many ops. Up to three ops are taken for the user's own.
             if not node.finished or (len(found.glue) <= 3 and not self._reported(node, found)):
                 self._report_glue(node, port, found)
             return None
@@ -56,7 +56,7 @@ class Sources:
         return self._edge(node, port, found)
 
     def note(self, node: NodeTrace, port: InputPort, t: Tensor, alias: Tensor) -> None:
-        """Remember a value from outside that an open node was given, to see it given to another one."""
+        """Remember a value from outside that an open node was given, to notice if another node is given the same one."""
         known = self._outside.get(t)
         if known is not None and known[1] != node.name:
             self.shared.append((*known, port, node.name))
@@ -76,11 +76,12 @@ class Sources:
                 f"Call annotate.output_tensors('{owner.node}', ...) first."
             )
         logger.warning(
-            "node '%s', input '%s' (at %s) is a value of the node itself; what led to it is cut off.", node.name, port, where()
-        )
+            "node '%s', input '%s' (at %s) was computed by the node itself, so the model begins after that computation. "
+            "Declare the inputs before they are used.", node.name, port, where(),
+        )  # fmt: skip
 
     def _static(self, node: NodeTrace, port: str, found: Published) -> Source | None:
-        """A constant is the same in every pass: what counts is whether it was there when the node first ran."""
+        """The edge from a static output. A constant is the same in every pass, so only the first pass of the node decides."""
         source = Source(found.node, found.port, delayed=False)
         if not node.finished:
             return source
@@ -101,7 +102,7 @@ class Sources:
         return Source(found.node, found.port, delayed=age == 1)
 
     def check(self, node: NodeTrace, port: InputPort, source: Source | None, t: Tensor) -> None:
-        """An input has one source. The second pass may show that it is feedback; a reset brings the first value back."""
+        """Refuse a second source of an input. The second pass may show feedback, and a reset may give the first value again."""
         if node.passes == 1 and port.source is None:
             port.source = source or self._copied(node, port, t)
         elif port.source == source or (source is None and port.source is not None and self._fits(node, port, port.source, t)):
@@ -114,7 +115,7 @@ class Sources:
             )
 
     def _copied(self, node: NodeTrace, port: InputPort, t: Tensor) -> Source | None:
-        """The source of an input that is a copy of another input, made inside the node: both passes tell by the values."""
+        """The source of another input of which this one is a copy made inside the node: the values of both passes are equal."""
         if node.recording is None or self._recorder.owner([t]) is not node.recording:
             return None
         first, now = node.samples[0].inputs, node.current.inputs
@@ -126,7 +127,7 @@ class Sources:
         return None
 
     def _fits(self, node: NodeTrace, port: InputPort, source: Source, t: Tensor) -> bool:
-        """Whether a value of unknown origin is what the source published: a copy made unseen, or a reset."""
+        """Whether a value of unknown origin equals what the source published, as a copy that no mode saw, or is a reset."""
         if source.delayed and _is_first_value(node, port, t):
             return True
         if node.passes < 2:
@@ -173,7 +174,7 @@ def _is_first_value(node: NodeTrace, port: InputPort, t: Tensor) -> bool:
 
 
 def _is_untouched_input(tape: Tape, t: Tensor) -> bool:
-    """Whether ``t`` is just what was declared as an input: the same memory, which no recorded call wrote to."""
+    """Whether ``t`` is a declared input as it was: the same memory, to which no recorded call wrote."""
     memory: Any = tape.memories.get(t.untyped_storage()._cdata) if t.layout == torch.strided else None
     if memory is None:
         return False

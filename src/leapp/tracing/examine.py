@@ -1,4 +1,4 @@
-"""Look through what a session recorded for values that left the graph, and refuse those that the passes prove wrong."""
+"""Collects the values that left the graph of each node, and refuses those that the recorded passes prove wrong."""
 
 from __future__ import annotations
 
@@ -85,10 +85,12 @@ def _table(escapes: list[EscapeInfo]) -> str:
 
 @dataclass(slots=True)
 class _Seen:
-    """What nodes have in common, looked at once for all of them."""
+    """What was found out for one node and holds for all others too."""
 
     unsteady: UnsteadyNames = field(default_factory=UnsteadyNames)
+    """Clocks and random generators by the code that names them."""
     harmless: set[Any] = field(default_factory=set)
+    """Calls that read no value out of a tensor, see :func:`~leapp.capture.audit.hidden_reads`."""
 
 
 def _escapes(node: NodeTrace, seen: _Seen) -> list[EscapeInfo]:
@@ -126,7 +128,7 @@ def _escapes(node: NodeTrace, seen: _Seen) -> list[EscapeInfo]:
         again = "" if wrong else shown
         found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, shown, proven, again))
     found += _unseen(node, any(e.kind.startswith("undeclared state") for e in found))
-    # Of what is only known to be different, such as a view of memory, the value that it holds says more.
+    # A finding without a value, as of a view of memory, says less than the line and shape of the value that is kept.
     if not any(e.kind.startswith("undeclared state") and e.value != DIFFERENT for e in found) and not wrong:
         found += _outliving(node)
     if node.difference is not None:
@@ -135,13 +137,13 @@ def _escapes(node: NodeTrace, seen: _Seen) -> list[EscapeInfo]:
     unique: dict[tuple[Any, ...], EscapeInfo] = {}
     for info in found:
         unique.setdefault((info.kind, info.file, info.line, info.varies), info)
-    # What is proven comes first, and of that the first difference between the passes.
+    # Proven findings come first, and before them the first difference between the passes.
     first = node.difference.where if node.difference is not None else None
     return sorted(unique.values(), key=lambda e: (not e.varies, first is None or (e.file, e.line) != (first.file, first.line)))
 
 
 def _with_difference(node: str, found: list[EscapeInfo], difference: PassDifference) -> list[EscapeInfo]:
-    """The findings and the first difference between the passes; a finding at the same line gets what differs."""
+    """Add the first difference between the passes to the findings, or to the finding of the same line if there is one."""
     w, first, second = difference.where, _short(difference.first), _short(difference.second)
     at_line = [e for e in found if e.varies and (e.file, e.line) == (w.file, w.line)]
     if not at_line:
@@ -153,13 +155,13 @@ def _with_difference(node: str, found: list[EscapeInfo], difference: PassDiffere
     if kind.startswith("undeclared state") and difference.what.startswith(("undeclared state", "a number", "the weight")):
         kind, known = difference.what, replace(known, value=first, again=second)
     cure = known.cure or difference.cure
-    if known.cure in _CURES.values():  # what is said of every such read, and what is known of this one
+    if known.cure in _CURES.values():  # the general advice for such a read, then that for this one
         cure = f"{known.cure}; {difference.cure}"
     return [replace(known, kind=kind, cure=cure) if e is at_line[0] else e for e in found]
 
 
 def _unsteady(node: NodeTrace, names: UnsteadyNames) -> list[EscapeInfo]:
-    """Clocks and generators that the code of the node names; whether a number of theirs is frozen is for two passes to tell."""
+    """Clocks and random generators that the code of the node names. A second pass shows whether their numbers are frozen."""
     return [
         EscapeInfo(node.name, f"{what}, named in the code of the node", w.file, w.line, w.text, "a number", cure=_UNSTEADY)
         for what, w in _named_unsteady(node, names)
@@ -175,7 +177,10 @@ def _named_unsteady(node: NodeTrace, names: UnsteadyNames) -> Iterator[tuple[str
 
 
 def _deciding(node: NodeTrace, names: UnsteadyNames) -> list[EscapeInfo]:
-    """Clocks and generators that the code of the node compares with something: passes that agree may be those of one choice."""
+    """Clocks and random generators that the code of the node compares with something.
+
+    Passes that agree do not clear them: all of them may have taken the same branch.
+    """
     return [
         EscapeInfo(
             node.name, f"{what}, which decides something; the passes so far agree", w.file, w.line, w.text, "the choice",
@@ -187,21 +192,23 @@ def _deciding(node: NodeTrace, names: UnsteadyNames) -> list[EscapeInfo]:
 
 
 def _is_wrong(node: NodeTrace) -> bool:
-    """Whether the recorded passes prove that the node, as the first pass recorded it, is not what the program computes."""
+    """Whether the recorded passes prove that the recording of the first pass is not what the program computes."""
     assert node.tape is not None
     return node.difference is not None or bool(node.draws()) or departs(node)
 
 
 def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:
-    """Changes that no recorded call shows. After one pass they are suspicions, which further passes prove or clear.
+    """Changes that no recorded call made. After one pass they are suspicions, which further passes prove or clear.
 
-    ``arrays_told`` says that recorded calls already report memory that is read and changed, that of arrays included.
+    Args:
+        node: The node.
+        arrays_told: Whether undeclared state is reported already, so that changed arrays need no report of their own.
     """
     found = []
     several = len(node.samples) > 1
     proven = several and bool(node.read_before or node.changed) and departs(node)
     for r in node.read_before:
-        # Samples that agree though the number differs show that the node does not use it, unless it only chooses.
+        # If the number differs and the samples still agree, the node does not use it, except to choose a branch.
         chooses = several and r.varies and not proven
         if not chooses or decides(r.where):
             what = f"{r.kind} of '{r.source}', read out before the node"
@@ -240,14 +247,14 @@ def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:
 
 
 def _followed(node: NodeTrace, changed: Changed) -> str:
-    """What to do about an older array that a node writes to."""
+    """The advice for an array that is older than the node that writes to it."""
     spelled = changed.spelled
     port = re.sub(r"\W+", "_", spelled.removeprefix("self.")).strip("_")
     return f"let the node follow it: {spelled} = annotate.register_buffer('{node.name}', {{'{port}': {spelled}}})"
 
 
 def _outliving(node: NodeTrace) -> list[EscapeInfo]:
-    """Values that the program keeps beyond their pass; if a call reads what an earlier one left, they are state."""
+    """Values that the program keeps after their pass. They are state if a later call reads them."""
     tells = "the passes so far agree" if node.passes > 1 else "a second pass tells whether it is read"
     cure = "declare it with state_tensors() and update_state() if a later call reads it, else drop it"
     return [
@@ -260,7 +267,7 @@ def _outliving(node: NodeTrace) -> list[EscapeInfo]:
 
 
 def _interrupted(node: NodeTrace, state: str) -> bool:
-    """Whether a recorded pass began with another value of a state than the pass before left."""
+    """Whether a recorded pass began with another value of a state than the pass before it left."""
     steps = zip(node.samples, node.samples[1:], strict=False)
     return any(b.passno == a.passno + 1 and not same_bits(a.outputs[state], b.inputs[state]) for a, b in steps)
 
@@ -276,17 +283,17 @@ _CURES = {
 
 
 def _cure(name: str) -> str:
-    """What to do about a number that was read out of a tensor."""
+    """The advice for a number that was read out of a tensor, by the name of the call that read it."""
     return next((text for word, text in _CURES.items() if name == word or name.startswith(f"{word} ")), "")
 
 
 def _spoken(kind: str) -> str:
-    """What users call an operation that was seen as an ATen operator."""
+    """The name that users know for an ATen operator."""
     return re.sub(r"\.default\b", "", kind.replace("_local_scalar_dense", "item"))
 
 
 def _hidden_reads(node: NodeTrace, wrong: bool, harmless: set[Any]) -> list[EscapeInfo]:
-    """Values that torch itself reads out inside a call; on every sample, if the node is ``wrong`` on one."""
+    """Values that torch itself reads out inside a call. If the node is ``wrong``, all samples are run to see if they vary."""
     assert node.replay is not None
     samples = [[s.inputs[n] for n in node.inputs] for s in node.samples]
     passes = [hidden_reads(node.replay, inputs, harmless) for inputs in samples[:1]]

@@ -1,7 +1,7 @@
-"""What a failed export leaves to look at: ``<name>.failed`` beside the bundle, with the page, the log and the staged files.
+"""Keeps what a failed export wrote: ``<name>.failed`` beside the bundle, a directory with the page, the log and staged files.
 
-It holds no description, so no loader takes it for a bundle. The next attempt removes it. Files that leapp did not put there
-are never touched, and a failure to keep something hides no error.
+It holds no YAML, so no loader takes it for a bundle. The next attempt removes it. Files that leapp did not put there are never
+touched. If a file cannot be kept, the error of the export is still the one that is raised.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leapp.errors import LeappError
 from leapp.tracing.log import SYSTEM, logger
 
 _LIST = ".leapp-failed"
-"""Names what leapp put into the directory, one file a line."""
+"""A file with the names of all files that leapp put into the directory, one on each line."""
 
 
 def failed_directory(bundle: Path) -> Path:
@@ -53,7 +53,7 @@ def kept_beside(
     try:
         yield
     except LeappError as error:
-        # A disk that is full takes nothing more, and nothing is wrong with the policy.
+        # A full disk has no room for more, and there is nothing in the policy to look for.
         if not is_full(error):
             with suppress(OSError):
                 _keep(failed_directory(bundle), staged, draw)

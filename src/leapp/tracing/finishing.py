@@ -1,4 +1,4 @@
-"""The end of a node's first pass: what was recorded becomes a program with fixed ports."""
+"""Ends the first pass of a node: the tape becomes a program with fixed ports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from leapp.tracing.value_roles import Length
 
 Tensor = torch.Tensor
 Given = dict[str, tuple[Tensor, TensorSemantics | None]]
-"""Tensors by port name, with what is said of them."""
+"""Tensors by port name, with their semantics."""
 
 
 class Finisher:
@@ -37,9 +37,9 @@ class Finisher:
 
     Args:
         recorder: What captures the session.
-        attributes: The objects that ran inside open nodes.
-        modules: The modules that did, outermost first.
-        escapes: What to do about values that left the graph.
+        attributes: Compares the user's objects before and after a pass.
+        modules: The modules that ran inside open nodes, outermost first.
+        escapes: The policy for values that left the graph: ``"warn"``, ``"error"`` or ``"ignore"``.
     """
 
     def __init__(
@@ -73,9 +73,10 @@ class Finisher:
         return tensors
 
     def settle(self, node: NodeTrace) -> None:
-        """All passes are seen: registered tensors that carry nothing from one to the next are not state.
+        """Decide what only all passes together show. Call it when the last pass is over.
 
-        A pass that was not kept as a sample, and that the recorded calls do not reproduce, becomes one.
+        Registered tensors that carry no value from pass to pass become constants. Random numbers of a node with one pass are
+        frozen. Of the passes that were not kept as samples, the first that the recorded calls do not reproduce becomes one.
         """
         scratch = [b for b in node.buffers if b.module is None and tracked_buffers.is_scratch(node, b)]
         for buffer in scratch:
@@ -88,7 +89,7 @@ class Finisher:
         if scratch and node.tape is not None:
             self.cut(node)
         if node.tape is not None and node.program is not None and node.tape.draws and not node.compared:
-            for draw in node.tape.draws:  # one pass does not show that the next call draws other numbers
+            for draw in node.tape.draws:  # whether the next call draws other numbers is not known
                 node.tape.freeze(draw)
             node.tape.draws.clear()
             self.cut(node)
@@ -133,7 +134,7 @@ class Finisher:
         )
 
     def _lost_in(self, node: NodeTrace) -> str:
-        """The arrays, older than the node, that took values of it, with the lines that wrote them."""
+        """The arrays older than the node that values of the node were written to, with the lines that did."""
         tape = node.require_traced()
         changed = [c for c in self._attributes.changes(set(), tape.owns)[1] if isinstance(c.after, np.ndarray)]
         codes = self._attributes.codes(tape) if changed else []
@@ -170,16 +171,17 @@ class Finisher:
         if changed is not None:
             raise TraceError(
                 f"node '{node.name}': a tensor of shape {list(changed.value.shape)} that it reads at {changed.where} was "
-                "changed in place afterwards, unseen. Clone it before it is read, or declare it as an input."
+                "changed in place afterwards, by code that leapp does not see. Clone it before the node reads it, or declare "
+                "it as an input."
             )
         self.cut(node)
         node.changed = [found for c in node.changed if (found := _located(node, c, codes)) is not None]
         node.suspects = received | carried | dict.fromkeys(rewritten_constants(node) | replaced, True)
 
     def _replaced(self, node: NodeTrace) -> tuple[set[int], list[CodeType]]:
-        """Constants whose memory, older than the node, the program let go of or no longer names as it did.
+        """The slots of constants whose memory, older than the node, the program freed or replaced by other memory.
 
-        With them comes the code that ran, if something else in the user's objects changed.
+        Also returns the code that ran in the node if something else in the user's objects changed, else an empty list.
         """
         tape, ages = node.require_traced(), self._recorder.old_memory
         tracked = {(id(b.module), b.name) for b in node.buffers}
@@ -196,7 +198,7 @@ class Finisher:
         return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or ages.gone(c.origins)}, codes
 
     def cut(self, node: NodeTrace) -> None:
-        """Make the program of what was recorded on the first tape."""
+        """Make the program of the node from the tape of its first pass."""
         tape = node.require_traced()
         program = cut(tape, [p.slot for p in node.outputs.values() if p.slot is not None])
         if node.backend is not None:
@@ -241,7 +243,10 @@ def _refuse_complex(node: NodeTrace) -> None:
 
 
 def _located(node: NodeTrace, changed: Changed, codes: list[CodeType]) -> Changed | None:
-    """A change with the line that made it. An array counts where the node reads it: what was written to it is frozen there."""
+    """A change with the line that made it, or ``None`` if the node has no part in it.
+
+    A changed array gets the line that reads it, because that is where its content is frozen.
+    """
     if not is_memory(changed, codes):
         return None
     if not isinstance(changed.after, np.ndarray):

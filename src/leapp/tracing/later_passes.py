@@ -1,10 +1,10 @@
-"""The passes of a node after its first: checked against the first one and kept as samples.
+"""The passes of a node after its first: their ports are checked against the first pass, and their values kept as samples.
 
-The second one is recorded too, and compared with the first. From the third on the user's program runs at full speed, and the
+The second pass is recorded too, and compared with the first. From the third on the user's program runs at full speed, and the
 inputs and outputs of some passes are compared with the recorded calls when the session is compiled.
 
-A program may make thousands of passes, so this code is kept cheap: it goes through the tensors once, and computes nothing that
-only a message would need. The modes do not see what it does.
+A program may make thousands of passes, so this code must be fast: it visits each tensor once, and computes nothing that only an
+error message needs. The modes do not see what it does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Passes:
         self._samples_kept = samples_kept
 
     def declare(self, node: NodeTrace, given: Mapping[str, Tensor], role: Role) -> list[Tensor]:
-        """Inputs or states of a later pass; the tensors to go on with."""
+        """Declare inputs or states of a later pass. Returns the tensors to go on with."""
         recorder, ports = self._recorder, node.inputs
         known, former = recorder.published.known, recorder.former_values.facts
         unfinished = bool(recorder.tapes)
@@ -60,11 +60,11 @@ class Passes:
         node.current.inputs.update(_copies(kept) if self.is_looked_at(node) else kept)
         if node.second is not None:
             return [self._second.declare(node, n, t) for n, t in given.items()]
-        # As in the first pass, the tensor inside the node is another one than that between the nodes.
+        # As in the first pass, the node gets an alias and not the caller's own tensor object.
         return [t[...] if type(t) is Tensor and n in kept else t for n, t in given.items()]
 
     def update(self, node: NodeTrace, given: Mapping[str, Tensor]) -> None:
-        """New values of states."""
+        """Take the new values of states in a later pass."""
         if not node.in_pass and given:
             raise SessionError(
                 f"update_state() for '{node.name}/{next(iter(given))}' at {where()} comes after output_tensors(): the node is "
@@ -82,7 +82,7 @@ class Passes:
             node.updates[name] = (t, port.where)
 
     def finish(self, node: NodeTrace, tensors: dict[str, Tensor]) -> None:
-        """The outputs of a later pass."""
+        """Check the outputs of a later pass and end it."""
         if not node.in_pass:
             raise SessionError(
                 f"output_tensors('{node.name}') at {where()}: the node is finished and no new inputs were declared since. "
@@ -108,7 +108,7 @@ class Passes:
         self.end(node, tensors)
 
     def end(self, node: NodeTrace, tensors: dict[str, Tensor]) -> None:
-        """Keep the sample of a pass, let go of the pass, and publish the outputs."""
+        """End a pass: keep its sample, publish its outputs, and forget the rest."""
         current, given = node.current, {}
         left, static = {}, set()
         for name, port in node.outputs.items():
@@ -133,10 +133,10 @@ class Passes:
         node.updates, node.aliases, node.again = {}, {}, []
 
     def is_looked_at(self, node: NodeTrace) -> bool:
-        """Whether the values of the present pass are kept: as a sample, or to be compared when the session is compiled.
+        """Whether the values of the present pass are kept, as a sample or for a comparison when the session is compiled.
 
-        Beyond the samples these are the second pass, and every pass whose number is a power of two. So a value that changes
-        seldom is found however long the program runs, at almost no cost.
+        When all samples are taken, the second pass and every pass whose number is a power of two are kept for comparison. So a
+        value that changes seldom is found in a long run too, at almost no cost.
         """
         if len(node.samples) < self._samples_kept or node.second is not None:
             return True
@@ -144,7 +144,7 @@ class Passes:
 
 
 def _copies(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """As :func:`~leapp.capture.tape.snapshot` makes them, of several tensors at once."""
+    """Copies of several tensors, as :func:`~leapp.capture.tape.snapshot` makes them but faster."""
     if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return {n: snapshot(t) for n, t in given.items()}
     return {n: t.clone() if t.layout is _DENSE and t.is_contiguous() else snapshot(t) for n, t in given.items()}
@@ -174,7 +174,7 @@ def _refuse_other_ports(node: NodeTrace, tensors: Mapping[str, Tensor]) -> NoRet
     what, names = ("input", absent) if absent else ("output", [n for n in node.outputs if n not in tensors])
     raise AnnotationError(
         f"node '{node.name}' (at {where()}): this pass did not declare the {what} {', '.join(map(repr, names))} that the first "
-        "pass declared."
+        "pass declared. Declare the same ports in every pass."
     )
 
 

@@ -50,7 +50,7 @@ class CompileOptions(TypedDict, total=False):
 
 
 class _ManagerType(type):
-    """Lets ``ExportManager.interpreting`` be asked of the class, as of its instance."""
+    """Makes ``ExportManager.interpreting`` work on the class as on its instance."""
 
     @property
     def interpreting(cls) -> bool:
@@ -102,7 +102,7 @@ class ExportManager(metaclass=_ManagerType):
         return card("ExportManager", {"graph": self.settings.graph, **facts}, [*parts, self.report._repr_html_()])
 
     def _leave(self) -> None:
-        """Undo everything the session did to the process. An interrupt comes through when that is done."""
+        """Undo everything the session did to the process. An interrupt is raised after all of it is undone."""
         try:
             self._undo()
         except BaseException:
@@ -110,7 +110,7 @@ class ExportManager(metaclass=_ManagerType):
             raise
 
     def _undo(self) -> None:
-        """One attempt at that. It may be called again, and the session counts as open until it has come to its end."""
+        """Undo what the session did. It may be repeated after an interrupt: the session counts as open until all is undone."""
         annotate._session = None
         try:
             if self.session is not None:
@@ -127,7 +127,7 @@ class ExportManager(metaclass=_ManagerType):
 
 
 def _leave_child() -> None:
-    """A forked process is not part of the session; its copy of the log belongs to the parent."""
+    """Leave the session in a forked process: the session and its log file belong to the parent."""
     manager = ExportManager()
     if manager.interpreting:
         close_log()
@@ -151,7 +151,7 @@ def _place(name: Any, save_path: Any) -> tuple[str, Path]:
 
 
 def _opens_or_not(function: F) -> F:
-    """A function that opens a session. If it is interrupted anywhere, also on its way out, there is none."""
+    """Decorate a function that opens a session: if it is interrupted, even while it returns, no session stays open."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> None:
@@ -307,7 +307,7 @@ def compile_graph(
         >>> leapp.compile_graph(graph_configs=GraphConfigs(frequency=50))
         {'policy': True}
     """
-    from leapp.tracing.compiling import compile_session  # with exporters and engines, which tracing does without
+    from leapp.tracing.compiling import compile_session  # late: it loads exporters and engines, which tracing does not need
 
     manager = ExportManager()
     Recorder.sweep()
@@ -404,7 +404,7 @@ def session(
         try:
             if manager.interpreting and manager.session is not before:
                 stop()
-        finally:  # once more: it may have been interrupted
+        finally:  # stop() may have been interrupted
             if manager.interpreting and manager.session is not before:
                 manager._leave()
     compile_graph(**(compile or {}))

@@ -1,4 +1,4 @@
-"""What is legal and rarely meant: states that nothing updates or reads, one tensor given to two nodes."""
+"""Warns of legal code that is rarely intended: states that nothing updates or reads, one tensor given to two nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from leapp.tracing.session import Session
 
 def likely_mistakes(session: Session) -> Iterator[str]:
-    """A sentence for each of them."""
+    """One sentence for each likely mistake."""
     for node in session.nodes.values():
         yield from _states(node)
         yield from _kinds(node)
@@ -49,7 +49,7 @@ def _states(node: NodeTrace) -> Iterator[str]:
 
 
 def _rates(session: Session, node: NodeTrace) -> Iterator[str]:
-    """Nodes that ran less often than one that feeds them, as a policy at a lower rate than its estimator."""
+    """Warn of a node that ran less often than the node that feeds it, such as a policy at a lower rate than its estimator."""
     for port in node.inputs.values():
         source = session.nodes.get(port.source.node) if port.source is not None and not port.source.delayed else None
         if source is not None and source.passes > node.passes > 0:
@@ -65,7 +65,7 @@ _KINDS = [str(k.value) for kinds in (InputKindEnum, OutputKindEnum) for k in kin
 
 
 def _kinds(node: NodeTrace) -> Iterator[str]:
-    """Kinds that are almost a known one. Others are the user's own."""
+    """Warn of kinds that are spelled almost like a known one. Other unknown kinds are the user's own."""
     ports: list[InputPort | OutputPort] = [*node.inputs.values(), *node.outputs.values()]
     for port in ports:
         kind = port.semantics.kind if port.semantics is not None else None
@@ -76,6 +76,6 @@ def _kinds(node: NodeTrace) -> Iterator[str]:
 
 
 def _enters(session: Session, node: str, port: InputPort) -> bool:
-    """Whether a port is still there, and fed from outside."""
+    """Whether a node still has a port, and the port is fed from outside of the graph."""
     found = session.nodes.get(node)
     return found is not None and found.inputs.get(port.name) is port and port.source is None

@@ -1,4 +1,4 @@
-"""The session's log: everything to ``log.txt``, what matters to the console."""
+"""The session's log: every line goes to ``log.txt``, warnings and errors also to the console."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _PLAIN, _COLOURED = logging.Formatter("[%(levelname)s]: %(message)s"), _Console(
 
 
 RAISED = {"raised": True}
-"""Pass it as ``extra=`` for what the caller is about to be told by an exception: it goes to the file only."""
+"""Pass it as ``extra=`` for a message that an exception will show to the caller: it then goes to the file only."""
 
 
 class _Stderr(logging.Handler):
-    """Writes to what is ``sys.stderr`` at the moment: a progress display takes its place to keep its own lines together."""
+    """Writes to the present ``sys.stderr``. A progress display replaces that while it runs, to print above its own lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "raised", False):
             return
         try:
             print(self.format(record), file=sys.stderr, flush=True)
-        except Exception:  # as every handler of the standard library: a log must not stop the program
+        except Exception:  # as handlers of the standard library do: a log must not stop the program
             self.handleError(record)
 
 
 class _File(logging.Handler):
-    """A log that gives up silently where the disk is full: the export itself will say so."""
+    """Writes to a file. A full disk is no error here, because the export itself reports it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class _File(logging.Handler):
                 os.write(self._file, f"{self.format(record)}\n".encode(errors="backslashreplace"))
         except OSError:
             pass
-        except Exception:  # as every handler of the standard library: a log must not stop the program
+        except Exception:  # as handlers of the standard library do: a log must not stop the program
             self.handleError(record)
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Log:
         self.verbose(verbose)
         for handler in (self._file, self._console):
             logger.addHandler(handler)
-        if logger.level != logging.DEBUG:  # setting it makes every logger of the process forget what it knows
+        if logger.level != logging.DEBUG:  # setting a level clears the caches of all loggers
             logger.setLevel(logging.DEBUG)
         # The root logger would print each line a second time.
         logger.propagate = False
@@ -93,7 +93,7 @@ class Log:
 
 
 def close() -> None:
-    """Take off the handlers of the session before."""
+    """Remove the handlers of the session before."""
     for handler in list(logger.handlers):
         if not isinstance(handler, logging.NullHandler):
             logger.removeHandler(handler)

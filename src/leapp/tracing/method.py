@@ -1,4 +1,4 @@
-"""How ``annotate.method`` reads a function: parameters are inputs, returned names are outputs."""
+"""Reads the ports of a function decorated with ``annotate.method``: parameters are inputs, returned names are outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Declare = Callable[[str, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class MethodNode:
-    """What ``annotate.method`` was told about a function."""
+    """The arguments of ``annotate.method`` for one function."""
 
     name: str
     export_with: str | None = None
@@ -47,7 +47,7 @@ class MethodNode:
 
 
 def node_name_of(function: Callable[..., Any]) -> str:
-    """The name of a function, as a node's."""
+    """The name of the node of a function."""
     while isinstance(function, functools.partial):
         function = function.func
     name = str(getattr(function, "__name__", type(function).__name__))
@@ -55,7 +55,7 @@ def node_name_of(function: Callable[..., Any]) -> str:
 
 
 def refuse_unfit(function: Any) -> None:
-    """Raise for what cannot be one node: coroutines and generators return before they have run."""
+    """Raise for an object that cannot be a node. Coroutines and generators return before their code has run."""
     plain = function
     while isinstance(plain, functools.partial):
         plain = plain.func

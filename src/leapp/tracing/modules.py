@@ -1,6 +1,6 @@
-"""The modules that open nodes call, and the names that they give to constants.
+"""Collects the modules that open nodes call, and names the constants of a node after their parameters and buffers.
 
-Their forward is hooked only while a node records: a hook slows every module down.
+The hook on ``forward`` is there only while a node records, because it slows every module of the process down.
 """
 
 from __future__ import annotations
@@ -89,6 +89,6 @@ def constant_names(program: Program, modules: Iterable[weakref.ref[torch.nn.Modu
 
 
 def _above(name: str) -> list[str]:
-    """The places that a dotted name leads through: a name may neither be one nor lead through another name."""
+    """The prefixes of a dotted name: ``a`` and ``a.b`` for ``a.b.c``. They become modules, so no other name may equal one."""
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts))]

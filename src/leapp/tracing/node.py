@@ -28,7 +28,7 @@ Role = Literal["input", "output", "state", "buffer", "static"]
 
 
 class Stage(enum.Enum):
-    """Where a node is between its first ``input_tensors()`` and the end of its session. Ports are fixed by the first pass."""
+    """How far a node has come since its first ``input_tensors()``. Its ports are fixed at the end of the first pass."""
 
     FIRST_PASS = "first pass"
     """A tape is recording."""
@@ -37,7 +37,7 @@ class Stage(enum.Enum):
     LATER_PASS = "later pass"
     """The node was entered again. The second pass has a tape of its own."""
     SETTLED = "settled"
-    """All passes so far were taken together: which registered tensors are state is decided."""
+    """The session is over, and it is decided which registered tensors are state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class InputPort:
     semantics: TensorSemantics | None = None
     source: Source | None = None
     batch: int | str | None = "auto"
-    """Which axis the user says is the batch; ``"auto"`` leaves it to leapp."""
+    """The batch axis that the user gave; ``"auto"`` leaves it to leapp."""
     axis: int | None = None
     """The axis that is the batch, known when the session is compiled."""
 
@@ -95,7 +95,7 @@ class Sample:
 
 
 class PassDifference(NamedTuple):
-    """Where the second pass first differs from the first: what it was in each, and what to do about it."""
+    """The first place where the second pass differs from the first: the value in each pass, and the advice for it."""
 
     what: str
     where: Where
@@ -105,7 +105,7 @@ class PassDifference(NamedTuple):
 
 
 class KeptValue(NamedTuple):
-    """A value that outlives its pass: the line that made it, what holds it, and its form."""
+    """A value that outlives its pass: the line that made it, a description of its holder, and its shape."""
 
     where: Where
     holder: str
@@ -116,9 +116,8 @@ class KeptValue(NamedTuple):
 class TrackedBuffer:
     """A tensor that the node may write to and that may turn out to be state.
 
-    It is a registered buffer of ``module``, or (``module`` is ``None``) a tensor given to ``register_buffer``. Of the latter,
-    ``left`` is what the last pass left in it, and ``carried`` and ``reset`` say whether every later pass began with that, or
-    with the value of the first pass.
+    It is a registered buffer of ``module``, or (``module`` is ``None``) a tensor given to ``register_buffer``. The last four
+    fields are about the latter.
     """
 
     port: str
@@ -126,11 +125,15 @@ class TrackedBuffer:
     module: torch.nn.Module | None = None
     name: str = ""
     fresh: bool = False
-    """Created while the node was open."""
+    """Whether the tensor was created while the node was open."""
     left: torch.Tensor | None = None
+    """Its value at the end of the last pass."""
     carried: bool = True
+    """Whether every later pass began with the value that the pass before left."""
     reset: bool = True
+    """Whether every later pass began with the value of the first pass."""
     same_memory: bool = True
+    """Whether it was the same memory in every pass."""
 
 
 class NodeTrace:
@@ -140,7 +143,7 @@ class NodeTrace:
         self.name = name
         self.begin(tape, entered)
         self.dropped_passes = 0
-        """How many passes came before the one that the node was traced in again."""
+        """How many passes were dropped because the node was traced again in a later one."""
         self.order = -1
         self.wanted: set[str] = set()
         self.read_before: list[Read] = []
@@ -148,7 +151,7 @@ class NodeTrace:
         self.left: dict[str, torch.Tensor] = {}
         """The tensors that the last pass gave as new values of states."""
         self.changed_later: dict[str, tuple[str, Where]] = {}
-        """State that was changed after a pass: by what, where."""
+        """States that were changed after a pass, each with the operation and its line."""
         self.older: Named = {}
         """The containers that global variables named when the node was opened."""
         self.alive: list[tuple[weakref.ref[Any], Where, int]] = []
@@ -160,9 +163,9 @@ class NodeTrace:
         """Start over: nothing is declared, nothing recorded."""
         self.tape = tape
         self.second: Tape | None = None
-        """What the second pass records, while it is under way."""
+        """The tape of the second pass, while that pass runs."""
         self.second_slots: dict[str, int] = {}
-        """The slots of the ports on that tape."""
+        """The slots of the input ports on the tape of the second pass."""
         self.difference: PassDifference | None = None
         """The first difference between the first two passes that matters."""
         self.compared = False
@@ -180,17 +183,17 @@ class NodeTrace:
         """States that were updated before they were declared."""
         self.registered = 0
         self.suspects: dict[int, bool] = {}
-        """Constants made of tensors that are older than the node and that the first pass changed; whether that is certain."""
+        """The slots of constants whose tensor is older than the node and was changed in the first pass. False if unsure."""
         self.read_again: set[int] = set()
         """Constants of the first pass whose memory the second pass reads too."""
         self.changed: list[Changed] = []
-        """What the first pass left changed in the user's objects."""
+        """The places in the user's objects that the first pass changed."""
         self.lengths: dict[str, int] = {}
-        """How long the containers were after it that it left longer or shorter, by their names."""
+        """The containers in the user's objects whose length the first pass changed, by name, with the new length."""
         self.written: dict[str, weakref.ref[torch.Tensor]] = {}
-        """The plain tensors in the user's objects that it wrote to, by their names."""
+        """The plain tensors in the user's objects that the first pass wrote to, by name."""
         self.changed_again: list[Changed] = []
-        """Numbers in them that the second pass changed too, with the line that reads each."""
+        """The numbers in the user's objects that the second pass changed too, each with the line that reads it."""
         self.samples: list[Sample] = []
         self.compared_later: list[Sample] = []
         """Passes beyond the samples, to be compared with the recorded calls when the session is compiled."""
@@ -200,7 +203,7 @@ class NodeTrace:
         self.backend: str | None = None
         self.backend_params: dict[str, Any] = {}
         self.asked: tuple[Any, Any, Any] | None = None
-        """The settings of ``output_tensors()`` that a later pass repeats, if they are only the backend."""
+        """The settings of ``output_tensors()`` in the first pass, if there is only a backend among them."""
         self.program: Program | None = None
         self.names: dict[int, str] = {}
         """Names for the constants of the program, by slot."""
@@ -218,11 +221,11 @@ class NodeTrace:
 
     @property
     def to_retrace(self) -> bool:
-        """Whether the next pass is to be recorded in place of the first one, which updated a state that it did not declare."""
+        """Whether the next pass replaces the recording of the first, which updated a state without declaring it."""
         return bool(self.late) and not self.dropped_passes
 
     def take(self, program: Program, names: dict[int, str]) -> None:
-        """The node is this program."""
+        """Make this the program of the node."""
         self.program, self.names, self._replay = program, names, None
 
     @property
@@ -240,7 +243,7 @@ class NodeTrace:
             raise AnnotationError(
                 f"node '{self.name}', {what} '{port.name}' (at {at or where()}) was declared as {port.dtype} "
                 f"{list(port.shape)} (at {port.where}) and is {spelled(t.dtype)} {list(t.shape)} now. Ports keep their shape "
-                "and dtype."
+                "and dtype in every pass."
             )
 
     def draws(self) -> list[Where]:

@@ -1,4 +1,4 @@
-"""A node as exporters and files know it: its names there, its export job, its samples."""
+"""Translates a traced node for exporters and files: port names, export job, samples."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def export_job(node: NodeTrace, names: FileNames, target: TargetRules | None = N
 
 
 def in_step(nodes: list[NodeTrace]) -> dict[str, list[int]]:
-    """For each node which of its samples are of consecutive passes in which every node ran, from the first such pass on."""
+    """For each node the numbers of those samples that form consecutive passes of the whole pipeline.
+
+    They begin at the first pass in which every node ran, and end before the first pass of which a node has no sample.
+    """
     if not nodes or not all(n.samples for n in nodes):
         return {n.name: [] for n in nodes}
     first = max(n.samples[0].passno for n in nodes)
@@ -70,12 +73,12 @@ def in_step(nodes: list[NodeTrace]) -> dict[str, list[int]]:
 
 
 def raw_samples(nodes: list[NodeTrace], names: dict[str, FileNames]) -> dict[str, list[RawSample]]:
-    """The samples of every node, with the names of files."""
+    """The samples of every node, with the port names of its file."""
     return {n.name: [raw_sample(names[n.name], s) for s in n.samples] for n in nodes}
 
 
 def raw_sample(names: FileNames, sample: Sample) -> RawSample:
-    """One sample with the names of files."""
+    """One sample with the port names of the file."""
     return RawSample(
         {names.inputs[p]: RawTensor.of(t) for p, t in sample.inputs.items()},
         {names.outputs[p]: RawTensor.of(t) for p, t in sample.outputs.items()},

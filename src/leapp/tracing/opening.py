@@ -1,6 +1,6 @@
-"""Which nodes there are, which of them are open, and in which pass.
+"""Opens nodes and begins their passes.
 
-One clock counts the passes of all nodes. It moves on when a node that already ran in the present pass is entered again.
+One clock counts the passes of all nodes. It advances when a node that already ran in the present pass is entered again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Opening:
 
     Args:
         recorder: Records the open nodes.
-        attributes: The objects that run inside them.
-        modules: The modules that do.
-        second: Records their second passes.
+        attributes: Compares the user's objects before and after a pass.
+        modules: Collects the modules that run inside open nodes.
+        second: Records the second passes of nodes.
         non_traced: The names of nodes that are not recorded.
         dynamic_batch: Whether the models are to take any number of rows.
     """
@@ -76,7 +76,7 @@ class Opening:
         return node
 
     def enter(self, node: NodeTrace) -> None:
-        """Go on with a pass of a finished node, or begin one. Call it in silence."""
+        """Continue a pass of a finished node, or begin one. Call it inside ``silence()``."""
         if not node.in_pass:
             if node.entered == self.clock:
                 self.clock += 1
@@ -88,7 +88,7 @@ class Opening:
             else:
                 self._second.begin(node)
         elif node.entered != self.clock:
-            # The user's code raised in the middle of the pass before; this is another one.
+            # The user's code raised an exception in the pass before, and this is a new pass.
             node.entered, node.current, node.registered = self.clock, Sample(self.clock), 0
             self._second.begin(node)
         self.listen()
@@ -111,8 +111,8 @@ class Opening:
             self._modules.hook(recording)
 
     def restart(self, node: NodeTrace) -> None:
-        """Drop what an attempt recorded that the user's code did not finish."""
-        logger.warning("node '%s' is declared anew before it was finished; what it had recorded is dropped.", node.name)
+        """Begin the first pass again, after an attempt that the user's code did not finish."""
+        logger.warning("node '%s' is declared again before it was finished; what was recorded before is dropped.", node.name)
         kept = [(node.inputs[n], node.aliases[n], node.current.inputs[n]) for n in node.again]
         self._drop_tape(node)
         node.begin(self._tape(node.name), self.clock)
@@ -122,7 +122,7 @@ class Opening:
                 port.slot = node.tape.declare(alias, port.batch).slot
 
     def abandon(self, node: NodeTrace) -> None:
-        """The user's code raised: the pass did not happen."""
+        """Drop the present pass of a node, because the user's code raised an exception."""
         if node.finished:
             self._second.drop(node)
             node.stage, node.current, node.updates = Stage.BETWEEN_PASSES, Sample(node.entered), {}
@@ -132,7 +132,7 @@ class Opening:
         self.listen()
 
     def look_after(self, node: NodeTrace) -> None:
-        """Note what was done to the state of a node since its last pass: it is in no model."""
+        """Note changes that were made to the state of a node after its last pass: no model contains them."""
         source, held = self._recorder.published.source, node.buffers
         for name, t in node.left.items():
             found = source(t)
@@ -150,7 +150,7 @@ class Opening:
             node.tape.end()
 
     def _retrace(self, node: NodeTrace) -> None:
-        """The first pass gave a state its first value without reading one: what counts is what the second pass does."""
+        """Record the second pass in place of the first, which updated a state without reading it."""
         logger.warning(
             "node '%s': the first pass updated %s without declaring it, so the node is traced again in its second pass, and "
             "the bundle starts from the values that the first pass left.", node.name, ", ".join(map(repr, sorted(node.late))),

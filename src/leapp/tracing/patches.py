@@ -1,4 +1,4 @@
-"""What an open node replaces in other modules: one table of attributes, set when a node opens and put back when it is done."""
+"""Replaces functions of other modules while a node is open. The originals are put back when it is done."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def _check(patch: Any) -> None:
 
 
 class _Missing:
-    """Stands for an attribute that an owner does not have itself."""
+    """Marks an attribute that an owner does not have itself, but may inherit."""
 
 
 class _Builtin:
-    """Replaces a function written in C. As an attribute of a class it does not become a method, as the original does not."""
+    """Replaces a function written in C. Like the original, it does not become a method as an attribute of a class."""
 
     __qualname__: str
     __wrapped__: Any
@@ -103,7 +103,7 @@ class _Builtin:
 
 
 class _Names:
-    """Attributes of one owner, with what replaces them."""
+    """The attributes of one owner that are replaced: ``made`` are the replacements, ``originals`` what was there before."""
 
     def __init__(self, owner: Any) -> None:
         self.owner = owner
@@ -112,7 +112,7 @@ class _Names:
         self.originals: dict[str, Any] = {}
 
     def fits(self) -> bool:
-        """Whether the owner has the originals still."""
+        """Whether the owner still has the originals."""
         return list(map(self.names.get, self.originals)) == self._found
 
     @functools.cached_property
@@ -136,7 +136,7 @@ class _Names:
             setattr(self.owner, name, made)
 
     def put_back(self) -> None:
-        """Set the originals, but not where the program has put something else meanwhile."""
+        """Set the originals, except where the program itself has set an attribute meanwhile."""
         if self._is_plain and list(map(self.names.get, self.made)) == self._put:
             self.names.update(self.originals)
             return
@@ -154,7 +154,7 @@ class _Plan:
 
     Args:
         follow_arrays: Whether values are followed through NumPy.
-        own: The rows of one session; those of the table are the same for all, and their replacements are made once.
+        own: The rows of one session. The rows of the table are the same for all sessions, and are made once.
     """
 
     def __init__(self, follow_arrays: bool, own: Iterable[Row] = ()) -> None:
@@ -179,14 +179,14 @@ class _Plan:
             if isinstance(owner, ModuleType):
                 if hasattr(original, "__text_signature__"):
                     made.__text_signature__ = original.__text_signature__
-                made.__module__, made.__qualname__ = owner.__name__, name  # pickled by the name under which it stands
+                made.__module__, made.__qualname__ = owner.__name__, name  # pickle finds it by this name
             known[key] = made, original
         names.originals.setdefault(name, original)
         names.made[name] = known[key][0]
         self.originals[id(names.made[name])] = names.made[name], names.originals[name]
 
     def fits(self) -> bool:
-        """Whether the same modules are loaded still, and the owners have the originals."""
+        """Whether the same modules are still loaded, and the owners still have the originals."""
         return self._loaded == _loaded() and all(s.fits() for s in self.sets)
 
 
@@ -201,7 +201,7 @@ def _loaded() -> tuple[int, str]:
 
 
 def _table(follow_arrays: bool) -> Iterator[Row]:
-    """Owner, name, and what makes the replacement of the original; the later of two goes around the earlier."""
+    """Rows of owner, name and a function from the original to its replacement. A later row for a name wraps the earlier."""
     yield from torch_rows()
     if not follow_arrays:
         return
@@ -218,7 +218,7 @@ def _table(follow_arrays: bool) -> Iterator[Row]:
 def _both(
     name: str, form: Callable[..., Any], arrays: Arrays, original: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Run a function, and its torch form on traced arrays, which is recorded."""
+    """Run a function, and on traced arrays also its torch form, which is recorded."""
     return arrays.both(name, original, form, args, kwargs)
 
 
@@ -239,13 +239,13 @@ class Patches:
         self._undo: list[Callable[[], Any]] = []
         self._originals: dict[int, tuple[Any, Any]] = {}
         self._newest: str | None = None
-        """The module that was loaded last when the replacements were put in place."""
+        """The name of the newest module when the replacements were set."""
         self._is_eager = False
         recorder.on_first_open, recorder.on_last_close = self.install, self.remove
         recorder.on_compile = self._run_compiled_code_eagerly
 
     def install(self) -> None:
-        """Put everything in place."""
+        """Set all replacements."""
         if self._undo:
             return
         self._newest = next(reversed(sys.modules))
@@ -259,7 +259,7 @@ class Patches:
             names.put()
 
     def remove(self) -> None:
-        """Put the originals back. An interrupt or an error in between is raised when all of them are back."""
+        """Put the originals back. An interrupt or an error meanwhile is raised when all of them are back."""
         self._is_eager = False
         try:
             while self._undo:
@@ -269,13 +269,13 @@ class Patches:
         except BaseException:
             if self._undo:
                 try:
-                    self._undo.pop()()  # once more: it may have been interrupted
+                    self._undo.pop()()  # again: the interrupt may have come in the middle of it
                 finally:
                     self.remove()
             raise
 
     def _restore_new_modules(self) -> None:
-        """Give modules that were imported inside the node the originals: they took the replacements."""
+        """Put the originals into modules that were imported inside the node: ``from numpy import zeros`` took a replacement."""
         newest_first = itertools.takewhile(lambda name: name != self._newest, reversed(sys.modules))
         for name in list(newest_first) if self._newest is not None else ():
             names = getattr(sys.modules.get(name), "__dict__", {})
@@ -312,11 +312,14 @@ def _like(original: Any, made: Any) -> Any:
 
 
 def follow_copies() -> None:
-    """Follow the copies that ``copy`` and ``pickle`` make of tensors, from ``start()`` to ``stop()``: nodes pass them on."""
+    """Follow the copies that ``copy`` and ``pickle`` make of tensors.
+
+    This holds from ``start()`` to ``stop()``, because tensors are copied between nodes too.
+    """
     copyreg.dispatch_table.setdefault(torch.Tensor, reduce)
 
 
 def forget_copies() -> None:
-    """Undo that."""
+    """Undo :func:`follow_copies`."""
     if copyreg.dispatch_table.get(torch.Tensor) is reduce:
         del copyreg.dispatch_table[torch.Tensor]

@@ -16,7 +16,7 @@ from leapp.semantics import TensorSemantics
 
 Entry = tuple[str, Any, TensorSemantics | None]
 Parts = list[tuple[Any, Any]]
-"""What a container holds, with the key, place or field of each."""
+"""The items of a container, each with its key, position or field name."""
 
 
 def entries(payload: Any) -> list[Entry]:
@@ -82,7 +82,7 @@ def leaf_names(items: Sequence[Entry]) -> list[str]:
 
 
 def located(error: LeappError, call: str) -> LeappError:
-    """An error about a payload, with the call that was given it."""
+    """The same error with the annotation call that got the payload in front."""
     return type(error)(f"{call}: {error}")
 
 
@@ -92,7 +92,7 @@ def unpack(values: Sequence[Any]) -> Any:
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether a value is a tensor, array or number of NumPy, without importing the library it would come from."""
+    """Whether a value is a tensor, an array or a number of NumPy. Does not import torch or NumPy."""
     if type(value) in _leaves:
         return True
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
@@ -105,7 +105,7 @@ def is_leaf(value: Any) -> bool:
 
 
 _leaves: set[type] = set()
-"""The classes of tensors, arrays and numbers themselves, as far as they have been met."""
+"""The classes of torch and NumPy that were found to be leaves."""
 
 
 def map_leaves(
@@ -117,8 +117,12 @@ def map_leaves(
 ) -> Any:
     """A copy of ``value`` with each tensor replaced by ``visit(port name, tensor)``, depth first.
 
-    ``other`` is called with what is neither a tensor nor a container; such values stay as they are. ``rebuilt`` gets a
-    container, its parts and the parts that replace them, and gives what stands in its place.
+    Args:
+        name: The port name of ``value``; parts of it get their key, position or field name appended.
+        value: A tensor, an array, or containers of them.
+        visit: Gets the port name and the tensor or array, and returns its replacement.
+        other: Called with a value that is neither a tensor nor a container. Such values stay as they are.
+        rebuilt: Gets a container, its parts and their replacements, and returns the container to use.
     """
     if is_leaf(value):
         return visit(name, value)
@@ -131,7 +135,7 @@ def map_leaves(
 
 
 def _parts(item: Any) -> Parts | None:
-    """What a container holds, by key, place or field; ``None`` for what is not a container."""
+    """The items of a container; ``None`` for a value that is not a container."""
     if isinstance(item, Mapping):
         return list(item.items())
     if isinstance(item, tuple) and hasattr(item, "_fields"):
@@ -144,7 +148,7 @@ def _parts(item: Any) -> Parts | None:
 
 
 def _rebuilt(item: Any, _: Parts, new: Parts) -> Any:
-    """A container with other parts. The ``__init__`` of a dataclass is not run, so that derived fields stay as they are."""
+    """A copy of a container with other parts. ``__init__`` of a dataclass is not called, so derived fields stay the same."""
     if isinstance(item, Mapping):
         return dict(new)
     values = [value for _, value in new]
@@ -159,9 +163,9 @@ def _rebuilt(item: Any, _: Parts, new: Parts) -> Any:
 
 
 class Loans:
-    """Containers of the caller that hold other tensors for as long as a function runs.
+    """Puts declared tensors into the caller's own containers while a function runs, and the caller's tensors back afterwards.
 
-    What the function does to a dict, a list or a dataclass it was given, it does to the caller's own.
+    The containers are not copied, so what the function does to a dict, a list or a dataclass reaches the caller.
     """
 
     def __init__(self) -> None:
@@ -181,7 +185,7 @@ class Loans:
         return item
 
     def give_back(self, kept: Callable[[Any], bool]) -> None:
-        """Put the caller's tensors back wherever the function left the lent ones, but for those to be ``kept``."""
+        """Put the caller's tensors back wherever a container still holds a lent one, unless ``kept`` accepts the lent one."""
         for item, part, new in self._lent:
             for key, value in () if kept(new) else _parts(item) or ():
                 if value is new:

@@ -1,6 +1,6 @@
-"""What a terminal shows while a bundle is made: one line for each node, with the time each step took.
+"""Shows the progress of an export on a terminal: one line for each node, with the time each step took.
 
-Pipes, log files and notebooks see nothing of it. Knows neither sessions nor files.
+Nothing is shown in pipes, log files and notebooks. Knows neither sessions nor files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Progress:
             self._shown.stop()
 
     def step(self, line: str, name: str) -> Any:
-        """A block that does one step of a line, timed."""
+        """A context manager around one step of a line, which shows and times it."""
         return nullcontext() if self._shown is None else self._step(line, name)
 
     def finish(self, line: str, ok: bool) -> None:

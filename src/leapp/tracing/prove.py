@@ -1,6 +1,6 @@
 """The proof of a bundle before it is put in place: every file on every sample, then the pipeline in closed loop.
 
-Says what differs, where, and what in the user's code is behind it. Writes nothing but the log.
+Each failure says what differs, where, and which code of the user's causes it. Writes only to the log.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from leapp.tracing.prove_batch import batch_loops, moved_sample, repeated_sample
 from leapp.tracing.report import Report
 
 _LOOSER = 10
-"""How much wider than for a recorded sample the tolerance is where rounding differences multiply: feedback, moved inputs."""
+"""The tolerance is this many times wider where rounding differences multiply: in feedback, and on moved inputs."""
 
 
 class Failure(ValidationError):
@@ -46,7 +46,7 @@ class Failure(ValidationError):
 
 
 class Unproven(Failure):
-    """A node that passed as far as it can be checked, and draws random numbers. False, but it stops no export."""
+    """A node that draws random numbers and passed what can be checked. Counts as false, but does not stop an export."""
 
 
 @dataclass(slots=True)
@@ -59,9 +59,9 @@ class Proof:
         thorough: Whether ONNX models run at every level of graph optimisation.
         log: Where the details are.
         engine_process: The process that runs large models.
-        allow_nonfinite: Whether NaN and infinity that both sides have are right.
-        allow_random: Whether nodes that draw random numbers are right.
-        strict: Whether only what is proven counts as true.
+        allow_nonfinite: Whether NaN and infinity pass if the program and the file both have them.
+        allow_random: Whether nodes that draw random numbers pass.
+        strict: Whether failures are raised at the end, and unproven nodes count as false.
         results: Node to ``True``, ``False`` or the error.
         reasons: What is wrong with nodes that failed, in sentences.
         figures: For an output ``node/port`` how close the file came to the traced values.
@@ -84,13 +84,13 @@ class Proof:
     large: bool = True
 
     def places(self, bundle: Bundle, nodes: Iterable[str]) -> Iterator[Place]:
-        """Where the models of some nodes are to be run, first choice first: large ones elsewhere if that can be done."""
+        """Where to run the models of some nodes, first choice first. Large models run in another process if possible."""
         if self.large and is_large(bundle, nodes):
             yield self.engine_process.open
         yield here
 
     def fail(self, node: str, reason: str) -> None:
-        """Note and log why a node fails. What ``require`` will raise is not shown on the console before."""
+        """Note and log why a node fails. If ``require`` will raise it, the console does not show it now."""
         self.reasons.setdefault(node, []).append(reason)
         logger.error("%s", reason, extra=RAISED if self.strict else None)
 
@@ -137,10 +137,10 @@ def prove(
         bundle: The bundle in its staging directory.
         nodes: What was traced.
         names: The names of ports in files.
-        samples: The recorded passes of each node, with these names.
-        report: What the session found, in search of causes.
+        samples: The recorded passes of each node, with the port names of files.
+        report: What the session found, to explain failures.
         fused: The model of the whole pipeline, if there is one.
-        progress: Shown to the user.
+        progress: Shows the steps to the user.
     """
     compared = True
     proof.large = is_large(bundle, bundle.contract.nodes)
@@ -180,14 +180,14 @@ def prove(
 
 
 def _is_lone(bundle: Bundle, nodes: list[NodeTrace], fused: Path | None) -> bool:
-    """Whether the pipeline is one node whose passes do not depend on each other: a loop would repeat its proof."""
+    """Whether the pipeline is one node without feedback: a closed loop would only repeat the proof of the node."""
     program = nodes[0].program
     batch = program is not None and program.batch is not None
     return len(nodes) == 1 and not bundle.contract.pipeline.feedback_flow and fused is None and not batch
 
 
 def _unproven(node: NodeTrace) -> Unproven | None:
-    """What is to be said of a node that draws random numbers, or has some frozen in it."""
+    """A result for a node that draws random numbers, or has random numbers frozen in its model; else ``None``."""
     if node.backend is None or node.program is None:
         return None
     meant = "If it is dropout, call .eval() before tracing; if it is meant, pass compile_graph(allow_random=True)."
@@ -198,7 +198,7 @@ def _unproven(node: NodeTrace) -> Unproven | None:
             f"node '{node.name}' draws random numbers whenever it runs, at {lines}. Its outputs differ from call to call, so "
             f"only their shape and dtype were compared. {meant}"
         )
-    # What is older than the node may be a constant that was drawn once, such as a projection.
+    # A tensor that is older than the node may be a constant on purpose, such as a random projection.
     frozen = next((c.drawn for c in node.program.constants.values() if c.drawn is not None and not c.origins), None)
     if frozen is None or node.compared:
         return None
@@ -310,7 +310,7 @@ def _prove_node(
 
 
 def _accepts(proof: Proof, outcome: Outcome) -> bool:
-    """Whether NaN and infinity that both sides have are accepted. They are reported all the same."""
+    """Whether NaN and infinity that the program and the file both have are accepted. They are reported in any case."""
     told: set[str] = set()
     for verdict in outcome.nonfinite:
         level = logging.INFO if verdict.port in told else logging.WARNING
@@ -326,7 +326,7 @@ def _accepts(proof: Proof, outcome: Outcome) -> bool:
 def _run_samples(
     proof: Proof, bundle: Bundle, node: NodeTrace, samples: list[RawSample], stand_in: Collection[str]
 ) -> tuple[list[tuple[str, Engine]], Outcome | Exception]:
-    """The runtime's engine for a node, and what all engines made of its samples."""
+    """The first engine of a node, and the outcome of running its samples in all engines."""
     own = node.backend is None
     for place in proof.places(bundle, [node.name]):
         opened: list[tuple[str, Engine]] = []
@@ -339,7 +339,7 @@ def _run_samples(
             return opened, outcome
         except EngineProcessError as error:
             logger.info("node '%s' is run in this process: %s", node.name, error)
-        except Exception as error:  # any engine may raise anything
+        except Exception as error:  # an engine may raise any type; the error becomes the result of the node
             return opened, error
     raise AssertionError
 
@@ -362,7 +362,7 @@ def _run(
 
 
 def _tolerance(proof: Proof, nodes: list[NodeTrace], looser: int) -> tuple[float, float]:
-    """Nodes that compute with less than float32, and those they feed, cannot be closer than the rounding step of their type."""
+    """Relative and absolute tolerance, each at least two rounding steps of the coarsest float type below float32 in use."""
     step = 2 * max((node.tape.precision for node in nodes if node.tape is not None), default=0.0)
     return max(looser * proof.rtol, step), max(looser * proof.atol, step)
 
@@ -375,7 +375,7 @@ def _run_moved(
 ) -> Outcome | None:
     try:
         outcome = _run(proof, bundle, node, [raw_sample(names, sample)], _LOOSER, opened)
-    except Exception as error:  # any engine may refuse them
+    except Exception as error:  # moved inputs may be invalid, and an engine may raise any type
         logger.info("node '%s' cannot run on inputs near its first sample: %s", node.name, error)
         return None
     outcome.verdicts = [replace(verdict, engine=_MOVED) for verdict in outcome.verdicts]
@@ -395,13 +395,13 @@ def _run_batches(
 ) -> tuple[Sample | None, Outcome | Exception]:
     """The first sample of another batch size on which the file fails, and how; ``outcome`` if it passes on all."""
     for rows in ROWS:
-        # Moved inputs may be outside of what the user's code accepts; recorded rows, repeated, are not.
+        # The user's code may reject moved inputs. It accepts recorded rows, repeated.
         sample = moved_sample(node, rows) or repeated_sample(node, rows)
         if isinstance(sample, Exception):
             return None, sample
         try:
             found = _run(proof, bundle, node, [raw_sample(names, sample)], _LOOSER, opened)
-        except Exception as error:  # any engine may refuse them
+        except Exception as error:  # an engine may raise any type; the error becomes the result of the node
             return sample, error
         if found.verdicts:
             found.verdicts = [replace(verdict, engine=f"{_BATCH} {rows}") for verdict in found.verdicts]
@@ -420,6 +420,6 @@ def _compact(verdict: Verdict) -> str:
 
 
 def _brief(text: str) -> str:
-    """The first and the last line of what an engine says; the log has all of it."""
+    """The first and the last line of a long error of an engine. The log has all lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return text if len(lines) <= SHOWN else f"{lines[0]} ... {lines[-1]}"

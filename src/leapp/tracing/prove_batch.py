@@ -1,7 +1,7 @@
-"""Samples beyond the recorded ones: inputs near the first sample, and other numbers of rows.
+"""Makes further samples for the proof: inputs near the first sample, and other numbers of rows.
 
-Recorded samples may be special (a robot at rest, zeros, an identity) and hide what an engine gets wrong. So each file is also
-compared with the recorded calls on inputs near the first sample, and a model that takes any batch on other batch sizes.
+Recorded samples may be special (a robot at rest, zeros, an identity) and hide an error of an engine. So each file is also
+compared with the recorded calls on inputs near the first sample, and a model that takes any batch also on other batch sizes.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ def _moved_inputs(node: NodeTrace, rows: int | None = None, seed: int = 0) -> di
 
 
 def moved_sample(node: NodeTrace, rows: int | None = None) -> Sample | None:
-    """The first sample with its float inputs moved a little, and what the recorded calls make of it.
+    """The first sample with its float inputs moved a little, and the outputs that the recorded calls compute from them.
 
     Args:
         node: The node.
-        rows: The batch size, if it is to be another one.
+        rows: The batch size, if it is to differ from the recorded one.
+
+    Returns:
+        The sample, or ``None`` if the recorded calls fail on such inputs.
     """
     if node.replay is None:
         return None
@@ -46,7 +49,7 @@ def moved_sample(node: NodeTrace, rows: int | None = None) -> Sample | None:
     try:
         with torch.no_grad():
             outputs = node.replay(*(t.clone() for t in inputs.values()))
-    except Exception as error:  # such inputs may be outside of what the user's code accepts
+    except Exception as error:  # the user's code may reject such inputs with any error
         logger.info("node '%s': its calls refuse inputs near its first sample: %s", node.name, error)
         return None
     return replace(first, inputs=inputs, outputs=dict(zip(node.outputs, outputs, strict=True)))
@@ -56,12 +59,12 @@ def _moved(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if not t.is_floating_point() or not t.numel():
         return t
     scale = t.float().abs().nan_to_num_(0.0, 0.0, 0.0).mean().item() or 1.0
-    wide = t.float() if t.dtype.itemsize == 1 else t  # torch adds no float8
+    wide = t.float() if t.dtype.itemsize == 1 else t  # torch cannot add float8
     return (wide + torch.randn(t.shape, generator=generator).mul_(0.1 * scale).to(wide)).to(t.dtype)
 
 
 def repeated_sample(node: NodeTrace, rows: int) -> Sample | Exception:
-    """The first sample with its rows repeated, or why the recorded calls do not take it."""
+    """The first sample with its rows repeated, or the error that the recorded calls raise on it."""
     assert node.replay is not None
     inputs = {n: resized(node, n, rows) for n in node.inputs}
     reached: list[Call] = []
@@ -73,14 +76,14 @@ def repeated_sample(node: NodeTrace, rows: int) -> Sample | Exception:
     try:
         with torch.no_grad():
             values = node.replay.run([t.clone() for t in inputs.values()], run)
-    except Exception as error:  # whatever torch says: the code does not take that many rows
+    except Exception as error:  # torch raises many types: in any case the code does not take this number of rows
         line = f" at {spelled_call(reached[-1])}" if reached else ""
         return ExportError(f"the batch size is baked into the code: with {rows} rows it fails{line}: {error}")
     return Sample(0, inputs, {n: values[p.slot] for n, p in node.outputs.items() if p.slot is not None})
 
 
 def batch_loops(bundle: Bundle, nodes: list[NodeTrace], names: dict[str, FileNames], passes: int) -> Iterator[Any]:
-    """The samples of a closed loop of the recorded calls, for other batch sizes."""
+    """Samples of the whole pipeline in closed loop, computed by the recorded calls, for each other batch size."""
     described = bundle.contract.nodes.values()
     if all(port.batch_axis is None for node in described for port in (*node.inputs, *node.outputs)):
         return

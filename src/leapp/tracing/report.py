@@ -23,14 +23,14 @@ class EscapeInfo:
     varies: bool = False
     """Whether the recorded passes prove that the model would be wrong: the frozen value is not always the same."""
     again: str = ""
-    """What it was in the second pass, if that is known."""
+    """The value in the second pass, if it is known."""
     cure: str = ""
-    """What to do about it."""
+    """What the user should do about it."""
 
     def __str__(self) -> str:
         text = f"{self.node}: {self.kind} at {line_name(self.file, self.line)}: {self.source}  [frozen: {self.value}]"
         if self.varies and self.again == self.value:
-            text += " -- the same in both passes, and another one for other inputs"
+            text += " -- the same in both passes, but it differs for other inputs"
         elif self.varies:
             text += f" -- differs between passes{f': {self.again} in the second' if self.again else ''}"
         return f"{text} ({self.cure})" if self.cure else text
@@ -79,7 +79,7 @@ class ProofInfo:
     def __str__(self) -> str:
         passes = f"{self.samples} traced pass{'es' if self.samples != 1 else ''}"
         if self.largest is None:
-            return f"{self.file} has the form of {passes}; its outputs are random"
+            return f"{self.file} gives outputs of the shape and dtype of {passes}; their values are random"
         return f"{self.file} reproduces {passes}, " + (f"to within {self.largest:.2g}" if self.largest else "bit for bit")
 
 
@@ -100,7 +100,7 @@ class Report:
     training: list[str] = field(default_factory=list)
     """Modules that were called in training mode and compute something else in it."""
     notes: list[str] = field(default_factory=list)
-    """What is legal and rarely meant, such as a state that is never updated."""
+    """Warnings about legal code that is rarely intended, such as a state that is never updated."""
     missing: list[str] = field(default_factory=list)
     """What a deployer would have to guess; known after ``compile_graph()``."""
     validation: dict[str, Any] = field(default_factory=dict)

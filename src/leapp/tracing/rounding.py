@@ -1,4 +1,4 @@
-"""How far rounding may take the outputs of a node from those of another run of the same calls."""
+"""Estimates how far two runs of the same calls may differ by rounding alone."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from leapp.tracing.log import logger
 
 Tensor = torch.Tensor
 _FURTHER = 32
-"""How much further apart NumPy and torch may be than rounding steps in random directions take them: they add up differently."""
+"""The estimate is multiplied by this: NumPy and torch sum in different orders, which random rounding steps do not show."""
 _LAST_STEPS = 4
-"""How many rounding steps the last call may be off by."""
+"""By how many rounding steps the last call may differ."""
 _TRIES = 3
 _LARGE = 1 << 20
 """Constants with more numbers are not moved."""
 
 
 def rounding(replay: Replay, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[float]:
-    """How far apart rounding may take each output of two runs of the same calls.
+    """For each output the largest difference that rounding may cause between two runs of the same calls.
 
-    The calls are run a few times with every value moved by a rounding step in a random direction, so that what the computation
-    makes of rounding is in the answer. Of these runs the one in the middle counts: a step across the edge of ``floor`` says
-    nothing about the others.
+    The calls are run a few times with every value moved by one rounding step in a random direction, so that the result includes
+    how the computation amplifies rounding. The median of the runs counts, because a single run may step across an edge of
+    ``floor``.
     """
     steps = [0.0]
     _run(replay, inputs, lambda t: steps.append(_step(t)))
     runs = []
     for seed in range(_TRIES):
         move = functools.partial(_move, torch.Generator().manual_seed(seed))
-        # What a call is given is exact. What it adds up may cancel, so that its result alone does not show how it rounds.
+        # Inputs and constants are moved too: a call that sums them may cancel, and then its result alone hides its rounding.
         moved = [t.clone() for t in inputs]
         held = {s: c.value.clone() for s, c in replay.program.constants.items() if c.value.numel() <= _LARGE}
         for t in (*moved, *held.values()):
@@ -45,7 +45,7 @@ def rounding(replay: Replay, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
         try:
             with replay.holding({s: t for s, t in held.items() if s not in replay.program.spread}):
                 runs.append(_run(replay, moved, move))
-        except Exception as error:  # whatever torch says: such values may be outside of what the user's code accepts
+        except Exception as error:  # torch raises many types: the user's code may reject such values
             logger.debug("the recorded calls refuse values that are a rounding step away: %s", error)
     found = []
     for i, want in enumerate(outputs):
@@ -55,12 +55,12 @@ def rounding(replay: Replay, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
 
 
 def last_rounding(t: Tensor) -> float:
-    """How far apart the last call alone may take an output."""
+    """The largest difference of an output that the rounding of the last call alone may cause."""
     return _FURTHER * _LAST_STEPS * _step(t) * _largest(t)
 
 
 def _run(replay: Replay, inputs: Sequence[Tensor], change: Callable[[Tensor], Any]) -> list[Tensor]:
-    """The outputs if all that a call computes is changed before the next one reads it."""
+    """The outputs if ``change`` is applied to each result of a call before the next call reads it."""
 
     def run(_: int, call: Call, args: Any, kwargs: Any) -> Any:
         result = call.func(*args, **kwargs)
@@ -76,7 +76,7 @@ def _run(replay: Replay, inputs: Sequence[Tensor], change: Callable[[Tensor], An
 
 
 def _move(generator: torch.Generator, t: Tensor, step: float = 0.0) -> None:
-    """Move the numbers of a tensor by a rounding step: that of its type, or another."""
+    """Move each number of a tensor up or down by one rounding step: ``step``, or that of its dtype."""
     step = (step or _step(t)) if _step(t) else 0.0
     if step and 0 not in t.stride():  # else several elements are one number in memory
         directions = torch.randint(0, 2, t.shape, generator=generator).mul_(2).sub_(1).to(t.device)
@@ -84,7 +84,7 @@ def _move(generator: torch.Generator, t: Tensor, step: float = 0.0) -> None:
 
 
 def _step(t: Tensor) -> float:
-    """The rounding step of a type; 0 for one that does not round."""
+    """The rounding step of the dtype of a tensor; 0 for a dtype that does not round."""
     rounds = (t.is_floating_point() or t.is_complex()) and t.layout == torch.strided and t.dtype.itemsize > 1
     return torch.finfo(t.dtype).eps if rounds else 0.0
 

@@ -1,7 +1,7 @@
-"""The second pass of a node: recorded like the first, and compared with it when it ends.
+"""Records the second pass of a node and compares it with the first.
 
-Whatever was frozen in the first pass and changes from call to call shows up as the first difference between the two
-recordings, with the user's line.
+A value that was frozen in the first pass and changes from call to call is the first difference between the two recordings, and
+the recorded call there has the user's line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SecondPass:
         self._recorder, self._attributes, self._cut_again = recorder, attributes, cut_again
 
     def begin(self, node: NodeTrace) -> None:
-        """The node is entered: record if it is the second time, and drop what an attempt that failed has recorded."""
+        """Begin to record if this is the second pass. Drops the recording of an attempt that failed."""
         self.drop(node)
         if node.passes == 1 and node.program is not None and node.tape is not None:
             node.second = self._recorder.open(node.name, node.tape.batch is not None, again=node.tape)
@@ -52,11 +52,11 @@ class SecondPass:
         node.second, node.second_slots = None, {}
 
     def declare(self, node: NodeTrace, name: str, t: Tensor) -> Tensor:
-        """Declare an input of a second pass; the tensor to go on with."""
+        """Declare an input of a second pass. Returns the tensor to go on with."""
         assert node.second is not None
         before = node.aliases.get(name)
         if before is not None and same_bits(before[1], t):
-            return before[1]  # a getter may declare its value at every read
+            return before[1]  # declared before in this pass: a property may declare its value at every read
         port = node.inputs.get(name)
         alias = self._recorder.declare(node.second, t, "auto" if port is None else checked_axis(node, port, t.dim()))
         node.second_slots[name] = node.second.inputs[-1]
@@ -64,12 +64,12 @@ class SecondPass:
         return alias
 
     def buffer(self, node: NodeTrace, name: str, t: Tensor) -> None:
-        """Declare a tracked buffer; its owner keeps the tensor."""
+        """Declare a tracked buffer. The tensor itself becomes an input, without an alias."""
         if node.second is not None:
             node.second_slots[name] = node.second.declare(t).slot
 
     def finish(self, node: NodeTrace, outputs: Mapping[str, Tensor], sample: Sample) -> None:
-        """Compare the passes. ``sample`` are the values of the second one."""
+        """Compare the second pass, whose values are in ``sample``, with the first."""
         tape = node.second
         if tape is None:
             return
@@ -93,10 +93,10 @@ class SecondPass:
         node.difference = _carried_state(node, program) if found is None else _explained(node, found, program)
 
     def _freeze_repeated_draws(self, node: NodeTrace, tape: Tape) -> None:
-        """Random numbers that the second pass did not draw again, or drew again from the same seed, are constants.
+        """Make constants of random numbers that the second pass did not draw again, or drew again from the same seed.
 
-        The program keeps numbers that it does not draw again, such as a projection that is drawn at the first call. Numbers
-        from the same seed follow a seed that the node sets itself.
+        Numbers that are not drawn again are kept by the program, such as a projection that is drawn at the first call. Numbers
+        from the same seed come from a generator that the node itself seeds in every call.
         """
         assert node.tape is not None
         later: dict[str, list[Draw]] = {}
@@ -116,9 +116,9 @@ class SecondPass:
             self._cut_again(node)
 
     def _counters(self, node: NodeTrace, tape: Tape) -> list[Changed]:
-        """The numbers in the user's objects that this pass changed and some code reads, with the line that does.
+        """The places in the user's objects that this pass changed and some code reads, each with the line that reads it.
 
-        With them come older arrays that the node reads and that its code writes to, with the line that writes.
+        Also arrays older than the node that the node reads and its code writes to, each with the line that writes.
         """
         attributes = self._attributes
         found = attributes.changes({(id(b.module), b.name) for b in node.buffers}, tape.owns)[1]
@@ -134,7 +134,7 @@ class SecondPass:
         counters = [c._replace(where=at) for c in memory if (at := line_that_uses(c, attributes.holding, codes, inside))]
         for c in arrays:
             at = line_that_writes_into(c, codes, inside)
-            if at is None and id(c.after) in written:  # by a function that was given the array
+            if at is None and id(c.after) in written:  # written to by a function that got the array as an argument
                 at = line_that_reads(c, codes, inside)
             if at is not None and (
                 any(lender is owner_of(c.after) for lender in lenders)
@@ -147,7 +147,7 @@ class SecondPass:
 
 
 def _is_carried(node: NodeTrace, changed: Changed) -> bool:
-    """Whether a pass began with what the pass before left: a list or tensor that is made anew in every pass is not memory."""
+    """Whether a pass began with what the pass before left. A list or tensor that is made anew in every pass is not state."""
     if isinstance(changed.after, Tensor):
         written = node.written.get(str(changed))
         return written is not None and written() is changed.after
@@ -161,7 +161,7 @@ def _same_draw(a: Draw, b: Draw) -> bool:
 
 
 def _carried_state(node: NodeTrace, program: Program) -> PassDifference | None:
-    """State that was the same in both passes, such as an integrator at rest, and is not the same for other inputs."""
+    """State that is equal in both passes but differs for other inputs, such as an integrator at rest."""
     read = [c for c in program.constants.values() if c.earlier_slot is not None]
     same = independent_of_inputs(node, {c.earlier_slot for c in read if c.earlier_slot is not None}) if read else set()
     found = next((c for c in read if c.earlier_slot not in same), None)
@@ -171,7 +171,7 @@ def _carried_state(node: NodeTrace, program: Program) -> PassDifference | None:
 
 
 def _explained(node: NodeTrace, found: Difference, program: Program) -> PassDifference:
-    """A difference in the words of a report, with what to do about it."""
+    """A difference described for the report, with advice."""
     assert node.program is not None
     found = _first_element(found)
     elsewhere = f" (in the second pass at {found.again})" if str(found.again) != str(found.where) else ""
@@ -185,13 +185,13 @@ def _explained(node: NodeTrace, found: Difference, program: Program) -> PassDiff
     if found.kind is not Kind.CONSTANT and left is not None:
         return PassDifference(_read_again(left), left.where, Shown("what the first pass did without it"), left.value, STATE)
     if found.kind is Kind.CALL:
-        what = f"the passes part here: another call follows{elsewhere}"
+        what = f"the two passes run different calls from here on{elsewhere}"
         return PassDifference(what, found.where, Shown(found.first), Shown(found.second), _CALL)
     ours, theirs = node.program.constants.get(found.slots[0]), program.constants.get(found.slots[1])
     if theirs is not None and theirs.earlier_pass is not None:
         return difference(_read_again(theirs), STATE)
     if found.kind is Kind.VALUE or ours is None or theirs is None:
-        return difference(f"a call that reads another value{elsewhere}", _CALL)
+        return difference(f"a call that reads different values in the two passes{elsewhere}", _CALL)
     name = node.names.get(found.slots[0], "")
     drawn = ours.drawn or theirs.drawn
     if drawn is not None:
@@ -199,7 +199,7 @@ def _explained(node: NodeTrace, found: Difference, program: Program) -> PassDiff
     if ours.parameter:
         return difference(f"the weight '{name}' changed between the passes", _WEIGHT)
     if _same_object(ours.lender, theirs.lender) and ours.start != theirs.start:
-        return difference(f"another part of an array{elsewhere}", _PART)
+        return difference(f"a part of an array that differs between the passes{elsewhere}", _PART)
     if _same_object(ours.origin, theirs.origin) or _same_object(ours.lender, theirs.lender):
         return difference(f"undeclared state: the tensor '{name}' changed between the passes", _BUFFER)
     return difference(f"a tensor that differs between the passes{elsewhere}", _NUMBER)
@@ -214,7 +214,7 @@ def _same_object(a: weakref.ref[Any] | None, b: weakref.ref[Any] | None) -> bool
 
 
 def _first_element(found: Difference) -> Difference:
-    """A difference of two tensors as that of the first element that differs."""
+    """A difference between two tensors, reduced to the first element that differs."""
     a, b = found.first, found.second
     if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or a.shape != b.shape or a.dtype != b.dtype or not a.dim():
         return found
@@ -231,7 +231,7 @@ _NUMBER = "keep it a tensor, or declare it: with input_tensors(), or state_tenso
 _CALL = "keep the choice in tensors, as torch.where() does, declare what it depends on, and call .eval() on modules"
 _PART = "keep the index a tensor: table[index] of a tensor, or np.take(table, index), is followed"
 STATE = "declare it with state_tensors() and update_state()"
-"""What to do about a value that a call reads and an earlier one left."""
+"""The advice for a value that one call leaves and a later one reads."""
 _RANDOM = "declare them with input_tensors(), so that the caller draws them, or draw them with torch.rand() or torch.randn()"
 _WEIGHT = "trace without training in between"
 _BUFFER = "declare it with register_buffer() or module(), or call .eval() if it is a statistic of a module in training mode"
@@ -243,7 +243,7 @@ def _relevant(
     """The differences that change what the node computes."""
     for found in differences(first, second, ports):
         if found.kind is Kind.CONSTANT and found.slots[0] in first.copied and not _is_read(node, found):
-            continue  # memory that is written to before anything reads it, such as that of torch.empty()
+            continue  # memory that is overwritten before anything reads it, such as that of torch.empty()
         if found.kind in (Kind.CALL, Kind.VALUE) and _exchangeable(node, second, sample):
             return
         yield found
@@ -252,7 +252,7 @@ def _relevant(
 def _without_thread_order(
     node: NodeTrace, found: Difference, program: Program, tape: Tape, ports: Mapping[int, int], sample: Sample
 ) -> Difference | None:
-    """The difference that remains when the order in which threads recorded their calls does not count."""
+    """The difference that remains when calls are compared by their data, not in the order in which threads recorded them."""
     assert node.program is not None
     assert node.tape is not None
     first, second = by_data(node.program, node.tape.memory_of), by_data(program, tape.memory_of)
@@ -262,7 +262,7 @@ def _without_thread_order(
 
 
 def _is_read(node: NodeTrace, found: Difference) -> bool:
-    """Whether the first content of memory that the node writes to reaches an output, where it differs between the passes."""
+    """Whether the first content of memory that the node writes to reaches an output, where the passes differ in it."""
     assert node.replay is not None
     slot, value, other = found.slots[0], found.first, found.second
     if value.shape != other.shape or value.dtype != other.dtype or value.layout != torch.strided:
@@ -277,14 +277,14 @@ def _is_read(node: NodeTrace, found: Difference) -> bool:
             with torch.no_grad(), torch.random.fork_rng(devices=()), node.replay.holding({slot: content.clone()}):
                 torch.manual_seed(0)
                 made.append(node.replay(*inputs))
-        except Exception as error:  # whatever torch says: the content decides whether the calls run at all
+        except Exception as error:  # torch raises many types: the calls do not run with another content, so they read it
             logger.debug("node '%s': the recorded calls need the first content of slot %d: %s", node.name, slot, error)
             return True
     return not all(same_bits(a, b) for outputs in made for a, b in zip(made[0], outputs, strict=True))
 
 
 def _exchangeable(node: NodeTrace, program: Program, sample: Sample) -> bool:
-    """Whether either recording gives the outputs of both passes: something was computed once and kept, as a cache is."""
+    """Whether each recording reproduces the outputs of both passes, as if a cache was filled in the first pass only."""
     assert node.replay is not None
     if len(program.inputs) != len(node.inputs):
         return False
@@ -293,7 +293,7 @@ def _exchangeable(node: NodeTrace, program: Program, sample: Sample) -> bool:
     try:
         with torch.no_grad():
             made = node.replay(*(sample.inputs[n] for n in node.inputs)), other(*(first.inputs[n] for n in node.inputs))
-    except Exception as error:  # whatever torch says: one recording does not take the inputs of the other pass
+    except Exception as error:  # torch raises many types: one recording does not take the inputs of the other pass
         logger.debug("node '%s': the passes differ, and their inputs cannot be exchanged: %s", node.name, error)
         return False
     wanted = [[s.outputs[n] for n in node.outputs] for s in (sample, first)]

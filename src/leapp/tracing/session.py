@@ -1,8 +1,8 @@
-"""A session: what the annotations do between ``start()`` and ``stop()``.
+"""A session: receives the annotations between ``start()`` and ``stop()``.
 
-It reads what each annotation is given and hands it to the room that does the work: ``opening`` begins passes, ``declaring``
-makes ports, ``state`` keeps values for the next call, ``finishing`` ends a first pass, ``later_passes`` the others. It knows
-nothing of files.
+It checks the arguments of each annotation and passes them to the module that does the work: ``opening`` begins passes,
+``declaring`` makes ports, ``state`` keeps values for the next call, ``finishing`` ends a first pass, ``later_passes`` the
+others. It knows nothing of files.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Session:
         min_passes: int = 1,
     ) -> None:
         self.is_open = False
-        """Whether annotations report to it. The manager sets it; ``ExportManager.interpreting`` asks for it."""
+        """Whether annotations report to this session. ``ExportManager`` sets it and reads it for ``interpreting``."""
         self.escapes, self.min_passes = escapes, min_passes
         self.recorder = recorder = Recorder()
         self.attributes = attributes = Attributes()
@@ -105,7 +105,7 @@ class Session:
         return sorted(n.name for n in self.nodes.values() if not n.finished)
 
     def settle(self) -> None:
-        """Decide what only all passes together can tell: which registered tensors are state."""
+        """Decide what only all passes together show, such as which registered tensors are state."""
         for node in self.nodes.values():
             if node.stage is Stage.BETWEEN_PASSES:
                 self.finisher.settle(node)
@@ -116,12 +116,12 @@ class Session:
 
         try:
             drawn = picture("session", sketch(self))
-        except Exception:  # not everything that was traced so far makes a graph
+        except Exception:  # an unfinished graph may fail anywhere, and a notebook must still show the table
             drawn = ""
         return card("Session", *self.described(drawn))
 
     def described(self, drawn: str = "") -> tuple[dict[str, object], list[str]]:
-        """Facts and tables for a notebook, below a picture that is already drawn."""
+        """Facts and tables for a notebook. ``drawn`` is the HTML of a picture to put above them."""
         rows = [
             (n.name, n.passes, n.backend or "", ", ".join(n.inputs), ", ".join(n.outputs), "finished" if n.finished else "open")
             for n in self.nodes.values()
@@ -156,7 +156,7 @@ class Session:
             return unpack(self.declaring.declare(node, items, role, batch))
 
     def _again(self, node_name: str, payload: Any) -> NodeTrace | None:
-        """The finished node, if it is given a dict of tensors. There is nothing to unpack, and its ports are known."""
+        """The node, if its first pass is over and the payload is a dict of plain tensors: the fast path of later passes."""
         node = self.nodes.get(node_name) if type(payload) is dict else None
         if node is None or not node.finished or node.to_retrace:
             return None
@@ -267,7 +267,7 @@ class Session:
             if source.shape != target.shape or source.dtype != target.dtype or source.device != target.device:
                 raise AnnotationError(
                     f"mirror_leapp_tags() at {at}: source is {dtype_name(source)} {list(source.shape)}, target is "
-                    f"{dtype_name(target)} {list(target.shape)}. They must be equal."
+                    f"{dtype_name(target)} {list(target.shape)}. Both must have one dtype, shape and device."
                 )
             if not same_bits(source, target):
                 raise AnnotationError(
@@ -284,13 +284,13 @@ class Session:
         elif found is not None:
             self.recorder.published.copy(found, target)
         else:
-            logger.error("mirror_leapp_tags() at %s: the source is not a traced value.", at)
+            logger.error("mirror_leapp_tags() at %s: the source is not a traced value, so nothing is mirrored.", at)
 
     def warp_op(self, node_name: str) -> None:
         """Warp kernels cannot be traced."""
         raise MissingDependencyError(
-            f"annotate.warp_op('{node_name}') at {where()}: Warp kernels need a CUDA device and a native runtime; neither is "
-            "supported."
+            f"annotate.warp_op('{node_name}') at {where()}: Warp kernels cannot be traced. Compute the same with torch or "
+            "NumPy, or bring a model of the node with backend_params={'model_path': ...}."
         )
 
 

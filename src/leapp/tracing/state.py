@@ -1,4 +1,4 @@
-"""What a node keeps for its next call: states with ``update_state``, and tensors that it writes to in place."""
+"""Declares what a node keeps for its next call: states with ``update_state``, and tensors that it writes to in place."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StateUpdates:
         self._recorder, self._declaring, self._passes = recorder, declaring, passes
 
     def update(self, node: NodeTrace, items: Sequence[Entry]) -> None:
-        """Take the new values of some states. Call it in silence."""
+        """Take the new values of some states. Call it inside ``silence()``."""
         given = [(name, self._declaring.tensor(value, node, name), semantics) for name, value, semantics in items]
         if node.finished:
             self._passes.update(node, {name: t for name, t, _ in given})
@@ -77,9 +77,10 @@ class StateUpdates:
     def _declare_late(
         self, node: NodeTrace, name: str, t: Tensor, semantics: TensorSemantics | None, at: Where, together: list[str]
     ) -> InputPort:
-        """Declare a state that is updated before it was read. If nothing reads it later either, it starts from zeros.
+        """Declare a state that is updated without having been declared. It starts from zeros, unless a later pass declares it.
 
-        A name that almost is that of a state which is not updated, neither before nor ``together`` with it, is refused.
+        A name that looks like a misspelt state is refused. ``together`` are the names updated by the same call: a state that is
+        updated anyway cannot have been meant.
         """
         if name in node.inputs:
             raise AnnotationError(
@@ -99,7 +100,7 @@ class StateUpdates:
 
 
 class Buffers:
-    """What ``register_buffer()`` and ``module()`` declare."""
+    """Declares the tensors given to ``register_buffer()``, and the buffers of modules given to ``module()``."""
 
     def __init__(
         self, recorder: Recorder, opening: Opening, declaring: Declaring, passes: Passes, second: SecondPass
@@ -197,7 +198,7 @@ class Buffers:
 
 
 def _misspelt(name: str, waiting: Sequence[str]) -> str | None:
-    """The state whose name was most likely meant. Names that differ in a number are meant to differ."""
+    """The state whose name was most likely meant. Names that differ only in a number, as ``h1`` and ``h2``, do not count."""
     lowered = {candidate.lower(): candidate for candidate in waiting}
     match = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.8)
     numbered = match and re.sub(r"\d+", "", match[0]) == re.sub(r"\d+", "", name.lower()) and match[0] != name.lower()

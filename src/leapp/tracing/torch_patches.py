@@ -1,7 +1,7 @@
-"""Replacements of functions of torch and of the standard library while a node is open.
+"""Replacements for functions of torch and of the standard library while a node is open.
 
-Exporters follow calls as a node does, and are refused. What runs in threads that the node starts is recorded. Layers keep their
-fused kernels. Tensors loaded from a file count as made in the node.
+torch's own exporters are refused, because they record calls as a node does. Calls in threads that the node starts are recorded.
+Layers keep their fused kernels. Tensors loaded from a file count as made in the node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from leapp.errors import TraceError
 
 
 def torch_rows() -> Iterator[Row]:
-    """Owner, name, and what makes the replacement of the original."""
+    """Rows of owner, name, and a function from the original to its replacement."""
     for owner, name in ((torch.jit, "trace"), (torch.export, "export"), (torch.func, "linearize")):
         yield owner, name, _exporter(f"{owner.__name__}.{name}()")
     if "torch.onnx" in sys.modules:  # it loads slowly
@@ -47,8 +47,8 @@ def _exporter(name: str) -> Callable[[Any], Any]:
 
 def _refuse_exporter(name: str, arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
     raise TraceError(
-        f"node '{arrays.memory.recorder.tapes[-1].node}': {name} at {where()} follows calls as the open node does, and neither "
-        "can see through the other. Export before annotate.input_tensors(); what it gives may be called inside the node."
+        f"node '{arrays.memory.recorder.tapes[-1].node}': {name} at {where()} records calls itself, and cannot run while a "
+        "node records. Call it before annotate.input_tensors(); its result may be called inside the node."
     )
 
 
@@ -64,7 +64,7 @@ def _refuse_make_dual(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) 
 
 @replaces
 def _refuse_traced_branches(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
-    """``torch.cond`` compiles its functions, and the compiler cannot see through the modes of a node."""
+    """Refuse ``torch.cond`` on traced values: it compiles its functions, and the compiler does not run under the modes."""
     recorder = arrays.memory.recorder
     with recorder.silence():
         refuse_functions(recorder, "torch.cond()", args, kwargs)
@@ -73,7 +73,7 @@ def _refuse_traced_branches(arrays: Arrays, original: Any, *args: Any, **kwargs:
 
 @replaces
 def _run_eagerly(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
-    """The first call loads the compiler, which could not be told before that it must run compiled functions eagerly."""
+    """Set the stance of the compiler after ``torch.compile``: the first call loads it, so it could not be set before."""
     made = original(*args, **kwargs)
     arrays.memory.recorder.on_compile()
     return made
@@ -88,14 +88,14 @@ def _note_loaded_tensors(arrays: Arrays, original: Any, *args: Any, **kwargs: An
 
 @replaces
 def _leave_out_own_mode(arrays: Arrays, original: Any, args: Iterable[Any]) -> bool:
-    """Attention layers ask for torch functions before they use their fused kernels; our own mode must not count."""
+    """``has_torch_function`` without leapp's own mode: attention layers use their fused kernels only if it returns false."""
     if torch_function_modes() != 1:
         return bool(original(args))
     return any(type(a) not in PLAIN for a in args if isinstance(a, torch.Tensor))
 
 
 def _recorded(recorder: Recorder, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Work that a node hands to another thread."""
+    """A function that records its calls in whichever thread it runs."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -115,5 +115,5 @@ def _record_started_thread(arrays: Arrays, original: Any, thread: threading.Thre
 def _record_submitted_work(
     arrays: Arrays, original: Any, pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Work that is handed to a pool, whose threads may be older."""
+    """Record work that is submitted to a pool. The threads of the pool may be older than the node."""
     return original(pool, _recorded(arrays.memory.recorder, function), *args, **kwargs)

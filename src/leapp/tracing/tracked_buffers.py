@@ -1,8 +1,8 @@
 """Tensors that a node writes to: the buffers of modules, and those given to ``register_buffer``.
 
-A tracked buffer is declared like an input. When the pass ends, one that nothing wrote to is a constant. A module's buffer that
-changed is state. A registered tensor that changed is state if its value lives on from pass to pass, and scratch memory if
-every pass starts from the same value.
+A tracked buffer is declared like an input. At the end of the pass a buffer that nothing wrote to becomes a constant. A module's
+buffer that changed is state. A registered tensor that changed is state if each pass starts with the value that the pass before
+left, and scratch memory if every pass starts with the same value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 
 def track(node: NodeTrace, name: str, buffer: TrackedBuffer, at: Where) -> None:
-    """Declare a buffer; the tensor itself is known from here on, so its owner stays as it is."""
+    """Declare a buffer. The tensor itself is the input, not an alias of it, so the attribute of its owner is not replaced."""
     t = buffer.tensor
     port = InputPort(name, dtype_name(t), tuple(t.shape), "buffer", None, at)
     node.current.inputs[name] = snapshot(t)
@@ -69,7 +69,7 @@ def freeze(node: NodeTrace, buffer: TrackedBuffer, value: Tensor) -> None:
 
 
 def registered_again(node: NodeTrace, name: str, t: Tensor, at: Where) -> bool:
-    """A registered tensor in a later pass: what it holds now tells whether it is state. False if it is not tracked any more."""
+    """Note the value that a registered tensor has in a later pass. ``False`` if it is not tracked any more."""
     buffer = next((b for b in node.buffers if b.module is None and b.port == name), None)
     if buffer is None:
         return False
@@ -103,7 +103,7 @@ def is_scratch(node: NodeTrace, buffer: TrackedBuffer) -> bool:
     if not buffer.carried:
         raise TraceError(
             f"node '{node.name}': the buffer '{buffer.port}' (registered at {node.inputs[buffer.port].where}) begins a pass "
-            "with neither what the pass before left in it nor what it held at first, so something outside the node "
+            "neither with the value that the pass before left nor with that of the first pass, so code outside the node "
             "writes to it. Declare it with annotate.input_tensors()."
         )
     return not buffer.same_memory

@@ -1,6 +1,6 @@
-"""Modules that a node calls in training mode and that compute something else in it: dropout, normalisers with statistics.
+"""Warns of modules in training mode that compute other values in evaluation mode: dropout, batch normalisation.
 
-Most likely they should be in evaluation mode. They are recorded as they ran.
+They are recorded as they ran; most likely the user forgot ``.eval()``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Found(NamedTuple):
 
 
 class TrainingModes:
-    """What a session found.
+    """The modules in training mode that a session met.
 
     Args:
         modules: The modules that were called, outermost first.
@@ -38,13 +38,13 @@ class TrainingModes:
         self._found: list[_Found] = []
 
     def look(self, module: nn.Module, node: str) -> None:
-        """A module is called in an open node for the first time."""
+        """Note a module that an open node calls for the first time."""
         effect = _effect(module) if getattr(module, "training", False) else ""  # a frozen script has no such attribute
         if effect:
             self._found.append(_Found(weakref.ref(module), type(module).__name__, effect, node, where()))
 
     def lines(self) -> Iterator[str]:
-        """A sentence for each of them."""
+        """One sentence for each of the modules."""
         for found in self._found:
             root, path = self._place(found.module())
             named = f"{path} ({found.name})" if path != found.name else found.name
@@ -65,7 +65,7 @@ class TrainingModes:
 
 
 def _effect(module: nn.Module) -> str:
-    """What a module does in training mode and not otherwise; empty if that is nothing."""
+    """A sentence about what a module does in training mode only; empty if it does the same in both modes."""
     if isinstance(module, _DROPOUTS):
         return "It drops values at random." if module.p else ""
     if isinstance(module, nn.RNNBase):
@@ -77,15 +77,16 @@ def _effect(module: nn.Module) -> str:
     if getattr(module, "running_mean", None) is not None:
         return "It normalises with the statistics of the batch and changes its own."
     if _asks(type(module), "forward"):
-        return "Its forward() asks for self.training."
+        return "Its forward() reads self.training."
     hooked = any(_asks(type(hook), "__call__") for hook in module._forward_pre_hooks.values())
-    return "A hook that runs before its forward() asks for its training." if hooked else ""
+    return "A hook that runs before its forward() reads self.training." if hooked else ""
 
 
 def _asks(cls: type, method: str) -> bool:
     """Whether the code of a method, or of a method that it calls, names ``training``.
 
-    Of torch's own layers it is known what they do; what torch adds to a layer, such as a spectral norm, is asked as well.
+    Methods of torch's own layers are skipped, since ``_effect`` knows them, but not those of ``torch.nn.utils``, such as a
+    spectral norm.
     """
     seen: set[str] = set()
     todo = [method]

@@ -1,7 +1,6 @@
-"""State that was not declared: plain tensors that a node reads, changes, and would find changed at its next call.
+"""Finds state that was not declared: plain tensors that a node reads and changes, so that its next call reads another value.
 
-A tensor is suspected if it is older than the node and the pass wrote to it. One pass is enough to show that the next call
-would give other values; a second pass proves it, or clears the suspicion.
+A tensor is suspected if it is older than the node and the pass wrote to it. A second pass proves the suspicion or clears it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _LOOKED_FOR = 32
 
 
 def rewritten_constants(node: NodeTrace) -> set[int]:
-    """Right after the first pass: constants whose tensors hold something else now than when they were read."""
+    """The slots of constants whose tensors changed after they were read. Call it right after the first pass."""
     assert node.program is not None
     found = set()
     for slot, constant in node.program.constants.items():
@@ -56,10 +55,10 @@ def undeclared_state(node: NodeTrace) -> list[tuple[Constant, bool]]:
     if len(node.samples) > 1:
         if departs(node):
             return [(program.constants[s], True) for s in suspects]
-        # Proven only if the second pass read the same memory: the program may give every call memory of its own, or reset it.
+        # Proven only if the second pass reads the same memory: the program may use new memory in every call, or reset it.
         further = [s for s in suspects if s in program.copied and _changes_further_out(node, s)]
         return [(program.constants[s], s in node.read_again and _is_at_rest(node, s)) for s in further]
-    # Of memory that only traced values were written to, the program itself tells whether its old content is used.
+    # If only traced values were written to the memory, running the calls shows whether its old content is used.
     return [
         (program.constants[s], False)
         for s in suspects
@@ -68,7 +67,7 @@ def undeclared_state(node: NodeTrace) -> list[tuple[Constant, bool]]:
 
 
 def _lives_on(node: NodeTrace, slot: int) -> bool:
-    """Whether the user's program still has the memory of a constant."""
+    """Whether the memory of a constant still exists in the user's program."""
     assert node.tape is not None
     assert node.program is not None
     constant = node.program.constants[slot]
@@ -78,9 +77,9 @@ def _lives_on(node: NodeTrace, slot: int) -> bool:
 
 
 def outliving(node: NodeTrace, recorder: Recorder) -> list[tuple[weakref.ref[Any], Where, int]]:
-    """The tensors and arrays of the first pass that are alive when the session ends, with lines and slots.
+    """The tensors and arrays that the first pass made and that are alive when the session ends, with lines and slots.
 
-    An output, a state and what a later pass declared are not among them.
+    Outputs, states and values that a later pass declared are left out.
     """
     arrays = recorder.arrays.memory.living()
     declared = {id(t) for t in node.left.values()} | {id(b.tensor) for b in node.buffers}
@@ -94,7 +93,10 @@ def outliving(node: NodeTrace, recorder: Recorder) -> list[tuple[weakref.ref[Any
 
 
 def kept(node: NodeTrace) -> list[KeptValue]:
-    """Those of them that the program still holds in an object: memory, if a later call reads them. This is slow."""
+    """The values of the first pass that an object of the program still holds: state, if a later call reads them.
+
+    This is slow, because it searches all objects of the process.
+    """
     made = {id(t): (t, at, slot) for ref, at, slot in node.alive if (t := ref()) is not None}
     if not made:
         return []
@@ -106,7 +108,7 @@ def kept(node: NodeTrace) -> list[KeptValue]:
 
 
 def independent_of_inputs(node: NodeTrace, slots: set[int]) -> set[int]:
-    """The slots among these whose value is the same for the inputs of the first passes, and for these inputs times 100."""
+    """The slots among these whose value is the same for the inputs of the first two passes, and for 100 times these inputs."""
     tape = node.tape
     assert tape is not None
     declared = [p.slot for p in node.inputs.values() if p.slot is not None]
@@ -124,9 +126,9 @@ def independent_of_inputs(node: NodeTrace, slots: set[int]) -> set[int]:
 
 
 def departs(node: NodeTrace) -> bool:
-    """Whether the node with its constants as they are gives other values than a later pass did.
+    """Whether the recorded calls, with their constants, give other values than the program did in a later pass.
 
-    A node that draws random numbers always does; of such a node the comparison of the first two passes tells.
+    A node that draws random numbers always gives other values. For such a node the comparison of the first two passes decides.
     """
     if node.compared and node.draws():
         return node.difference is not None
@@ -139,11 +141,11 @@ def contradicts(node: NodeTrace, sample: Sample) -> bool:
     try:
         with torch.no_grad():
             outputs = node.replay(*(sample.inputs[n] for n in node.inputs))
-    except Exception as error:  # whatever torch says: a size was frozen that does not fit these values
+    except Exception as error:  # torch raises many types: a frozen size does not fit these values
         logger.info("node '%s': its recorded calls fail on the values of a later pass: %s", node.name, error)
         return True
     wanted = [sample.outputs[n] for n in node.outputs]
-    # Nodes that compute with less than float32 cannot be closer than the rounding step of their type.
+    # Values of a float type below float32 cannot agree better than its rounding step.
     step = 2 * (node.tape.precision if node.tape is not None else 0.0)
     return not all(reproduces(a, b, max(_RTOL, step), max(_ATOL, step)) for a, b in zip(outputs, wanted, strict=True))
 
@@ -154,13 +156,13 @@ def reproduces(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-6) -> 
 
 
 def as_array(t: Tensor) -> Any:
-    """A tensor for a comparison; types that NumPy lacks are widened."""
+    """A tensor as an array for a comparison. Float types below float32, some of which NumPy lacks, become float32."""
     t = t.detach().cpu().resolve_conj().resolve_neg()
     return (t.float() if t.is_floating_point() and t.dtype.itemsize < 4 else t).numpy()
 
 
 def _changes_further_out(node: NodeTrace, slot: int) -> bool:
-    """Whether memory that every recorded pass left as it was would be state for inputs further out."""
+    """Whether memory that no recorded pass changed would be state for inputs 100 times as large."""
     assert node.tape is not None
     if node.tape.random or not _lives_on(node, slot):
         return False
@@ -168,10 +170,10 @@ def _changes_further_out(node: NodeTrace, slot: int) -> bool:
     for factor in (100.0, -100.0):
         try:
             far = _scaled(first, factor)
-            # A latch that these inputs set shows at the next call with others.
+            # A latch that the large inputs set is seen in the next call with ordinary inputs.
             if any(_matters(node, slot, far, after) for after in (far, first)):
                 return True
-        except Exception as error:  # whatever torch says: the calls do not take such inputs
+        except Exception as error:  # torch raises many types: the calls do not take such inputs
             logger.debug("node '%s': its recorded calls fail on inputs times %g: %s", node.name, factor, error)
     return False
 
@@ -190,13 +192,13 @@ def _scaled(inputs: Iterable[Tensor], factor: float) -> list[Tensor]:
 
 
 def _matters(node: NodeTrace, slot: int, left_by: Sequence[Tensor] | None = None, then: Sequence[Tensor] | None = None) -> bool:
-    """Whether the node gives other values if it begins with what a call left in the memory of a constant.
+    """Whether the node gives other values in the call after one that changed the memory of a constant.
 
     Args:
         node: The node.
-        slot: The constant.
-        left_by: The inputs of that call; those of the first pass, if not given.
-        then: The inputs of the next call; the same, if not given.
+        slot: The slot of the constant.
+        left_by: The inputs of the first of the two calls. By default those of the first pass.
+        then: The inputs of the second call. By default the same.
     """
     assert node.replay is not None
     assert node.program is not None
@@ -208,7 +210,7 @@ def _matters(node: NodeTrace, slot: int, left_by: Sequence[Tensor] | None = None
         after = first[slot].clone()
         if then is not left_by:
             first = node.replay.run(then)
-        # The same memory may have been read before it was written to.
+        # Other constants may be earlier reads of the same memory.
         same = {
             s for s, c in constants.items()
             if c.origins == constants[slot].origins and c.value.shape == after.shape and c.value.dtype == after.dtype

@@ -1,7 +1,7 @@
-"""Which sizes of an open node follow the batch.
+"""Finds which sizes of an open node depend on the batch size.
 
-A number that the user's code asks for is recorded as a call of its own, so that the exported node asks for it again. Whether
-it depends on the batch is read from the shapes for other numbers of rows (``shape_worlds.py``).
+A size that the user's code reads and that depends on the batch is recorded as a call, so that the exported node reads it again.
+Whether it depends on the batch is read from the shapes for other numbers of rows (``shape_worlds.py``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 @dataclass(slots=True, eq=False)
 class Follower:
-    """What an open node knows about its batch. ``hint`` is the batch size of nodes before it."""
+    """What is known about the batch of an open node. ``hint`` is the batch size of the nodes before it."""
 
     tape: Tape
     hint: int | None = None
@@ -34,14 +34,14 @@ class Follower:
     _sizes: dict[tuple[int, int | None], Any] = field(default_factory=dict)
 
     def declare(self, slot: int, t: Tensor, axis: int | str | None) -> None:
-        """Note an input. ``axis`` is the user's choice, or ``"auto"``; ``"open"`` for a buffer that may be of any kind."""
+        """Note an input. ``axis`` is the user's ``batch_axis=``, or ``"open"`` for a buffer, which may have a batch or not."""
         kind = {"auto": "input", "open": "buffer"}.get(str(axis), "told")
         chosen = first_axis(t.shape, self._rows) if isinstance(axis, str) else axis
         self.entries[slot] = Entry(tuple(t.shape), t.dtype, t.device, chosen, kind)
 
     @property
     def rows(self) -> int | None:
-        """The traced batch size, decided from the inputs when first asked for."""
+        """The traced batch size, decided from the inputs when it is first needed."""
         if self._rows is None:
             self._rows = self._find_rows()
             for entry in self.entries.values():
@@ -50,7 +50,10 @@ class Follower:
         return self._rows
 
     def _find_rows(self) -> int | None:
-        """The size of an axis that the user named; what other nodes have; the leading size, of a matrix if there is one."""
+        """The first known of: the size of an axis that the user gave, the batch of other nodes, the first size of an input.
+
+        Inputs with two or more axes come before vectors.
+        """
         told = [e.shape[e.axis] for e in self.entries.values() if e.kind == "told" and e.axis is not None]
         shapes = [e.shape for e in self.entries.values() if e.kind == "input" and e.shape]
         if not told and any(self.hint in shape for shape in shapes):
@@ -59,7 +62,7 @@ class Follower:
 
     @property
     def forms(self) -> Forms | None:
-        """The forms of all values so far; ``None`` while there is no batch."""
+        """The shapes of all values so far; ``None`` while there is no batch."""
         if self._forms is None and self.rows is not None:
             self._forms = Forms(self.rows, self.tape, self.tape.calls, self.tape.constants, self.entries)
         return self._forms
@@ -67,12 +70,12 @@ class Follower:
     # -- what the user's code asks ---------------------------------------------------------------------------------------
 
     def asked(self, name: str, t: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        """The answer to a question about the size of a traced tensor."""
+        """The result of reading the size of a traced tensor: ``out``, with sizes that depend on the batch as traced numbers."""
         ref, forms = None if asked_by_leapp() else self.tape.find(t), self.forms
         if ref is None or forms is None:
             return out
         if not forms.advance():
-            # From here on it is unknown which sizes follow the batch, even if the call that fails reaches no output.
+            # The sizes after this call are unknown for other batches, even if its result reaches no output.
             assert forms.failed is not None
             self.baked.append(forms.failed)
             return out
@@ -107,7 +110,7 @@ class Follower:
         return self._sizes[ref.slot, dim]
 
     def derived(self, function: Callable[..., Any], args: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
-        """Record ``function(*args)``, whose values in all worlds are given, and return it as a number."""
+        """Record ``function(*args)``, whose values in all worlds are known, and return its result as a traced number."""
         if all(v == values[0] for v in values):
             return values[0]
         return self._recorded(function, tuple(a.ref if isinstance(a, Followed) else a for a in args), values)
@@ -118,5 +121,5 @@ class Follower:
         return number(values, self, Ref(slot))
 
     def bake(self, what: str) -> None:
-        """A number became a plain one at the user's present line."""
+        """Note that a traced number became a plain one at the user's present line."""
         self.baked.append(Baked(where(), what))

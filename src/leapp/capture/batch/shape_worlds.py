@@ -1,8 +1,7 @@
-"""The shapes of a node's values for several numbers of rows.
+"""Computes the shapes of a node's values for several batch sizes.
 
-The recorded calls are run again on tensors without data, in several *worlds* that differ in the number of rows only. What a
-size is in each world tells whether it depends on the batch. A call that fails in another world has the batch size baked into
-it.
+The recorded calls are run again on tensors without data, in several *worlds* that differ only in the number of rows. A size
+depends on the batch if it differs between the worlds. A call that fails in another world has the batch size baked into it.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ _TALK = logging.getLogger("torch._subclasses.fake_tensor")
 
 @dataclass(slots=True)
 class Entry:
-    """An input of a node: its form, and which axis is the batch.
+    """An input of a node: its shape, dtype and device, and which axis is the batch.
 
-    ``kind`` tells who decided that: ``"told"`` by the user, ``"input"`` by its size, ``"buffer"`` not decided yet.
+    ``kind`` says how the axis was decided: ``"told"`` by the user, ``"input"`` from the size, ``"buffer"`` not decided yet.
     """
 
     shape: tuple[int, ...]
@@ -80,7 +79,7 @@ def spreads(constant: Constant, rows: int) -> bool:
 
 
 def _bits(t: Tensor) -> Tensor:
-    """Bytes, by which NaN is equal to itself."""
+    """The rows of a tensor as bytes: compared by bytes, NaN equals itself."""
     return t.detach().contiguous().reshape(-1).view(torch.uint8).reshape(t.shape[0], -1)
 
 
@@ -111,7 +110,7 @@ class _CountError(Exception):
 
 
 class Forms:
-    """The forms of a node's values for every number of rows.
+    """The shapes of a node's values in every world.
 
     Args:
         rows: The traced number of rows.
@@ -119,7 +118,7 @@ class Forms:
         calls: The recorded calls; more may be added later.
         constants: The node's constants by slot.
         entries: The node's inputs by slot.
-        spread: Constants that are one row, repeated.
+        spread: Constants that are one row, repeated for each row of the batch.
     """
 
     def __init__(
@@ -163,13 +162,13 @@ class Forms:
             return [tuple(int(n) for n in w.env[slot].shape) for w in self.worlds]
 
     def _step(self) -> tuple[int, Exception] | None:
-        """Run one call in every world: the world and the error where it fails, or ``None``."""
+        """Run one call in every world. Returns the rows and the error of the first world in which it fails, else ``None``."""
         call = self.calls[self.done]
         for world in self.worlds:
             try:
                 self._supply(world, call.reads)
                 world.run(call)
-            except Exception as error:  # whatever torch says: the sizes do not fit
+            except Exception as error:  # torch raises many types if sizes do not fit
                 return world.rows, error
         for out, read in itertools.product(call.outs, call.reads):
             if len({_shares(world.env[out], world.env[read]) for world in self.worlds}) > 1:
@@ -178,7 +177,7 @@ class Forms:
         return None
 
     def _supply(self, world: _World, slots: Iterable[int]) -> None:
-        """Make the inputs and constants that are not there yet."""
+        """Make the inputs and constants among the slots that the world does not have yet."""
         for slot in slots:
             if slot in world.env:
                 continue
@@ -191,7 +190,7 @@ class Forms:
                 world.env[slot] = world.make(shape, value.dtype, value.device)
 
     def changing_views(self) -> list[Baked]:
-        """Calls that give a view for some numbers of rows and a copy for others, where a write tells the two apart."""
+        """Calls that return a view for some batch sizes and a copy for others, if a later write makes that a difference."""
         found = []
         for index, out, read in self.sometimes:
             memories = {self.tape.memory_of[out], self.tape.memory_of[read]}
@@ -199,10 +198,10 @@ class Forms:
                 found.append(Baked(self.calls[index].where, _VIEW))
         return found
 
-    # -- what may follow the batch after all ---------------------------------------------------------------------------
+    # -- inputs, constants and sizes that turn out to follow the batch -------------------------------------------------
 
     def flip(self, slots: Iterable[int]) -> None:
-        """Let inputs and constants follow the batch that did not, or take that back; start over."""
+        """Switch inputs and constants between fixed and following the batch, and start over."""
         for slot in slots:
             entry = self.entries.get(slot)
             if entry is None:
@@ -212,7 +211,7 @@ class Forms:
         self._restart()
 
     def _reconsider(self, index: int) -> bool:
-        """Find what must follow the batch too for a call not to fail."""
+        """Let undecided inputs and constants follow the batch so that a failing call succeeds. False if none does it."""
         direct = [s for s in self.calls[index].reads if self._open(s)]
         distant = [s for s in self._origins(index) if self._open(s) and s not in direct]
         trials = [[s] for s in direct] + [direct] + [[s] for s in distant] + [direct + distant]
@@ -231,10 +230,10 @@ class Forms:
         return False
 
     def _resize(self, index: int) -> bool:
-        """Let a size follow the batch in an operator recorded by itself, such as one inside a scripted function.
+        """Let a size among the arguments of a failing ATen operator follow the batch.
 
-        Its code asked for the size where no mode sees it. A fixed size fails here, so it cannot have been meant; if just one
-        way of following the batch does not fail, it was that one.
+        Such an operator comes from a scripted function, whose reads of sizes no mode sees. The fixed size fails in other
+        worlds, so it was the batch. If exactly one choice of sizes succeeds in all worlds, the call is recorded with that.
         """
         call = self.calls[index]
         source = next(((s, e.axis) for s, e in self.entries.items() if e.axis is not None), None)
@@ -267,7 +266,7 @@ class Forms:
         try:
             self._supply(world, call.reads)
             world.run(call._replace(args=_scaled(call.args, places, lambda n: n // self.rows * world.rows)))
-        except Exception:  # whatever torch says: this is not what was meant
+        except Exception:  # torch raises many types: this choice of sizes does not fit
             return False
         return True
 
@@ -289,7 +288,7 @@ class Forms:
 
         args = _scaled(call.args, places, follow)
         reads = dict.fromkeys((*call.reads, *(ref.slot for ref in by_size.values())))
-        # Tracers follow a size through a method; through an operator called by itself they do not.
+        # torch's tracers follow a symbolic size through a tensor method, but not through an ATen operator.
         name = call.func._opname  # type: ignore[attr-defined]
         func: Any = getattr(torch.Tensor, name, None) or getattr(torch, name, call.func)
         return [*made, call._replace(func=func, args=args, reads=tuple(reads))]
@@ -297,7 +296,7 @@ class Forms:
     # -- numbers that may be the batch size ----------------------------------------------------------------------------
 
     def suspects(self) -> list[Baked]:
-        """Calls whose arguments hold the traced batch size as a plain number, where that could be meant."""
+        """Calls that compute with a plain number equal to the traced batch size, which may be the batch size."""
         found = []
         other = next(w for w in _later(self.rows))
         world = _World(other)
@@ -315,7 +314,7 @@ class Forms:
         return found
 
     def _open(self, slot: int) -> bool:
-        """Whether it is undecided that an input or a constant follows the batch."""
+        """Whether it is still open if an input or a constant follows the batch."""
         entry = self.entries.get(slot)
         if entry is not None:
             undecided = entry.kind == "buffer" or (entry.kind == "input" and entry.axis is None)
@@ -346,7 +345,7 @@ class Forms:
 
 @contextmanager
 def _unseen() -> Iterator[None]:
-    """Run leapp's own tensors without data: no mode of the session may see them, and the dispatcher must be as usual."""
+    """Run calls on leapp's own tensors without data: the modes of the session do not see them, and dispatch is as usual."""
     from leapp.capture.recorder import Recorder
 
     recorder, level = Recorder.current, _TALK.level
@@ -354,7 +353,7 @@ def _unseen() -> Iterator[None]:
     try:
         if recorder is not None:
             recorder.tapes = []
-        _TALK.setLevel(logging.CRITICAL)  # it would print a traceback for every form that does not fit
+        _TALK.setLevel(logging.CRITICAL)  # it would print a traceback for every shape that does not fit
         with DisableTorchFunction(), normal_dispatch():
             yield
     finally:
@@ -364,7 +363,7 @@ def _unseen() -> Iterator[None]:
 
 
 def _shares(a: Any, b: Any) -> bool:
-    """Whether two tensors lie in one memory."""
+    """Whether two values are tensors over the same memory."""
     return isinstance(a, Tensor) and isinstance(b, Tensor) and same_storage(a, b)
 
 
@@ -391,7 +390,7 @@ def _is_number(constant: Constant | None, rows: int) -> bool:
 
 
 class _Numbers(DispatchMode):  # type: ignore[no-untyped-call]
-    """Notes operators that compute with a number. One that is a size need not be noted: it would fail in other worlds."""
+    """Notes operators that compute with a number equal to ``rows``. A size is left out: a fixed size fails in other worlds."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,10 +1,10 @@
-"""Numbers that follow the batch: a size of a traced tensor, and what the user's code computes from it.
+"""Traced numbers that depend on the batch size: a size of a traced tensor, and numbers that the user's code computes from it.
 
-Such a number looks like an ``int`` (or a ``float``) to the user's code and to torch, is a slot of the tape to the recorder, and
-knows what it would be for other batch sizes. Where it turns into a plain number, or where a comparison would come out
-differently for another batch, its owner is told: from there on the batch size is baked into the node.
+Such a number is an ``int`` or a ``float`` to the user's code and to torch, and has a slot on the tape. It holds its value for
+several batch sizes, called worlds (``shape_worlds.py``). Where it becomes a plain number, or where a comparison gives another
+result in another world, it reports that to its owner: there the batch size is baked into the node.
 
-Knows nothing of tapes: the owner records what is derived from a number.
+Knows nothing of tapes: the owner records the numbers that are derived.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class Measure:
 
 
 class _Reading:
-    """What torch's C++ code finds in a number that reached it past the modes: a plain value, which the number reports."""
+    """The ``node`` attribute that torch's C++ code reads of a ``SymInt``, for numbers that reach it without passing a mode.
+
+    To read the value converts the number, and the number reports that.
+    """
 
     def __init__(self, number: Any, whole: bool) -> None:
         self._number, self._whole = number, whole
@@ -69,12 +72,12 @@ class _Reading:
 
 
 def reading(number: Any, whole: bool) -> Any:
-    """What ``number.node`` is to torch. ``whole`` tells whether the number has no fraction."""
+    """The object that torch reads as ``number.node``. ``whole`` is true for an integer, false for a float."""
     return _Reading(number, whole)
 
 
 def _derive(function: Callable[..., Any], *args: Any) -> Any:
-    """``function`` of numbers and plain values, in all worlds at once."""
+    """Compute ``function`` of traced and plain numbers in every world. Returns a traced number."""
     mine = next(a for a in args if isinstance(a, Followed))
     if not all(isinstance(a, (Followed, int, float)) for a in args):
         return NotImplemented
@@ -84,12 +87,12 @@ def _derive(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _decide(function: Callable[[Any, Any], bool], mine: Followed, other: Any) -> Any:
-    """A comparison. Its answer holds for every batch, or its owner is told that it does not."""
+    """Compare two numbers. If the result depends on the batch size, that is reported to the owner."""
     if not isinstance(other, (Followed, int, float)):
         return NotImplemented
     others = other.values if isinstance(other, Followed) else (other,) * len(mine.values)
     answers = [bool(function(a, b)) for a, b in zip(mine.values, others, strict=True)]
-    # No finite choice of worlds shows that a size never equals a given number.
+    # A comparison with == is always reported: a few worlds do not show that the size never equals the number.
     equal = function in (operator.eq, operator.ne) and not isinstance(other, Followed) and other >= 1
     if equal or any(answer != answers[0] for answer in answers):
         mine.owner.bake(f"the batch size is compared with {other!r}")
@@ -115,12 +118,12 @@ def _comparison(name: str) -> Callable[[Any, Any], Any]:
 
 
 class Followed:
-    """A number and what it is in every world; the first value is the one that the user's program sees.
+    """A number with its value in every world. The first value is the one that the user's program sees.
 
     Args:
         values: The number in every world.
-        owner: Records what is derived from the number, and is told where it becomes a plain one.
-        ref: The slot of the tape.
+        owner: Records numbers that are derived from this one, and notes where it becomes a plain number.
+        ref: The slot on the tape.
     """
 
     def __init__(self, values: tuple[Any, ...], owner: Follower, ref: Any) -> None:
@@ -178,7 +181,7 @@ class Followed:
 
 
 class Extent(Followed, torch.SymInt):
-    """An integer that follows the batch. torch takes it where it takes a ``SymInt``, Python where it takes an ``int``."""
+    """An integer that depends on the batch size. torch accepts it as a ``SymInt``, Python as an ``int``."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -186,7 +189,7 @@ class Extent(Followed, torch.SymInt):
 
 
 class Share(Followed, torch.SymFloat):
-    """A float that follows the batch, such as one divided by it."""
+    """A float that depends on the batch size, such as ``1 / x.shape[0]``."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -202,10 +205,10 @@ def number(values: tuple[Any, ...], owner: Follower, ref: Any) -> Number:
 
 
 def numbers(value: Any) -> Iterator[Number]:
-    """Every number that follows the batch in a nested value."""
+    """Every number in a nested value that depends on the batch size."""
     return leaves(value, Followed, ATOMS_BUT_SIZES)
 
 
 def bare(value: Any) -> Any:
-    """A nested value with every such number replaced by what it is now."""
+    """A nested value with every number that depends on the batch size replaced by its plain value."""
     return mapped(value, lambda v: v.values[0] if isinstance(v, Followed) else v, ATOMS_BUT_SIZES)

@@ -1,1 +1,1 @@
-"""Torch forms of functions of other packages: the value is theirs, the torch form is recorded, the two are compared."""
+"""Torch forms of functions of other packages. The package computes the value, the torch form is recorded, both are compared."""

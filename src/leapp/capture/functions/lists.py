@@ -1,7 +1,7 @@
-"""NumPy functions that get traced values inside lists.
+"""Replacements for NumPy functions that get traced values inside lists.
 
-NumPy asks an array whether it implements a function itself. It does not ask the arrays and numbers in a list: it reads them.
-While a node is open, the functions below make an array of such a list first, which is recorded.
+NumPy calls ``__array_function__`` of an array argument, but not of arrays and numbers inside a list: it reads their values.
+While a node is open, the functions below first make an array of such a list, which is recorded.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _FUNCTIONS = (
 )
 _LINALG = "norm solve inv pinv det"
 _MANY = 1 << 20
-"""No traced values stand in sequences so long; a copy of one may not fit into memory."""
+"""Longer sequences are not searched for traced values: a copy may not fit into memory."""
 _OF_SEQUENCES = "concatenate stack vstack hstack dstack column_stack"
 
 
 def list_rows() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
-    """Owner, name, and what makes the replacement of the original."""
+    """Rows of owner, name, and a function from the original to its replacement."""
     for owner, names, make in ((np, _FUNCTIONS, _of_lists), (np.linalg, _LINALG, _of_lists), (np, _OF_SEQUENCES, _of_items)):
         for name in names.split():
             if hasattr(owner, name):
@@ -56,7 +56,7 @@ def _of_items(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
 
 @replaces
 def _of_indices(arrays: Arrays, original: Any, a: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
-    """``np.take``, which asks the table, but not the indices, whether they implement it."""
+    """``np.take``. NumPy calls ``__array_function__`` of the table only, not of the indices."""
     if not arrays.memory.concerned(arrays_in(indices)):
         return original(a, indices, *args, **kwargs)
     return arrays.function(original, (a, indices, *args), kwargs)
@@ -67,7 +67,7 @@ def _joined(original: Any) -> Any:
 
     @functools.wraps(original)
     def getitem(self: Any, key: Any) -> Any:
-        if isinstance(key, str):  # it names variables of the caller, whom NumPy would take this function for
+        if isinstance(key, str):  # the text names variables of the caller; NumPy would look for them in this function
             caller = getframe(1)
             return np.bmat(key, caller.f_locals, caller.f_globals)
         arrays = listening()
@@ -89,5 +89,5 @@ def _joined(original: Any) -> Any:
 
 
 def _raised(t: torch.Tensor, least: int) -> torch.Tensor:
-    """A tensor with at least so many axes, the new ones at the end."""
+    """A tensor with at least ``least`` axes. New axes are added at the end."""
     return t.reshape(*t.shape, *[1] * (least - t.dim()))

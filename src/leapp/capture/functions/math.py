@@ -1,4 +1,4 @@
-"""Functions of ``math`` over tensors without axes. They give what ``math`` gives: a float64, an integer or a truth value."""
+"""Functions of ``math`` for 0-d tensors. Their results have the types of ``math``: float64, an integer or a truth value."""
 
 from __future__ import annotations
 
@@ -79,4 +79,4 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _whole(name) for name in ("floor", "ceil", "trunc")},
     "dist": _dist, "fsum": _fsum, "prod": _prod, "sumprod": _sumprod, "isclose": _isclose,
 }  # fmt: skip
-"""By name."""
+"""Torch forms by the name in ``math``."""

@@ -1,13 +1,13 @@
-"""Functions outside of NumPy that take real numbers only.
+"""Replacements for functions outside of NumPy that accept real numbers only.
 
-A traced number passes for NumPy's with ``isinstance``, and C code that looks at the type itself refuses it. While a node is
-open, the functions below get NumPy's own number of the same value, as they do without leapp, and the value leaves the graph.
+A traced number passes ``isinstance`` for NumPy's number, but C code that checks the exact type refuses it. While a node is
+open, the functions below get NumPy's own number of the same value, and the value is reported as an escape.
 
-Types in C (``decimal.Decimal``, ``datetime.timedelta``, ``np.random.SeedSequence``) refuse a traced number too. A message that
-names its type says to convert it with ``float()`` or ``int()`` first. It cannot be replaced: programs import it by name
-(``from datetime import timedelta``), so another class in the module would not be called; where it is called, ``type(x) is
-datetime.timedelta`` would be false, in every thread while a node is open. And a traced number that is a ``float`` to C code
-would be read everywhere without being asked: by ``struct``, ``json``, a plain array, and by torch before it asks the modes.
+Types written in C (``decimal.Decimal``, ``datetime.timedelta``, ``np.random.SeedSequence``) refuse a traced number too. Their
+error message contains the name of the traced type, which says to convert the number with ``float()`` or ``int()`` first. These
+types cannot be replaced: programs import them by name (``from datetime import timedelta``) and compare with ``type(x) is
+timedelta``. Nor can a traced number be a real ``float``: C code would then read it unseen, such as ``struct``, ``json``, a
+plain array, and torch before it calls the modes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from leapp.capture.numpy.scalars import TracedScalar, number_of
 _READERS: list[tuple[Any, str, str]] = [
     *((time, name, f"time.{name}") for name in ("sleep", "localtime", "gmtime", "ctime")),
     (np.random, "default_rng", "np.random.default_rng"),
-    (json.JSONEncoder, "iterencode", "json"),  # what json.dumps and json.dump call
+    (json.JSONEncoder, "iterencode", "json"),  # json.dumps and json.dump call it
 ]
-"""Owner, name, and how reports call it."""
+"""Owner, name, and the name that reports show."""
 
 
 def reader_rows() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
-    """Owner, name, and what makes the replacement of the original."""
+    """Rows of owner, name, and a function from the original to its replacement."""
     for owner, name, called in _READERS:
         yield owner, name, replaces(functools.partial(_read, called))
 
@@ -43,7 +43,7 @@ def _read(name: str, arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -
 
 
 def _with_numbers(value: Any, name: str, arrays: Arrays) -> Any:
-    """A nested argument with NumPy's numbers for those that are traced; the same object if there is none in it."""
+    """A nested argument with NumPy's own numbers in place of traced ones; the same object if it holds none."""
     if isinstance(value, TracedScalar):
         number = number_of(value)
         arrays.memory.escape(arrays.memory.traced(value), name, [value], number)

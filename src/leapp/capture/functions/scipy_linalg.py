@@ -1,4 +1,4 @@
-"""Functions of ``scipy.linalg`` over tensors, for matrices without batches, as filters and controllers call them."""
+"""Functions of ``scipy.linalg`` for tensors: single matrices, as filters and controllers use them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _floats(*values: Any) -> list[Tensor]:
 
 
 def _from_half(a: Tensor, lower: bool) -> Tensor:
-    """The symmetric matrix of which LAPACK reads one half."""
+    """The symmetric matrix made from the lower or upper half, since LAPACK reads only one of them."""
     return torch.tril(a) + torch.tril(a, -1).mT if lower else torch.triu(a) + torch.triu(a, 1).mT
 
 
@@ -115,7 +115,7 @@ def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_fin
 
 @cache
 def _zeros_other_half() -> bool:
-    """Whether ``cho_factor`` leaves zeros in the half that has no factor: scipy before 1.18 leaves what was there."""
+    """Whether ``cho_factor`` writes zeros to the half without the factor. scipy before 1.18 leaves that half unchanged."""
     return tuple(int(part) for part in version("scipy").split(".")[:2]) >= (1, 18)
 
 
@@ -143,7 +143,7 @@ def norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, chec
 
 @_form
 def solve_discrete_are(a: Any, b: Any, q: Any, r: Any, e: Any = None, s: Any = None, balanced: bool = True) -> Any:
-    """By the doubling algorithm, whose error is squared in every step."""
+    """Uses the doubling algorithm, which squares the error in every step."""
     if e is not None or s is not None:
         raise Unmapped
     a, b, q, r = _floats(*(t if t.dim() == 2 else t.reshape(1, -1) for t in map(tensor, (a, b, q, r))))

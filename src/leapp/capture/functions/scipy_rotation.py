@@ -1,4 +1,4 @@
-"""``scipy.spatial.transform.Rotation`` over tensors: a rotation is a unit quaternion ``x, y, z, w`` along the last axis.
+"""``scipy.spatial.transform.Rotation`` for tensors. A rotation is a unit quaternion ``x, y, z, w`` along the last axis.
 
 The functions follow scipy's own algorithms, signs and limits included, so that values can be compared call by call.
 """
@@ -26,17 +26,17 @@ def _unit(q: Tensor) -> Tensor:
     return q / _norm(q)
 
 
-# -- made of -----------------------------------------------------------------------------------------------------------
+# -- constructors -------------------------------------------------------------------------------------------------------
 
 
 def from_quat(quat: Any, *, scalar_first: bool = False) -> Tensor:
-    """Normalised quaternions."""
+    """Rotations from quaternions, which are normalised."""
     q = double(quat)
     return _unit(torch.cat([q[..., 1:], q[..., :1]], -1) if scalar_first else q)
 
 
 def from_rotvec(rotvec: Any, degrees: bool = False) -> Tensor:
-    """Of axes times angles."""
+    """Rotations from rotation vectors: axis times angle."""
     v = double(rotvec)
     v = v * (math.pi / 180) if degrees else v
     angle = _norm(v)
@@ -48,14 +48,14 @@ def from_rotvec(rotvec: Any, degrees: bool = False) -> Tensor:
 
 
 def from_mrp(mrp: Any) -> Tensor:
-    """Of modified Rodrigues parameters."""
+    """Rotations from modified Rodrigues parameters."""
     v = double(mrp)
     square = (v * v).sum(-1, keepdim=True)
     return torch.cat([2 * v, 1 - square], -1) / (1 + square)
 
 
 def from_matrix(matrix: Any, assume_valid: bool = False) -> Tensor:
-    """Of matrices, after the nearest orthogonal one has been found."""
+    """Rotations from matrices. Unless ``assume_valid``, the nearest orthogonal matrix is taken."""
     m = double(matrix)
     m = m if assume_valid else _orthogonal(m)
     d = torch.stack([m[..., 0, 0], m[..., 1, 1], m[..., 2, 2]], -1)
@@ -94,7 +94,7 @@ def _cross(a: Tensor, b: Tensor) -> Tensor:
 
 
 def from_euler(seq: str, angles: Any, degrees: bool = False) -> Tensor:
-    """Of angles about axes; upper case turns with the body."""
+    """Rotations from Euler angles. Axes in upper case turn with the body (intrinsic)."""
     a = double(angles)
     a = a * (math.pi / 180) if degrees else a
     if len(seq) == 1:
@@ -112,11 +112,11 @@ def _turn(axis: str, angle: Tensor) -> Tensor:
     return torch.stack([*parts, torch.cos(angle / 2)], -1)
 
 
-# -- seen as -----------------------------------------------------------------------------------------------------------
+# -- representations ---------------------------------------------------------------------------------------------------
 
 
 def as_quat(q: Tensor, canonical: bool = False, *, scalar_first: bool = False) -> Tensor:
-    """The quaternion; the canonical one of the two has a positive last entry."""
+    """The quaternion. ``canonical`` chooses the one of ``q`` and ``-q`` whose scalar part is positive."""
     if canonical:
         sign = torch.zeros_like(q[..., 3:])
         for i in (3, 0, 1, 2):
@@ -157,7 +157,7 @@ def as_mrp(q: Tensor) -> Tensor:
 
 
 def as_euler(q: Tensor, seq: str, degrees: bool = False, *, suppress_warnings: bool = False) -> Tensor:
-    """Angles about three axes, by Bernardes and Viollet as in scipy."""
+    """Euler angles, by the algorithm of Bernardes and Viollet that scipy uses."""
     extrinsic = seq.islower()
     i, j, k = ("xyz".index(c) for c in (seq.lower() if extrinsic else seq.lower()[::-1]))
     symmetric = i == k
@@ -174,7 +174,7 @@ def as_euler(q: Tensor, seq: str, degrees: bool = False, *, suppress_warnings: b
     lock = torch.where(first_lock, 2 * half_sum, 2 * half_difference * (-1 if extrinsic else 1))
     free = ~(first_lock | second_lock)
     zero = torch.zeros_like(middle)
-    # Turns about axes of the body are turns about fixed axes in the other order. Where they lock, the third angle is zero.
+    # Intrinsic rotations are extrinsic ones in reverse order. In gimbal lock the third angle is set to zero.
     difference = torch.where(free, half_sum - half_difference, lock if extrinsic else zero)
     total = torch.where(free, half_sum + half_difference, zero if extrinsic else lock)
     if not symmetric:
@@ -191,11 +191,11 @@ def _wrapped(angle: Tensor) -> Tensor:
 
 
 def magnitude(q: Tensor) -> Tensor:
-    """The angle."""
+    """The rotation angle."""
     return 2 * torch.atan2(_norm(q[..., :3])[..., 0], q[..., 3].abs())
 
 
-# -- computed with -----------------------------------------------------------------------------------------------------
+# -- operations --------------------------------------------------------------------------------------------------------
 
 
 def compose(p: Tensor, q: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ def compose(p: Tensor, q: Tensor) -> Tensor:
 
 
 def inverse(q: Tensor) -> Tensor:
-    """The rotation back."""
+    """The inverse rotation."""
     return torch.cat([-q[..., :3], q[..., 3:]], -1)
 
 
@@ -222,7 +222,7 @@ def power(q: Tensor, n: float) -> Tensor:
 
 
 def apply(q: Tensor, vectors: Any, inverse: bool = False) -> Tensor:
-    """Turned vectors."""
+    """Rotate vectors."""
     m = as_matrix(q)
     v = double(vectors)
     m = m.mT if inverse else m

@@ -1,7 +1,7 @@
-"""Filters of ``scipy.signal`` over tensors.
+"""Filters of ``scipy.signal`` for tensors.
 
-A filter whose coefficients are constants is a linear map of the samples and of its state. Its matrices are what scipy itself
-makes of the unit vectors.
+A filter with constant coefficients is a linear map of the samples and of its state. Its matrices are found by running scipy
+itself on unit vectors.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from leapp.capture.numpy.table.tensors import double
 
 Tensor = torch.Tensor
 _LONGEST = 1024
-"""Above so many samples the matrix of a filter is too large for a model."""
+"""Filters over more samples are not recorded: their matrix is too large for a model."""
 
 
 def _scipy() -> Any:
-    # Loaded already: the function that is followed is in it.
+    # It is loaded, because one of its functions was called.
     return sys.modules["scipy.signal"]
 
 
 def _constant(value: Any) -> Any:
-    """A coefficient as scipy takes it; a traced one says so when it is read."""
+    """A coefficient as an array for scipy. Reading a traced one is reported as an escape."""
     if isinstance(value, Tensor):
         return np.array(value.detach().cpu().numpy())
     return np.asarray(value)
@@ -52,7 +52,7 @@ def _mapped(matrix: Tensor, x: Tensor) -> Tensor:
 
 
 def _with_state(function: Callable[..., Any], x: Any, axis: int, zi: Any, order: tuple[int, ...]) -> Any:
-    """A filter along ``axis``. ``function`` takes unit samples and states, filters along the first axis."""
+    """A filter along ``axis``. ``function`` is scipy's filter along the first axis, called with unit samples and states."""
     moved = _samples(x, axis)
     n, k = moved.shape[-1], int(np.prod(order))
     if zi is None:
@@ -61,7 +61,7 @@ def _with_state(function: Callable[..., Any], x: Any, axis: int, zi: Any, order:
     by_x, rest = function(np.eye(n), np.zeros((*order, n)))
     by_z, last = function(np.zeros((n, k)), states)
     z = double(zi)
-    # The state has the axis of the filter's order in the place of the samples' axis, and sections before all others.
+    # In the state, the filter's order replaces the axis of the samples, and the sections are the first axis.
     place = axis % moved.dim() + len(order) - 1
     z = z.movedim(place, -1)
     flat = z.movedim(0, -2).reshape(*z.shape[1:-1], k) if len(order) == 2 else z
@@ -91,7 +91,7 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
 
 
 def _plain(name: str, coefficients: int, place: int) -> Callable[..., Any]:
-    """A filter without state, whose samples stand after its ``coefficients``; ``place`` is where its axis stands."""
+    """A filter without state. ``coefficients`` arguments come before the samples; ``place`` is the position of ``axis``."""
 
     def filtered(*args: Any, **options: Any) -> Tensor:
         given = list(args)

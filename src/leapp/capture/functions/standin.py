@@ -1,8 +1,8 @@
-"""A traced ``scipy.spatial.transform.Rotation``: scipy's own object, and beside it the traced quaternion.
+"""A traced ``scipy.spatial.transform.Rotation``: scipy's own object, together with the traced quaternion.
 
-While a node is open, the functions of the class that make rotations give such a stand-in where an argument is traced. Each of
-its methods runs in scipy and over the quaternion, and the two are compared as NumPy's calls are. A method without a form over
-tensors gives what scipy gives, and the value leaves the graph.
+While a node is open, the constructors of the class return such an object if an argument is traced. Each of its methods runs in
+scipy and on the quaternion, and the results are compared as those of NumPy calls are. A method without a torch form returns the
+result of scipy, and the value leaves the graph.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _VALUES: dict[str, Callable[..., Any]] = {
     "as_euler": rotation.as_euler, "as_mrp": rotation.as_mrp, "magnitude": rotation.magnitude, "apply": rotation.apply,
 }  # fmt: skip
 _TYPE_CAN_CHANGE = 1 << 9
-"""The flag of types whose attributes may be set. Before scipy 1.17 the class is compiled, and they may not."""
+"""The flag of types whose attributes can be set. Before scipy 1.17 the class is compiled, and they cannot."""
 
 
 def rotation_rows() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
-    """Owner, name, and what makes the replacement, of the functions that a node replaces in scipy's class."""
+    """Rows of owner, name, and a function from the original to its replacement, for scipy's class."""
     kind = getattr(sys.modules.get("scipy.spatial.transform"), "Rotation", None)
     if kind is None or not kind.__flags__ & _TYPE_CAN_CHANGE:
         return
@@ -41,7 +41,7 @@ def rotation_rows() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
 
 
 def unfollowed() -> str:
-    """A sentence for values that got lost where the class is loaded and cannot be followed; else nothing."""
+    """A sentence for error messages if scipy's Rotation is loaded and too old to be followed; else empty."""
     kind = getattr(sys.modules.get("scipy.spatial.transform"), "Rotation", None)
     if kind is None or kind.__flags__ & _TYPE_CAN_CHANGE:
         return ""
@@ -52,7 +52,7 @@ def unfollowed() -> str:
 def _followed_as(
     form: Callable[..., Any], gives_rotation: bool = True, kind: Callable[[Any], Any] = lambda made: made
 ) -> Callable[[Any], Any]:
-    """Makes the replacement of a function of the class that has a form over quaternions."""
+    """A function that makes the replacement of a method of the class. ``form`` is the same method for quaternions."""
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
@@ -89,7 +89,7 @@ class TracedRotation:
         return _followed(name, getattr(type(self.rotation), name), form, (self, *args), kwargs, gives_rotation)
 
     def inv(self) -> Any:
-        """The rotation back."""
+        """The inverse rotation."""
         return self._call("inv", rotation.inverse, gives_rotation=True)
 
     def __mul__(self, other: Any) -> Any:
@@ -115,7 +115,7 @@ def _followed(
     name: str, original: Callable[..., Any], form: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
     gives_rotation: bool = False,
 ) -> Any:  # fmt: skip
-    """A call of the class that gives an array, or a rotation: a stand-in where its quaternion is traced."""
+    """Call a method of the class. If the result is a rotation with a traced quaternion, it is a :class:`TracedRotation`."""
     made = original(*_bare(args), **_bare(kwargs))
     arrays = listening()
     operands = [] if arrays is None else arrays_in(_quats((args, kwargs)))
@@ -133,7 +133,7 @@ def _followed(
 
 
 def _quats(value: Any, rotations: bool = False) -> Any:
-    """Arguments with the quaternion in place of a traced rotation, and of ``rotations`` that are constants."""
+    """Arguments with quaternions in place of traced rotations, and with ``rotations`` also in place of scipy's own."""
     kind = sys.modules["scipy.spatial.transform"].Rotation
 
     def quat(v: Any) -> Any:

@@ -1,6 +1,6 @@
-"""NumPy arrays inside a node: NumPy computes what the program sees, torch records how.
+"""Follows NumPy arrays inside a node: NumPy computes the values that the program sees, and torch records the same calls.
 
-The classes of traced arrays and numbers, and the functions that a node replaces, report to it.
+The classes of traced arrays and numbers, and the functions that a node replaces, call the methods of :class:`Arrays`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FULL_LIKE, _PIECEWISE, _SHAPES = np.full_like, np.piecewise, (np.size, np.shape
 
 
 class Arrays:
-    """What one session does with arrays: indexing, functions, and what crosses between the libraries."""
+    """The array calls of one session: indexing, functions, and torch calls with arrays among their arguments."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.memory = Overlays(recorder)
@@ -93,7 +93,7 @@ class Arrays:
         return made
 
     def _chosen(self, array: Array, index: Any, result: Any, operands: list[Any]) -> Any:
-        """The result of an index with values in it. NumPy gives a view for single numbers, and so does torch."""
+        """The result of an index with traced values. For single numbers NumPy returns a view, and so does torch."""
         view = isinstance(result, np.ndarray) and owner_of(result) is owner_of(array)
         found = self.memory.overlay(array) if view else None
         if found is not None and not found.flips:
@@ -129,10 +129,10 @@ class Arrays:
                 view, place, _ = locate(target, self.memory.tensors_for(index))
             new = self.runs.value_for(value)
             if isinstance(new, Tensor) and same_storage(new, target) and not self._in_place_already(view, place, new):
-                new = new.clone()  # NumPy may read what it writes to, torch not
+                new = new.clone()  # NumPy copies within one memory correctly, torch does not
             mask = leading_mask(place)
             if mask is not None and isinstance(value, np.ndarray) and self._dynamic(value):
-                # As many values as the mask has true ones: said so, no exporter has to prove it.
+                # As many values as the mask has true elements. masked_scatter_ says so, and exporters need not prove it.
                 view.masked_scatter_(mask.reshape([*mask.shape, *[1] * (view.dim() - mask.dim())]).expand_as(view), new)
             else:
                 view[place] = new
@@ -149,7 +149,7 @@ class Arrays:
         self.runs.write("__setitem__", array, operands, lambda: ndarray.__setitem__(plain, bare, number), record)
 
     def _in_place_already(self, view: Tensor, place: Any, new: Tensor) -> bool:
-        """Whether an assignment gives a part of an array to itself, as ``x[0] += 1`` ends."""
+        """Whether an assignment assigns a part of an array to itself, as the last step of ``x[0] += 1``."""
         if any(isinstance(p, Tensor) for p in place):
             return False
         with self.memory.recorder.silence():
@@ -159,7 +159,7 @@ class Arrays:
 
     def function(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a function of NumPy."""
-        operands = arrays_in((args[1:] if function is _FULL_LIKE else args, kwargs))  # the value, not the shape
+        operands = arrays_in((args[1:] if function is _FULL_LIKE else args, kwargs))  # of full_like only the value
         name = f"np.{function.__name__}"
 
         def numpy() -> Any:
@@ -188,7 +188,7 @@ class Arrays:
 
         def expression() -> Any:
             known, own = lookup(function), getattr(function, "_implementation", None)
-            if known is None and isinstance(own, FunctionType):  # the NumPy calls in it are recorded
+            if known is None and isinstance(own, FunctionType):  # run NumPy's own Python code, whose NumPy calls are recorded
                 return own(*given, **options)
             if known is None:
                 raise Unmapped
@@ -202,7 +202,7 @@ class Arrays:
     def _piecewise(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], numpy: Callable[[], Any], operands: list[Any]
     ) -> Any:
-        """Each function is applied to all elements; NumPy's own result tells whether that made a difference."""
+        """``np.piecewise``. The recorded form applies each function to all elements; the result is compared with NumPy's."""
 
         def piecewise(x: Any, condlist: Any, funclist: Any, *more: Any, **options: Any) -> Any:
             values = [f(x, *more, **options) if callable(f) else f for f in funclist]
@@ -230,7 +230,10 @@ class Arrays:
         return result
 
     def shape_read(self, array: Array, kind: str, value: Any) -> Any:
-        """The shape of an array was asked for: an escape if it depends on values, a number to follow if on the batch."""
+        """The shape of an array as the program gets it: traced numbers where it depends on the batch.
+
+        A shape that depends on values is reported as an escape.
+        """
         if self._dynamic(array):
             self.memory.escape(self.memory.traced(array), kind, [array], value)
         tape = self.memory.traced(array) if self.memory.recorder.batched and not asked_by_capture() else None
@@ -246,7 +249,7 @@ class Arrays:
         self, name: str, original: Callable[..., Any], expression: Callable[..., Any], args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:  # fmt: skip
-        """A call of another package's function for which there is an expression over tensors."""
+        """Call a function of another package that has a torch form: run both and compare."""
         operands = arrays_in((args, kwargs))
         if not operands or not self.memory.concerned(operands):
             return original(*args, **kwargs)
@@ -260,7 +263,7 @@ class Arrays:
         return self.runs.perform(name, operands, numpy, torch_form)
 
     def followed(self, arguments: Any, result: Any) -> Any:
-        """The result of a call. If the batch size was among its arguments, it is lost here, and that is noted."""
+        """The result of a call. If the batch size was an argument and the result is not traced, the batch size is baked in."""
         if self.memory.recorder.batched:
             number = next(numbers(arguments), None)
             if number is not None and not any(self.memory.traced(a) is not None for a in arrays_in((result,))):
@@ -277,7 +280,7 @@ class Arrays:
         return ref is not None and tape is not None and ref.slot in tape.dynamic
 
     def through(self, function: Any, name: str, array: Array, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that gives plain values: they leave the graph."""
+        """Run a call that returns plain values, and report them as an escape."""
         result = function(*unwrapped((array, *args)), **unwrapped(kwargs))
         source = _SOURCES.get(name) if isinstance(result, (bool, int, float)) and not args else None
         self.memory.escape(self.memory.traced(array), name, [array], result if source is None else digits(result), source)
@@ -286,7 +289,7 @@ class Arrays:
     # -- torch calls on arrays -------------------------------------------------------------------------------------------
 
     def number(self, scalar: Any, beside: Tensor) -> Any:
-        """A traced number as torch takes a Python number: it does not change the dtype of the tensor beside it."""
+        """A traced number for a torch call: like a Python number, it does not change the dtype of the tensor beside it."""
         t = self.memory.tensor(scalar)
         if t is None or not t.dtype.is_floating_point or beside.dtype.is_complex:
             return t
@@ -301,23 +304,24 @@ class Arrays:
         scalars = list(leaves((args, kwargs), TracedScalar, slices=False))
         if scalars:
             return self._numbered(func, kind, (args, kwargs), scalars)
-        # What NumPy gives to a tensor to wrap is to stay an array.
+        # The argument of __array_wrap__ must stay an array.
         if kind.name != "__array_wrap__" and any(isinstance(a, np.ndarray) for a in arrays_in((args, kwargs))):
             with suppress(Unmapped):
                 return self._torch_arguments(args), self._torch_arguments(kwargs)
         return args, kwargs
 
     def numbers_in(self, value: Any) -> Any:
-        """The arguments of a torch call that concerns no node, with NumPy's own numbers for those that were traced."""
+        """The arguments of a torch call that is not recorded, with NumPy's own numbers in place of traced ones."""
         if not self.memory.seen:
             return value
         found = {id(a): unwrapped(a) for a in leaves(value, TracedScalar, slices=False)}
         return _exchanged(value, found.get) if found else value
 
     def _numbered(self, func: Any, kind: Kind, given: tuple[Any, Any], scalars: list[Any]) -> tuple[Any, Any]:
-        """The arguments of a torch call with numbers of NumPy among them, which torch takes as it takes Python's.
+        """The arguments of a torch call with traced numbers among them.
 
-        Tensors stand for them where that gives the same; elsewhere they leave the graph.
+        The call is tried with tensors in place of the numbers. If the results are the same, these arguments are returned;
+        otherwise the numbers are reported as escapes and passed as plain numbers.
         """
         numbers: dict[int, Any] = {id(s): unwrapped(s) for s in scalars}
         if self.memory.concerned(scalars):
@@ -340,7 +344,7 @@ class Arrays:
         return mapped(value, lambda v: self.memory.tensors_for(v) if isinstance(v, traced) else v, slices=False)
 
     def construct(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-        """``torch.tensor`` and its kin, of traced arrays alone or in lists; ``None`` if there are none."""
+        """``torch.tensor``, ``as_tensor`` or ``asarray`` of traced arrays, alone or in lists; ``None`` if none is traced."""
         data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
         alone = data.array if isinstance(data, TracedScalar) else data
         found = [a for a in arrays_in(data) if isinstance(a, np.ndarray)]
@@ -360,7 +364,7 @@ class Arrays:
 
 
 def _giving_arrays(value: Any) -> Any:
-    """A function that NumPy calls. A traced number of its becomes an array without axes: NumPy would read the number."""
+    """A function argument that returns a 0-d array in place of a traced number, whose value NumPy would read."""
     if not isinstance(value, FunctionType):
         return value
 
@@ -372,14 +376,15 @@ def _giving_arrays(value: Any) -> Any:
 
 
 def _exchanged(value: Any, by_identity: Callable[[int], Any]) -> Any:
-    """A nested argument with other values for those that are known by their identity."""
+    """A nested argument in which the values that ``by_identity`` knows by ``id()`` are replaced."""
     return mapped(value, lambda v: v if (found := by_identity(id(v))) is None else found, slices=False)
 
 
 def _tried(func: Any, given: tuple[Any, Any], standing: dict[int, Any]) -> list[Tensor] | None:
-    """The tensors that a call gives, or leaves behind in its arguments, with others ``standing`` for some of them.
+    """The tensors that a call returns, or leaves in its arguments, with ``standing`` in place of some arguments.
 
-    It runs on copies. Torch would read a number out of a tensor where it needs one, but not if it has a gradient.
+    The call runs on copies. Where torch needs a number, it would read it out of a tensor unseen; the copies require gradients,
+    because then torch refuses.
     """
     copies = {id(t): t.detach().clone() for t in arrays_in(given) if isinstance(t, Tensor)}
     others = {
@@ -390,14 +395,14 @@ def _tried(func: Any, given: tuple[Any, Any], standing: dict[int, Any]) -> list[
         with torch.enable_grad():
             args, kwargs = _exchanged(given, (copies | others).get)
             result = func(*args, **kwargs)
-    except Exception:  # then the call itself will say so
+    except Exception:  # torch raises many types; if the call itself is wrong, the real call raises the error
         return None
     found = [t for t in arrays_in([result]) if isinstance(t, Tensor)]
     return [*found, *copies.values()] if found or result is None else None
 
 
 def _dtype_beside(given: Any, results: list[Tensor]) -> torch.dtype | None:
-    """The dtype that a number beside tensors takes on."""
+    """The dtype that torch gives to a number beside tensors."""
     found = [t.dtype for t in [*results, *arrays_in(given)] if isinstance(t, Tensor)]
     return next((d for d in found if d.is_floating_point), None)
 

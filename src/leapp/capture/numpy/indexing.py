@@ -1,4 +1,4 @@
-"""NumPy's subscripts as torch understands them. Knows tensors and indices, nothing of arrays or tapes."""
+"""Translates NumPy's indices for torch. Knows tensors and indices, nothing of arrays or tapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _parts(index: Any) -> tuple[Any, ...]:
 
 
 def is_basic(index: Any) -> bool:
-    """Whether an index has only whole numbers, slices, ``None`` and ``...``: its result is a view, or one element."""
+    """Whether an index has only plain numbers, slices, ``None`` and ``...``: the result is a view, or one element."""
     return all(
         p is None or p is Ellipsis or isinstance(p, slice)
         or (isinstance(p, (int, np.integer)) and not isinstance(p, (bool, np.ndarray, TracedScalar)))
@@ -34,7 +34,7 @@ def runs_backwards(index: Any) -> bool:
 
 
 def basic(index: Any, shape: tuple[int, ...], flips: tuple[int, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """A basic index for a tensor that runs backwards along ``flips``, and the axes along which its result does."""
+    """A basic index for a tensor that is reversed along the axes ``flips``, and the axes along which its result is reversed."""
     parts: list[Any] = []
     backwards: list[int] = []
     source = result = 0
@@ -65,12 +65,12 @@ def basic(index: Any, shape: tuple[int, ...], flips: tuple[int, ...]) -> tuple[t
 
 
 def chosen(index: Any) -> tuple[Any, ...]:
-    """An index of numbers and slices as torch takes it."""
+    """An index of numbers, tensors and slices for torch."""
     return tuple(_tensor(p) for p in _parts(index))
 
 
 def locate(t: Tensor, index: Any) -> tuple[Tensor, Any, bool]:
-    """The elements that an index with tensors means: a view of ``t``, an index into it, and whether that adds an axis."""
+    """A view of ``t``, an index with tensors into that view, and whether the result has an extra first axis."""
     parts = spread(chosen(index), t.dim())
     if any(isinstance(p, slice) and p.step is not None and p.step < 0 for p in parts):
         raise Unmapped
@@ -80,7 +80,7 @@ def locate(t: Tensor, index: Any) -> tuple[Tensor, Any, bool]:
 
 
 def leading_mask(place: Any) -> Tensor | None:
-    """The mask of an index that is one mask and full slices."""
+    """The mask, if an index is one mask followed by full slices; else ``None``."""
     first, *rest = place if isinstance(place, tuple) and place else (None,)
     whole = all(isinstance(p, slice) and p == slice(None) for p in rest)
     return first if whole and isinstance(first, Tensor) and first.dtype == torch.bool and first.dim() else None

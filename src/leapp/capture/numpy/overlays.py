@@ -1,6 +1,6 @@
 """Overlays: for each array that the session follows, a tensor over the same memory.
 
-Whether an array is traced, or was published, is looked up by that tensor.
+Whether an array is traced or published is looked up by its tensor.
 """
 
 from __future__ import annotations
@@ -45,30 +45,32 @@ if TYPE_CHECKING:
     from leapp.capture.recorder import Recorder
 
 Tensor = torch.Tensor
-# Memory of arrays up to this size is kept until the node is finished, so that views the session has not seen are known.
+# Memory of arrays up to this number of bytes is kept until the node is finished, to recognise views that no mode has seen.
 _HELD = 1 << 20
 
 
 class Overlay(NamedTuple):
-    """The tensor over the memory of an array. Torch has no negative strides: along ``flips`` it runs the other way."""
+    """The tensor over the memory of an array."""
 
     array: weakref.ref[Array]
     tensor: Tensor
     flips: tuple[int, ...]
+    """The axes along which the tensor is reversed, since torch has no negative strides."""
     root: Tensor
+    """The tensor over the whole memory."""
 
 
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 def flipped(t: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """``t`` the other way round along ``dims``. Torch has few ops for the larger unsigned types."""
+    """``t`` reversed along ``dims``. Unsigned types go through signed ones, because torch has no flip for them."""
     signed = _SIGNED.get(t.dtype)
     return torch.flip(t, dims) if signed is None else torch.flip(t.view(signed), dims).view(t.dtype)
 
 
 def _as_bytes(array: Array) -> Array:
-    """An array of records as the bytes it consists of; any other as it is."""
+    """An array of records as its bytes; any other array as it is."""
     records = array.dtype.names is not None and array.flags.c_contiguous and not array.dtype.hasobject
     return array.reshape(-1).view(np.uint8) if records else array
 
@@ -79,7 +81,7 @@ def _is_shared(t: Tensor, storage: torch.UntypedStorage) -> bool:
 
 
 def _same_place(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors show the same elements."""
+    """Whether two tensors have the same elements in the same memory."""
     return a.data_ptr() == b.data_ptr() and geometry(a)[:3] == geometry(b)[:3]
 
 
@@ -107,7 +109,7 @@ class Overlays:
             return self._derive(array)
 
     def follows(self, tape: Tape, array: Array) -> bool:
-        """Whether the memory of an array holds values of a node, such as an input that it writes to."""
+        """Whether the memory of an array holds values of a node."""
         over = self.overlay(array)
         return over is not None and tape.owns(over.tensor)
 
@@ -143,7 +145,7 @@ class Overlays:
                 return known
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch has no read-only tensors; nothing here writes to one
+                warnings.simplefilter("ignore")  # torch warns of read-only arrays; nothing here writes to the tensor
                 whole = from_numpy(_as_bytes(bare_view(root)))
         except (TypeError, ValueError):
             return None
@@ -153,29 +155,29 @@ class Overlays:
         return whole
 
     def held(self) -> list[Tensor]:
-        """The tensors over memory that holds traced values and that arrays lie over."""
+        """The tensors over memory that arrays share and that may hold traced values."""
         return [*self._held, *(t for _, _, t in self._exposed)]
 
     def exposed(self, t: Tensor) -> None:
-        """Traced values get into the memory of ``t``; arrays over it are followed from here on, whenever they were made.
+        """Follow all arrays over the memory of ``t`` from now on, because traced values get into it.
 
-        Torch lets no storage grow that an array lies over, so whether there may be one can be asked. Of an array made by way
-        of DLPack only the reference count of the tensor tells.
+        Whether there may be such an array is known from the storage: torch does not let a storage grow that it shares with
+        NumPy. Sharing through DLPack shows only in the reference count of the tensor.
         """
         try:
             storage = t.untyped_storage()
             if not t.is_cpu or (storage.resizable() and not _is_shared(t, storage)):
                 return
-        except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have none
+        except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have no storage
             return
         start, size = storage.data_ptr(), storage.nbytes()
         if not size:
             return
         if not storage.resizable():
             self.seen = True
-        with self.recorder.silence():  # anew: the dispatch mode of the node may have come meanwhile
+        with self.recorder.silence():  # a new context: the dispatch mode may have been added since the outer one was entered
             self._exposed.append((start, start + size, torch.empty(0, dtype=torch.uint8).set_(storage)))
-            # What was asked about before stands over tensors of its own.
+            # Drop overlays made earlier over other storage objects of the same memory.
             for i, (_, other, _, _) in list(self._overlays.items()):
                 if start <= other.data_ptr() < start + size and other.untyped_storage()._cdata != storage._cdata:
                     del self._overlays[i]
@@ -188,7 +190,7 @@ class Overlays:
         return next((t for start, end, t in self._exposed if start <= low and high <= end), None)
 
     def hold(self, root: Array, whole: Tensor) -> None:
-        """``whole`` lies over all the memory of ``root``."""
+        """Note that ``whole`` is the tensor over all the memory of ``root``."""
         self._roots[id(root)] = (weakref.ref(root), weakref.ref(whole))
         if self.recorder.tapes and root.nbytes <= _HELD:
             self._held.append(whole)
@@ -196,7 +198,7 @@ class Overlays:
     def attach(self, array: Array, t: Tensor, flips: tuple[int, ...] = (), root: Tensor | None = None) -> Overlay:
         """Let ``t`` be the tensor over ``array`` from now on."""
         i, table = id(array), self._overlays
-        # No function of Python's: an interrupt that came while it ran would be lost.
+        # A C function: Python loses an interrupt that comes while a Python callback of a weak reference runs.
         forget: Callable[[Any], Any] = partial(table.pop, i)
         found = Overlay(weakref.ref(array, forget), t, flips, t if root is None else root)
         table[i] = found
@@ -231,7 +233,7 @@ class Overlays:
             return self.recorder.calls.called(function, classify(function), args, {}, whole=True)
 
     def refresh(self, t: Tensor) -> None:
-        """NumPy changes plain arrays without telling torch: let the tape read a changed constant anew."""
+        """Let the tape read a constant again if NumPy changed the memory: torch does not see such writes."""
         for tape in self.recorder.tapes:
             entry = tape.constant_ids.get(id(t))
             if entry is None or entry[0].tensor() is not t:
@@ -244,7 +246,7 @@ class Overlays:
                     increment_version(t)
 
     def recognised(self, t: Tensor) -> Tensor:
-        """The tensor of the array whose memory ``t`` shows: torch's old constructors do not report the array."""
+        """The tensor over the array whose memory ``t`` shares, or ``t``. torch's old constructors do not report the array."""
         if t.layout != torch.strided:
             return t
         with self.recorder.silence():
@@ -260,16 +262,16 @@ class Overlays:
         return {id(found.tensor): found.array for found in self._overlays.values()}
 
     def published(self, t: Tensor) -> Published | None:
-        """The published output that ``t`` shows as a tensor over the memory of an array, which no mode sees being made."""
+        """The published output whose memory ``t`` shares through an array: no mode sees such a tensor being made."""
         found = self.recognised(t)
         return None if found is t else self.recorder.source(found)
 
     def reshaped(self, array: Array) -> None:
-        """The array was given another shape in place."""
+        """Forget the overlay of an array whose shape was changed in place."""
         self._overlays.pop(id(array), None)
 
     def forget(self) -> None:
-        """Drop what was kept for the open nodes, and arrays that are gone."""
+        """Drop what was kept for the open nodes, and the entries of freed arrays."""
         self._held.clear()
         self._exposed.clear()
         for i in [i for i, (ref, _) in self._roots.items() if ref() is None]:
@@ -278,7 +280,7 @@ class Overlays:
     # -- classes ---------------------------------------------------------------------------------------------------------
 
     def wrap(self, plain: Array, t: Tensor | None = None, flips: tuple[int, ...] = ()) -> Array:
-        """An array object that is seen by the session, over the memory of ``plain``."""
+        """A traced array over the memory of ``plain``."""
         self.seen = True
         made: Array = ndarray.view(plain, TracedNpArray)
         if t is not None:
@@ -286,7 +288,7 @@ class Overlays:
         return made
 
     def follow(self, made: Any, operands: Iterable[Any] = ()) -> Any:
-        """What a call made of untraced ``operands``, to be seen by the open node from now on: an array, or several."""
+        """The result of a call on untraced ``operands``, with its arrays as traced arrays if a node is open."""
         if not self.recorder.tapes:
             return made
         if type(made) is ndarray and torch_dtype(made.dtype) is not None:
@@ -301,14 +303,14 @@ class Overlays:
     # -- ports -----------------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """The session is over."""
+        """Forget everything, at the end of the session."""
         self._overlays.clear()
         self._roots.clear()
         self._held.clear()
         self._exposed.clear()
 
     def port(self, array: Any) -> Tensor | None:
-        """The value of an array at a port, or ``None`` if torch has no such dtype."""
+        """The tensor for an array at a port, or ``None`` if torch does not have the dtype."""
         self.seen = True
         if not isinstance(array, ndarray):
             return self.tensors_for(array) if torch_dtype(array.dtype) is not None else None
@@ -336,10 +338,10 @@ class Overlays:
         return self.wrap(plain, alias)
 
     def buffer(self, array: Any, t: Tensor) -> Any:
-        """The array to go on with after ``array``, with ``t`` over it, was registered: it is followed from now on."""
+        """The array to go on with after ``array``, with ``t`` over it, was registered: a traced array."""
         return self.wrap(array, t) if type(array) is ndarray else array
 
-    # -- who is concerned ------------------------------------------------------------------------------------------------
+    # -- which values are traced -----------------------------------------------------------------------------------------
 
     @property
     def listening(self) -> bool:
@@ -390,7 +392,7 @@ class Overlays:
     def escape(
         self, tape: Tape | None, kind: str, operands: Iterable[Any], value: Any, source: Any = None, at: Where | None = None
     ) -> None:
-        """Note that a value left the graph."""
+        """Note that ``value`` left the graph. ``source`` is a function that computes it again from the only operand."""
         if tape is None:
             for t in self.over(operands):
                 self.recorder.plain_calls.read_between(kind, t, frozen(value))
@@ -405,7 +407,7 @@ class Overlays:
         tape.escapes.append(Escape(kind, at or where(), frozen(value), call, tuple(r.slot for r in reads)))
 
     def copy_source(self, t: Tensor, target: Tensor) -> None:
-        """``target`` is a copy of ``t``: of the published output that this is, if it is one."""
+        """Note that ``target`` is a copy of ``t``, if ``t`` is a published output."""
         found = self.recorder.source(t)
         if found is not None:
             self.recorder.published.copy(found, target)

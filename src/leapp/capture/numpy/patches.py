@@ -1,7 +1,7 @@
-"""What an open node replaces in NumPy and torch: the functions that make arrays, and those that carry values across.
+"""Replacements for functions of NumPy and torch while a node is open: those that make arrays, and those that convert.
 
-Each row is an owner, a name in it, and what makes the replacement of the function that stands there. Whoever sets a replacement
-must put the original back. A replacement does what the original does for every thread but those that a node listens to.
+Each row is an owner, a name in it, and a function from the original to its replacement. The caller sets the replacements and
+puts the originals back. In a thread that is not recorded, a replacement calls the original.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TRACED = (TracedScalar, ndarray, torch.Tensor)
 
 
 def replaces(call: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Makes replacements that call ``call(arrays, original, ...)`` where a node listens, and the original everywhere else."""
+    """A function that makes replacements: they call ``call(arrays, original, ...)`` in recorded threads, else the original."""
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
@@ -53,7 +53,7 @@ def replaces(call: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 def array_rows() -> Iterator[Row]:
-    """Owner, name, and what makes the replacement of the original."""
+    """Rows of owner, name, and a function from the original to its replacement."""
     for names, make in ((_MAKERS, _maker), (_CREATORS, _creator), ("full full_like", _filler)):
         for name in names.split():
             yield np, name, make
@@ -72,13 +72,13 @@ def array_rows() -> Iterator[Row]:
 _plain_packages: dict[str, bool] = {"numpy": True, "torch": True, "leapp": True}
 _plain_files: dict[str, bool] = {}
 _AROUND = frozenset({__name__, "leapp.capture.functions.lists", "leapp.tracing.patches"})
-"""The modules whose functions stand between a constructor and the code that called it."""
+"""Modules whose frames lie between a constructor and the code that called it."""
 _SITE = f"{os.sep}site-packages{os.sep}"
 _NUMPY = os.path.dirname(np.__file__) + os.sep
 
 
 def _makes_plain_arrays(frame: FrameType) -> bool:
-    """Whether the code in a frame gets plain arrays: it may hand their memory to compiled code of its package."""
+    """Whether the code in a frame gets plain arrays, because it may pass their memory to compiled code of its package."""
     file = frame.f_code.co_filename
     found = _plain_files.get(file)
     if found is None:
@@ -102,7 +102,7 @@ def _is_compiled(module: Any) -> bool:
 
 
 def _new(arrays: Arrays, made: Any) -> Any:
-    """What a constructor made, followed if the code that called it is the user's and runs in an open node."""
+    """The result of a constructor: a traced array, unless the calling code gets plain arrays."""
     frame = getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") in _AROUND:
         frame = frame.f_back
@@ -114,13 +114,13 @@ def _new(arrays: Arrays, made: Any) -> Any:
 
 @replaces
 def _maker(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
-    """``np.array`` and its kin: of traced values, alone or in lists, they are recorded."""
+    """``np.array``, ``np.asarray`` and similar functions. If values are traced, alone or in lists, the call is recorded."""
     if not args:
         return original(**kwargs)
     try:
-        data = _said(args[0])
+        data = _converted(args[0])
         traced = type(data) is not ndarray and any(type(a) is not ndarray for a in arrays_in(data))
-    except RecursionError:  # a list that holds itself
+    except RecursionError:  # a list that contains itself
         return original(*args, **kwargs)
     if traced:
         return arrays.runs.make(original, data, *args[1:], **kwargs)
@@ -128,13 +128,13 @@ def _maker(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
     return made if made is data else _new(arrays, made)
 
 
-def _said(value: Any) -> Any:
-    """A value with lists for what NumPy takes for a sequence, and the arrays that objects say they are."""
+def _converted(value: Any) -> Any:
+    """A value with traced arrays in place of objects whose ``__array__`` returns one, and with lists for deques around them."""
     if isinstance(value, _TRACED):
         return value
     if isinstance(value, (deque, list, tuple)):
-        found = [_said(v) for v in value]
-        # NumPy is given the program's own class of sequences unless something in it is traced.
+        found = [_converted(v) for v in value]
+        # NumPy gets the program's own sequence class, unless something in it is traced.
         known = type(value) in (list, tuple) or not any(isinstance(v, _TRACED) for v in found)
         same = known and all(map(operator.is_, found, value))
         return value if same else found
@@ -144,17 +144,17 @@ def _said(value: Any) -> Any:
 
 @replaces
 def _creator(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
-    """A function whose result is new memory."""
+    """A function that returns an array in new memory."""
     return _new(arrays, original(*args, **kwargs))
 
 
 def gathered(arrays: Arrays, value: Any) -> Any:
-    """A list with traced values in it as one array."""
+    """One array made of a list that contains traced values; any other value as it is."""
     if not isinstance(value, (list, tuple, deque)):
         return value
-    said = _said(value)
-    traced = said is not value or any(type(a) is not ndarray for a in arrays_in(value))
-    return arrays.runs.gathered(said) if traced else value
+    converted = _converted(value)
+    traced = converted is not value or any(type(a) is not ndarray for a in arrays_in(value))
+    return arrays.runs.gathered(converted) if traced else value
 
 
 @replaces
@@ -211,7 +211,7 @@ def _array_from_dlpack(arrays: Arrays, original: Any, x: Any, /, **kwargs: Any) 
 
 @replaces
 def _array_wrap(arrays: Arrays, original: Any, self: torch.Tensor, array: Any, context: Any = None, *scalar: Any) -> Any:
-    """``np.sin(tensor)``: NumPy asks the tensor for its array, computes, and gives the result to the tensor to wrap."""
+    """``np.sin(tensor)``: NumPy calls ``__array__`` of the tensor, computes, and passes the result to ``__array_wrap__``."""
     if context is None or not arrays.memory.concerned(arrays_in(list(context[1]))):
         return original(self, array)
     ufunc, inputs, place = context
@@ -219,14 +219,14 @@ def _array_wrap(arrays: Arrays, original: Any, self: torch.Tensor, array: Any, c
 
 
 def _array_function(_: Any) -> Any:
-    """``np.clip(tensor, 0, 1)``: torch has no such method, and NumPy would ask the tensor for its array."""
+    """``np.clip(tensor, 0, 1)``: tensors have no ``__array_function__``, so NumPy would read their values by ``__array__``."""
 
     def array_function(self: torch.Tensor, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         implementation = getattr(func, "_implementation", None)
         if implementation is None:
             return NotImplemented
         first = args[0] if args else None
-        # Functions that ask their argument for a method of that name run torch's own.
+        # Functions that call a method of the same name of their argument run torch's method.
         asks = implementation.__module__.endswith("fromnumeric")
         own = asks and isinstance(first, torch.Tensor) and hasattr(first, func.__name__)
         arrays = None if own else listening()

@@ -1,4 +1,4 @@
-"""Arrays as NumPy itself sees them: without the session's classes, without the modes. Knows nothing of tapes."""
+"""Plain arrays: conversion from traced values, addresses, comparison. The modes see nothing of it. Knows nothing of tapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leapp.capture.trees import ATOMS_BUT_SIZES, leaves, mapped
 Array = ndarray[Any, Any]
 Tensor = torch.Tensor
 
-_TRACED: Any = (TracedScalar, ndarray, Tensor)  # in this order: a traced number is slow to say that it is no array
+_TRACED: Any = (TracedScalar, ndarray, Tensor)  # TracedScalar first: isinstance(traced number, ndarray) is slow
 
 # As they are before a session replaces them.
 from_numpy, asarray = torch.from_numpy, np.asarray
@@ -58,7 +58,7 @@ def torch_dtype(dtype: Any) -> torch.dtype | None:
 
 
 def unwrapped(value: Any) -> Any:
-    """A nested argument with plain arrays and NumPy numbers for traced ones, and arrays for tensors."""
+    """A nested argument with plain arrays and numbers in place of traced ones, and arrays in place of tensors."""
     return mapped(value, _unwrapped, ATOMS_BUT_SIZES, slices=False)
 
 
@@ -73,14 +73,14 @@ def _unwrapped(value: Any) -> Any:
     if isinstance(value, Followed):
         return value.values[0]
     if isinstance(value, slice):
-        # A bound that is traced leaves the graph: its own __index__ tells the tape.
+        # A traced bound leaves the graph: its __index__ reports the escape.
         parts: tuple[Any, ...] = (value.start, value.stop, value.step)
         return slice(*(operator.index(v) if isinstance(v, _TRACED) else v for v in parts))
     return value
 
 
 def silent_numpy(t: Tensor) -> Array:
-    """The array over the memory of a tensor, unseen by any mode."""
+    """The array over the memory of a tensor. No mode sees the call."""
     with silence():
         return t.detach().resolve_conj().resolve_neg().numpy()
 
@@ -91,7 +91,7 @@ def bare_view(array: Array) -> Array:
 
 
 def owner_of(array: Array) -> Array:
-    """The array at the end of the chain of bases. What ``as_strided`` makes has an object in between that keeps the array."""
+    """The array at the end of the chain of ``base``. ``as_strided`` puts an object that is no array into the chain."""
     base: Any = array.base
     while base is not None:
         if isinstance(base, ndarray):
@@ -108,7 +108,7 @@ def arrays_in(value: Any) -> list[Any]:
 
 
 def agree(a: Array, b: Array, tolerance: float) -> bool:
-    """Whether two arrays hold the same values, NaN included, up to rounding."""
+    """Whether two arrays have the same shape, dtype and values up to rounding; NaN equals NaN."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if a.tobytes() == b.tobytes():
@@ -125,12 +125,12 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number of Python or NumPy. A traced number is none."""
+    """Whether a value is a number of Python or NumPy, and not a traced number."""
     return isinstance(value, (bool, int, float, complex, generic)) and not isinstance(value, TracedScalar)
 
 
 def given(result: Any, outs: tuple[Any, ...]) -> Any:
-    """NumPy's result, with the caller's own output arrays in their places."""
+    """NumPy's result, with the caller's ``out`` arrays in place of the arrays that NumPy returned for them."""
     if not outs:
         return result
     if len(outs) == 1:
@@ -139,7 +139,7 @@ def given(result: Any, outs: tuple[Any, ...]) -> Any:
 
 
 def as_tensor(value: Any) -> Any:
-    """What ``Tensor.__array_wrap__`` makes of NumPy's result."""
+    """NumPy's result as the tensor that ``Tensor.__array_wrap__`` returns."""
     if isinstance(value, tuple):
         return tuple(as_tensor(v) for v in value)
     value = asarray(value)
@@ -152,7 +152,7 @@ _signature = functools.cache(inspect.signature)
 def without_out(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
-    """The arguments of a call, apart from its output arrays."""
+    """The arguments and keywords of a call without ``out``, and the arrays of ``out``."""
     try:
         signature = _signature(function)
         bound = signature.bind(*args, **kwargs)
@@ -169,7 +169,7 @@ def without_out(
 
 
 def frozen(value: Any) -> Any:
-    """A frozen value for the report: no larger than it needs to be, and no longer connected."""
+    """A frozen value for the report: a number, or a plain copy of an array."""
     value = value.array if isinstance(value, TracedScalar) else value
     if isinstance(value, ndarray):
         plain = bare_view(value)
@@ -178,5 +178,5 @@ def frozen(value: Any) -> Any:
 
 
 def digits(value: Any) -> Any:
-    """A number to the digits that NumPy and torch agree on."""
+    """A float rounded to four digits, to which NumPy and torch agree; any other value as it is."""
     return float(f"{value:.4g}") if isinstance(value, float) else value

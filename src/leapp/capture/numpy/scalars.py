@@ -1,8 +1,8 @@
-"""NumPy numbers that are traced.
+"""Traced NumPy numbers.
 
-Such a number is an object of a class of its own, with an array without axes in it that the session follows. It has what NumPy's
-number of that type has and nothing else, and passes for one with ``isinstance``; what reads its value asks one of its methods.
-A subclass of the number type would be read by C code without being asked.
+A traced number is an object with a traced 0-d array. It has the methods and attributes of NumPy's number type and passes
+``isinstance`` for it. Code that reads its value must call one of its methods, where the read is seen. It is not a subclass of
+the number type, because C code would read the value of a subclass without calling a method.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from leapp.compat.modes import function_modes
 
 
 class _NumberType(type):
-    """The type of the classes of traced numbers. Called, or asked for its dtype, such a class acts as the number's own type."""
+    """The metaclass of traced numbers. Calls of such a class, its dtype and its name are those of the number type."""
 
     kind: Any = None
 
     @property
     def __name__(cls) -> str:  # type: ignore[override]
-        # C code that refuses such a number takes the name from elsewhere, and its message then says what to do.
+        # Messages of C code use the name in C instead, which tells the user to convert the number, see _class_for().
         return str(cls.kind.__name__)
 
     @property
     def dtype(cls) -> Any:
-        """What ``np.dtype`` makes of the class."""
+        """The dtype for ``np.dtype(cls)``."""
         return np.dtype(cls.kind)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -41,18 +41,18 @@ class _NumberType(type):
 
 
 class TracedScalar(metaclass=_NumberType):
-    """A number of NumPy whose calls a session sees."""
+    """A NumPy number whose calls a session sees."""
 
     __slots__ = ("__weakref__", "array")
 
     __iter__ = None
-    """A class that may be indexed can be iterated over as well, unless it says that it cannot."""
+    """Without this, Python would iterate over the number by calling ``__getitem__``."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "__iter__":  # which NumPy's numbers do not have
+        if name == "__iter__":  # NumPy's numbers do not have it
             raise AttributeError(f"'numpy.{number_type(self).__name__}' object has no attribute '__iter__'")
         return object.__getattribute__(self, name)
 
@@ -66,13 +66,13 @@ class TracedScalar(metaclass=_NumberType):
 
     @property
     def node(self) -> Any:
-        """What torch asks a number of its own for, where it reads one without asking the modes."""
+        """The attribute that torch reads of its own symbolic numbers, in places where it does not call the modes."""
         if not function_modes():
             raise AttributeError(f"'numpy.{number_type(self).__name__}' object has no attribute 'node'")
         return reading(self, not issubclass(number_type(self), np.floating))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        """The value leaves the graph: the caller reads the memory of the array."""
+        """The plain value. Reported as an escape, because the caller reads the memory of the array."""
         arrays = listening()
         plain = np.asarray(number_of(self), dtype)
         if arrays is not None:
@@ -85,7 +85,7 @@ class TracedScalar(metaclass=_NumberType):
 
 
 _PYTHON: dict[type, type] = {}
-"""The classes of traced numbers that pass for Python's: ``math`` gives those, and beside an array they do not widen it."""
+"""The classes of traced numbers that pass for Python numbers, as results of ``math`` do. They do not widen a dtype."""
 
 
 def number_type(number: TracedScalar) -> Any:
@@ -94,13 +94,13 @@ def number_type(number: TracedScalar) -> Any:
 
 
 def number_of(number: TracedScalar) -> Any:
-    """The number of the same value that NumPy or Python has."""
+    """The plain number of NumPy or Python with the same value."""
     value = ndarray.__getitem__(ndarray.view(number.array, np.ndarray), ())
     return value.item() if type(number) in _PYTHON else value
 
 
 def scalar(array: Any, python: type | None = None) -> Any:
-    """The traced number in a traced array without axes: one of NumPy's, or of a type of Python."""
+    """A traced number over a traced 0-d array. It passes for NumPy's number, or for the given type of Python."""
     made = _class_for(python or array.dtype.type)
     if python is not None:
         _PYTHON[made] = python
@@ -116,15 +116,16 @@ _SYMBOLS = {"f": torch.SymFloat, "i": torch.SymInt, "u": torch.SymInt}
 
 @functools.cache
 def _taken_by_torch(kind: Any) -> type:
-    """A number type of NumPy that torch takes for a number of its own.
+    """A subclass of a NumPy number type that torch accepts as a symbolic number.
 
-    Torch reads its arguments before it asks the modes. It knows numbers by their types, but those of its own by ``isinstance``.
+    torch parses its arguments before it calls the modes. It checks plain numbers by exact type, but its own symbolic numbers by
+    ``isinstance``.
     """
     symbol = _SYMBOLS.get(np.dtype(kind).kind)
     return type(kind.__name__, (kind, symbol), {"__module__": kind.__module__}) if symbol else kind
 
 
-# -- what a number has ---------------------------------------------------------------------------------------------------
+# -- methods and attributes of a number ----------------------------------------------------------------------------------
 
 _UFUNCS: dict[str, np.ufunc] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.true_divide, "floordiv": np.floor_divide,
@@ -136,7 +137,7 @@ _UFUNCS: dict[str, np.ufunc] = {
 _OPERATORS = {f"__{p}{n}__": ufunc for n, ufunc in _UFUNCS.items() for p in ("", "r")}
 _LIKE_ARRAYS = frozenset({"__getitem__", "__copy__", "__deepcopy__"})
 _METADATA = frozenset("shape ndim size itemsize nbytes strides dtype flags base device".split())
-# NumPy would ask for the memory before it asks for the array.
+# Left out: NumPy would read the memory through __array_interface__ before it calls __array__.
 _OF_OBJECTS = frozenset(
     {*dir(object), *dir(TracedScalar), "__class_getitem__", "__array_wrap__", "__array_struct__", "__array_interface__"}
 )
@@ -170,12 +171,12 @@ def _member(kind: Any, name: str) -> Any:
 
 
 def _gives_number(name: str) -> bool:
-    """Whether a method of arrays gives their values away."""
+    """Whether a method of arrays returns plain values."""
     return name in ("item", "tolist", "tobytes", "tofile", "dump", "dumps", "byteswap")
 
 
 def _leaving(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that gives the number away."""
+    """A method that returns plain values, which leave the graph."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         arrays = listening()
@@ -192,7 +193,7 @@ def _left(number: TracedScalar, name: str, found: Any) -> Any:
 
 
 def _method(name: str) -> Callable[..., Any]:
-    """A method that arrays have too."""
+    """A method that runs as the method of the same name of the 0-d array."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if listening() is None:
@@ -204,7 +205,7 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 def _operator(name: str, ufunc: np.ufunc) -> Callable[..., Any]:
-    """An operator. Beside a tensor it is torch's turn, which takes NumPy's numbers as numbers."""
+    """An operator method. Beside a tensor, torch's operator runs, which treats NumPy's numbers as Python numbers."""
     reflected = name.startswith("__r")
     plain = name.strip("_").removeprefix("r" if reflected else "")
     forward = getattr(operator, {"and": "and_", "or": "or_"}.get(plain, plain), None)

@@ -1,6 +1,6 @@
-"""The classes of traced arrays. They see calls and hand them to the session's :class:`~leapp.capture.numpy.arrays.Arrays`.
+"""The class of traced arrays. Its methods pass calls to the session's :class:`~leapp.capture.numpy.arrays.Arrays`.
 
-An array of these classes that nothing is recorded about behaves as NumPy's own, and so do all of them after the session.
+Outside of a session, and in threads that are not recorded, a traced array behaves as a plain one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _current: Arrays | None = None
 
 
 def set_current(arrays: Arrays | None) -> None:
-    """Name the session that array calls are reported to."""
+    """Set the object that array calls are passed to."""
     global _current
     _current = arrays
 
@@ -41,7 +41,7 @@ def _bare(value: Any) -> Any:
 
 
 def _leaving(name: str) -> Callable[..., Any]:
-    """A method that gives plain values: they leave the graph."""
+    """A method that returns plain values, which leave the graph."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         function = getattr(type(_bare(self)), name)
@@ -55,7 +55,7 @@ def _leaving(name: str) -> Callable[..., Any]:
 
 
 def _function(name: str) -> Callable[..., Any]:
-    """A method that is a function of NumPy applied to the array."""
+    """A method that calls the NumPy function of the same name."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(np, name)(self, *args, **kwargs)
@@ -81,7 +81,7 @@ def _shape_of(name: str) -> property:
 
 
 def _memory(name: str) -> property:
-    """A property that gives away the memory of the array."""
+    """A property that gives access to the memory of the array, which is reported as an escape."""
 
     def read(self: Any) -> Any:
         _tell(self, name)
@@ -101,7 +101,7 @@ def _sequence(args: tuple[Any, ...]) -> Any:
 
 
 class ArrayMethods:
-    """What a traced array does otherwise than ``np.ndarray``. ``self`` is both, which no type can say."""
+    """The methods in which a traced array differs from ``np.ndarray``. ``self: Any``, since it is both classes at once."""
 
     __slots__ = ()
 
@@ -125,7 +125,7 @@ class ArrayMethods:
     __hash__ = None  # type: ignore[assignment]
 
     def clip(self: Any, min: Any = None, max: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """The function has other names for the bounds than the method, and in NumPy 1 it needs both."""
+        """Limit the values. ``np.clip`` has other names for the bounds, and in NumPy 1 it requires both of them."""
         return np.clip(self, min, max, *args, **kwargs)
 
     def __array_ufunc__(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -315,7 +315,7 @@ def _torch(dtype: Any) -> Any:
 def _both(
     array: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], expression: Callable[[torch.Tensor], Any]
 ) -> Any:
-    """A method as NumPy and as torch have it."""
+    """Run a method in NumPy, record ``expression`` in torch, and compare the two."""
     arrays = listening()
 
     def numpy() -> Any:

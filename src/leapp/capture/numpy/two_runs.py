@@ -1,6 +1,6 @@
-"""A call on arrays runs twice: NumPy gives the result, and an expression on the tensors over them is what the modes record.
+"""Runs a call on arrays twice: NumPy computes the result, and an expression on the tensors over the arrays is recorded.
 
-The two are compared. Where they differ, or no expression is known, the call is an escape.
+The two results are compared. If they differ, or if there is no expression, the call is an escape.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Tensor = torch.Tensor
 _TOLERANCE = {torch.float16: 1e-2, torch.float32: 1e-4, torch.complex64: 1e-4, torch.float64: 1e-9, torch.complex128: 1e-9}
 _LOOSE = 1e-3
 _CANNOT = (Unmapped, TypeError, ValueError, RuntimeError, LookupError, ArithmeticError, NotImplementedError)
-"""What an expression raises for a form of a call that it cannot do. NumPy may: then the call is an escape."""
+"""The errors that an expression raises for a form of a call that it does not cover. The call is then an escape."""
 
 
 _OLDER = (
@@ -48,12 +48,12 @@ _OLDER = (
 )
 
 
-_array = np.array  # as it is before a session replaces it
+_array = np.array  # the original: a session replaces np.array
 _NUMBERS: dict[type, Callable[..., Any]] = {float: np.float64, int: np.int64, bool: np.bool_}
 
 
 class _NoMatch:
-    """What NumPy and torch computed is not the same."""
+    """Marks that NumPy and torch computed different values."""
 
 
 _NO_MATCH: Any = _NoMatch()
@@ -103,7 +103,7 @@ class TwoRuns:
 
     @staticmethod
     def attempt(tape: Tape | None, expression: Callable[[], Any]) -> Any:
-        """What an expression gives, or ``None`` if it cannot do this call or would itself let a value escape."""
+        """The result of an expression; ``None`` if it does not cover the call, or reads a value out of the graph itself."""
         mark = 0 if tape is None else len(tape.escapes)
         try:
             found = expression()
@@ -183,9 +183,10 @@ class TwoRuns:
             return tape.find(t) is not None if tape is not None else self.memory.recorder.source(t) is not None
 
     def _view(self, result: Array, t: Tensor | None, run: _Run) -> Array | None:
-        """``result`` as an array to go on with, if it lies in memory that is known already.
+        """``result`` as a traced array, if it is a view of memory that is known already; else ``None``.
 
-        A view that torch does not give as well is known by where it lies, if nothing but the viewed array can decide that.
+        If the expression does not return the same view, the position of ``result`` in memory is used. That is allowed only if
+        there is one traced operand, since the position must not depend on another traced value.
         """
         found = self.memory.overlay(result) if self.memory.is_root(owner_of(result)) else None
         if found is None:
@@ -208,7 +209,7 @@ class TwoRuns:
         return agree(np.abs(a), np.abs(b), _LOOSE) if magnitude else agree(a, b, _TOLERANCE.get(t.dtype, 0.0))
 
     def _rebind(self, t: Tensor, plain: Array, run: _Run) -> Tensor:
-        """The memory of NumPy's result takes the place of torch's."""
+        """A tensor over the memory of NumPy's result, which takes the slot of torch's result ``t``."""
         with self.memory.recorder.silence():
             new = from_numpy(plain)
             self.memory.hold(plain, new)
@@ -223,7 +224,7 @@ class TwoRuns:
     def write(
         self, name: str, target: Array, operands: list[Any], numpy: Callable[[], Any], record: Callable[[Tensor], Any]
     ) -> Any:
-        """Run a call that changes ``target``. ``record`` writes the same to a tensor, or returns the whole new value."""
+        """Run a call that changes ``target``. ``record`` writes the same to a tensor, or returns the new value of it."""
         plain = bare_view(target)
         with self.memory.recorder.lock:
             before = plain.copy()
@@ -252,9 +253,9 @@ class TwoRuns:
     def into(
         self, name: str, outs: tuple[Any, ...], operands: list[Any], numpy: Callable[[], Any], expression: Callable[[], Any]
     ) -> Any:
-        """A call whose results go into given arrays."""
+        """Run a call whose results are written to the arrays ``outs``."""
         found: Tensor | None = None
-        if len(outs) == 1:  # what goes into one of several is an escape
+        if len(outs) == 1:  # with several arrays the results are escapes
             found = self.attempt(self.memory.traced_by(operands), lambda: unwrap(expression(), self.memory))
 
         def record(_: Tensor) -> Tensor:
@@ -288,7 +289,7 @@ class TwoRuns:
     # -- making ----------------------------------------------------------------------------------------------------------
 
     def make(self, original: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-        """``np.array``, ``np.asarray`` and their kin, of arrays, tensors and nested lists of them."""
+        """``np.array``, ``np.asarray`` and similar functions, on arrays, tensors and nested lists of them."""
         operands = arrays_in(data)
         plain = unwrapped(data)
 
@@ -314,11 +315,11 @@ class TwoRuns:
         return self.perform(original.__name__, operands, lambda: result, expression)
 
     def gathered(self, value: Any) -> Any:
-        """A list with traced values in it as one array."""
+        """One array made of a list that contains arrays or tensors; any other value as it is."""
         return self.make(_array, value) if isinstance(value, (list, tuple, deque)) and arrays_in(value) else value
 
     def value_for(self, value: Any) -> Any:
-        """A value as torch takes it: tensors for arrays, Python numbers for NumPy's."""
+        """A value for torch, with a tensor in place of an array and a Python number in place of NumPy's."""
         value = self.gathered(value)
         value = asarray(value) if isinstance(value, (list, tuple, deque)) else value
         value = value.array if isinstance(value, TracedScalar) else value

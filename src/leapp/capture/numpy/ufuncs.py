@@ -1,4 +1,4 @@
-"""Ufuncs on arrays, in the dtypes in which NumPy computes them."""
+"""Runs ufuncs on traced arrays, and records them in the dtypes in which NumPy computes them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Ufuncs:
         self.runs, self.memory = runs, runs.memory
 
     def ufunc(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of a ufunc, or of one of its methods."""
+        """Run a ufunc, or one of its methods such as ``reduce``."""
         inputs = tuple(map(self.runs.gathered, inputs))
         outs = kwargs.get("out") or ()
         operands = [*arrays_in(inputs), *arrays_in(kwargs)]
@@ -62,7 +62,7 @@ class Ufuncs:
         return self.to_tensor(result, wrapping=True) if tensors else result
 
     def operation(self, ufunc: np.ufunc, number: TracedScalar, name: str, args: tuple[Any, ...]) -> Any:
-        """An operator of a traced number. NumPy has code of its own for it, whose last digit need not be that of the ufunc."""
+        """Run an operator of a traced number. It gives the value, since it may round differently from the ufunc."""
         args = tuple(map(self.runs.gathered, args))
         result = self.memory.quietly(lambda: getattr(number_of(number), name)(*unwrapped(args)))
         operands = arrays_in((number, *args))
@@ -116,7 +116,7 @@ class Ufuncs:
     def _elementwise(
         self, ufunc: np.ufunc, function: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
-        """The expression for a ufunc, in the dtypes in which NumPy computes it."""
+        """Compute a ufunc on tensors, in the dtypes in which NumPy computes it."""
         dtypes = _loop(ufunc, inputs, options)
         operands: list[Any] = []
         for value, dtype in zip(inputs, dtypes, strict=False):
@@ -143,10 +143,10 @@ class Ufuncs:
         return cast if isinstance(found, tuple) else cast[0]
 
     def wrapped_ufunc(self, ufunc: np.ufunc, inputs: tuple[Any, ...], result: Any, place: int) -> Any:
-        """A ufunc that ran on tensors, as ``Tensor.__array_wrap__`` gets to see it."""
+        """Record a ufunc that NumPy ran on tensors. Called from ``Tensor.__array_wrap__``."""
         operands = arrays_in(inputs)
         tape = self.memory.traced_by(operands)
-        if tape is not None:  # NumPy has asked the tensors for their arrays; that is not an escape
+        if tape is not None:  # NumPy called __array__ of the tensors; that is no escape here
             here = where()
             while tape.escapes and tape.escapes[-1].kind == "__array__" and tape.escapes[-1].where == here:
                 tape.escapes.pop()
@@ -158,7 +158,7 @@ class Ufuncs:
         return self.to_tensor(self.runs.perform(ufunc.__name__, operands, lambda: result, expression), wrapping=True)
 
     def to_tensor(self, value: Any, wrapping: bool = False) -> Any:
-        """A tensor over the memory of a traced array, as ``torch.from_numpy`` or ``Tensor.__array_wrap__`` gives it."""
+        """A tensor over the memory of a traced array: ``torch.from_numpy``, or with ``wrapping`` ``Tensor.__array_wrap__``."""
         value = value.array if isinstance(value, TracedScalar) else value
         if isinstance(value, np.ndarray) and type(value) is not np.ndarray:
             found = self.memory.overlay(value)
@@ -180,7 +180,7 @@ def _loop(ufunc: np.ufunc, inputs: tuple[Any, ...], options: dict[str, Any]) -> 
 
 
 def _kind(value: Any) -> Any:
-    """The dtype of an operand; the type itself of a number of Python, which does not widen the others."""
+    """The dtype of an operand. For a Python number its type, which does not widen the dtype of the others."""
     if isinstance(value, Tensor):
         return np.dtype(str(value.dtype).removeprefix("torch."))
     if isinstance(value, Followed):

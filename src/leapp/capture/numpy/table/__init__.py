@@ -1,12 +1,12 @@
-"""NumPy in torch: for each function, an expression over tensors that gives what NumPy gives, on any input.
+"""The table of NumPy functions as expressions on tensors, which give the same values as NumPy on any input.
 
-Most functions are ``torch._numpy``'s. What it lacks and NumPy has in Python runs as NumPy's own code, whose NumPy calls are
-recorded one by one. Here stands the rest: functions in C, and those whose Python code looks at values. An expression takes the
-arguments of the NumPy function with tensors for arrays, and never writes to them. Shape, dtype and values of every result are
-compared with NumPy's own at the time of the call, so an expression raises :class:`Unmapped` for forms it does not cover and
-need not repeat NumPy's checks. Nothing here knows tapes or sessions.
+Most functions are taken from ``torch._numpy``. A function that it lacks and that NumPy has in Python runs as NumPy's own code,
+whose NumPy calls are recorded one by one. The modules here have the others: functions in C, and functions whose Python code
+reads values. An expression takes the arguments of the NumPy function, with tensors for arrays, and never writes to them. Each
+result is compared with NumPy's at the time of the call, so an expression need not repeat NumPy's checks. It raises
+:class:`Unmapped` for forms of the call that it does not cover. Nothing here knows tapes or sessions.
 
-A function stands in the module of its subject and enters the table by ``@expression("its name in NumPy")``.
+To add a function, write it in the module of its subject, decorated with ``@expression("its name in NumPy")``.
 """
 
 from leapp.capture.numpy.table import moving, searching, signals, statistics, writing

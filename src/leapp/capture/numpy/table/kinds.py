@@ -1,4 +1,4 @@
-"""What is special about some NumPy functions, whatever expression stands for them."""
+"""NumPy functions that need special treatment, independent of their expressions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLIND = frozenset(
 """Functions that do not look at values."""
 
 READ_OUT = frozenset(named("array_repr array_str array2string trim_zeros"))
-"""Functions that write values down, or return the part of their argument that its values decide."""
+"""Functions that make text of values, or return a part of their argument that depends on its values."""
 
 SEQUENCES = frozenset(
     named(
@@ -32,7 +32,7 @@ CHECKS = {
     **dict.fromkeys(named("partition argpartition"), "shape"),
     **dict.fromkeys(named("eigh svd qr", np.linalg), "magnitude"),
 }
-"""What to compare of functions whose result is not unique: the order of equals, the signs of vectors."""
+"""What to compare for functions whose result is not unique: the order of equal elements, the signs of vectors."""
 
 THROUGH = frozenset(
     named(
@@ -40,4 +40,4 @@ THROUGH = frozenset(
     )
     + named("trace", np.linalg)
 )
-"""Functions that run NumPy's own Python code, whose NumPy calls see all there is to see: ``np.sum`` calls ``np.add.reduce``."""
+"""Functions that run as NumPy's own Python code, whose NumPy calls are recorded: ``np.sum`` calls ``np.add.reduce``."""

@@ -1,4 +1,4 @@
-"""The same elements in other places: shapes, copies, parts put together."""
+"""Functions that move elements: reshaping, padding, inserting, joining."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Tensor = torch.Tensor
 
 
 def _plain(value: Any) -> Any:
-    """An argument that is not allowed to depend on the inputs, as NumPy takes it."""
+    """An argument for NumPy. Raises ``Unmapped`` if it is traced, because it must not depend on the inputs."""
     found = value.numpy() if isinstance(value, Tensor) else value
     if isinstance(found, np.ndarray) and type(found) is not np.ndarray:
-        raise Unmapped  # it is traced
+        raise Unmapped  # a subclass of ndarray: it is traced
     return found
 
 
 def _moved(a: Tensor, move: Callable[[Any], Any]) -> Tensor:
-    """What a function that only moves elements does, found out on their numbers. A negative number stands for nothing."""
+    """Apply a function that only moves elements. It is run on the indices of the elements, and the result indexes ``a``."""
     places = torch.from_numpy(np.array(move(np.arange(a.numel()).reshape(tuple(a.shape)))))
     return a.reshape(-1)[places]
 

@@ -1,4 +1,4 @@
-"""Looking values up: by place, by condition, by order."""
+"""Functions that search and sort."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tensor = torch.Tensor
 
 
 def _rank(edges: Tensor, values: Tensor, strict: bool) -> Tensor:
-    """How many edges lie below each value (or at it, if not ``strict``). Compared one by one: every backend can do that."""
+    """How many edges lie below each value (or at it, if not ``strict``). Uses comparisons only, which every backend has."""
     edges, values = promoted(edges, values)
     values = values.unsqueeze(-1)
     return ((edges < values) if strict else (edges <= values)).sum(-1)

@@ -1,4 +1,4 @@
-"""Statistics: spreads, medians, quantiles, covariance, least squares, counts, and reductions that leave NaN out."""
+"""Statistics: variance, median, quantiles, covariance, least squares, histograms, and reductions that leave NaN out."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _nanargmin(a: Any, axis: int | None = None, keepdims: bool = False) -> Tenso
 
 
 def _first_lane(x: Tensor, axis: Any) -> tuple[Tensor, list[int]]:
-    """The reduced axes joined into the last one, and the shape with them kept as ones."""
+    """``x`` with the reduced axes joined into the last axis, and the shape of the result with ``keepdims``."""
     dims = axes_of(x, axis)
     rest = [d for d in range(x.dim()) if d not in dims]
     kept = [1 if d in dims else n for d, n in enumerate(x.shape)]
@@ -120,7 +120,7 @@ def _quantile(a: Any, q: Any, axis: Any, keepdims: bool, method: str, percent: b
     q = tensor(q).to(torch.float64)
     q = q / 100 if percent else q
     nan = _any_nan(lanes)
-    # Engines differ in where they sort NaN to.
+    # Engines sort NaN to different ends, so it is replaced before.
     ordered = torch.sort(lanes if nan is None else torch.where(torch.isnan(lanes), math.inf, lanes), -1).values
     count: Any = lanes.shape[-1]
     if skip_nan:

@@ -1,4 +1,4 @@
-"""One table of NumPy functions and the expressions that stand for them, and how an expression enters it."""
+"""The table from NumPy functions to expressions, and the decorator that adds to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def named(names: str, *modules: Any) -> list[Any]:
 
 
 def expression(names: str, *modules: Any, table: dict[Any, Expression] | None = None) -> Callable[[Expression], Expression]:
-    """Enters an expression for the NumPy functions with these names, by default among those that write to nothing."""
+    """A decorator that adds an expression for the NumPy functions with these names, by default to ``FUNCTIONS``."""
 
     def add(function: Expression) -> Expression:
         for f in named(names, *modules):
@@ -58,9 +58,9 @@ def lookup(function: Any) -> Expression | None:
 
 @functools.cache
 def of_torch(function: Expression) -> Expression:
-    """A function of ``torch._numpy``, given tensors wherever it takes arrays.
+    """A function of ``torch._numpy`` whose array arguments are converted to tensors here.
 
-    It would make them itself, and set torch's default dtype meanwhile, which every thread sees.
+    Its own conversion sets torch's default dtype for a moment, which every thread of the process sees.
     """
     try:
         parameters = inspect.signature(function).parameters

@@ -1,4 +1,4 @@
-"""Arguments of NumPy functions as the tensors, dtypes and axes that expressions compute with."""
+"""Converts arguments of NumPy functions to the tensors, dtypes and axes that expressions use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tensor = torch.Tensor
 
 
 def tensor(value: Any) -> Tensor:
-    """A number, or a nested list of numbers and tensors, as one tensor. What is not a tensor is a constant in new memory."""
+    """One tensor made of a number, or of a nested list of numbers and tensors. Plain values become a new constant."""
     if isinstance(value, Tensor):
         return value
     if next(tensors(value), None) is not None:
@@ -29,7 +29,7 @@ def double(value: Any) -> Tensor:
 
 
 def floating(x: Tensor) -> Tensor:
-    """A tensor in the dtype in which NumPy takes means and roots of it."""
+    """A tensor in the float dtype in which NumPy computes means and roots: integers become float64."""
     return x if x.dtype.is_floating_point or x.dtype.is_complex else x.to(torch.float64)
 
 
@@ -48,5 +48,5 @@ def axes_of(x: Tensor, axis: Any) -> tuple[int, ...]:
 
 
 def dtype_of(dtype: Any) -> torch.dtype | None:
-    """The torch dtype of a NumPy dtype; that of nothing is nothing."""
+    """The torch dtype of a NumPy dtype; ``None`` for ``None``."""
     return None if dtype is None else torch_dtype(dtype)

@@ -1,4 +1,4 @@
-"""Functions that write to their first argument, as expressions for its new value."""
+"""Functions that write to their first argument. Each expression returns the new value of that argument."""
 
 from __future__ import annotations
 
