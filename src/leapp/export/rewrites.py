@@ -21,6 +21,8 @@ class RewrittenCalls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Pass the call on, or its replacement."""
         named = kwargs or {}
+        if "generator" in named and named["generator"] is None:  # the default; written out, it names operators of their own
+            named = {name: value for name, value in named.items() if name != "generator"}
         replacement = _REPLACED.get(func)
         if replacement is not None:
             return replacement(*args, **named)

@@ -21,6 +21,7 @@ from leapp.export.operators import (
     onnx_reductions,
     onnx_shapes,
     ordering,
+    random_numbers,
     special_functions,
 )
 
@@ -31,5 +32,5 @@ from leapp.export.operators.table import DECOMPOSITIONS, TRANSLATIONS, whole_com
 __all__ = [
     "DECOMPOSITIONS", "TRANSLATIONS", "arithmetic", "complex_numbers", "float64", "foreach", "geometry", "gradients",
     "indexing", "layers", "linalg", "narrow_types", "onnx_arithmetic", "onnx_layers", "onnx_reductions", "onnx_shapes",
-    "ordering", "special_functions", "whole_composites",
+    "ordering", "random_numbers", "special_functions", "whole_composites",
 ]  # fmt: skip
