@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from leapp.bundle import check_files, open_bundle, staging
+from leapp.bundle import check_files, directories, open_bundle, staging
 from leapp.bundle.files import hash_file
 from leapp.bundle.integrity import seal
 from leapp.bundle.sidecars import describe_model
@@ -36,7 +36,7 @@ WRITTEN = {"g.yaml", "g.png", "g_initial_values.safetensors", "g_samples.safeten
 def way(request, monkeypatch):
     """Both ways to put a bundle in place."""
     if request.param == "one by one":
-        monkeypatch.setattr(staging, "_swap", lambda one, other: False)
+        monkeypatch.setattr(staging, "swap", lambda one, other: False)
 
 
 def made(directory: Path) -> str:
@@ -138,7 +138,7 @@ def test_a_link_where_a_folder_is_needed_is_kept(bundle, way):
 
 def test_a_lock_that_is_never_given_back_stops_no_export(bundle, monkeypatch):
     """Whoever may read the directory above can take it."""
-    monkeypatch.setattr(staging, "_PATIENCE", 0.2)
+    monkeypatch.setattr(directories, "PATIENCE", 0.2)
     holder = os.open(bundle.parent, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     try:
@@ -213,13 +213,13 @@ def test_a_process_that_stands_in_the_directory_keeps_standing_there(bundle, mon
 
 
 def test_files_that_arrive_while_exporting_are_saved(bundle, monkeypatch):
-    swap = staging._swap
+    swap = staging.swap
 
     def late(one: Path, other: Path) -> bool:
         (other / "late.txt").write_text("just in time")
         return swap(one, other)
 
-    monkeypatch.setattr(staging, "_swap", late)
+    monkeypatch.setattr(staging, "swap", late)
     write(bundle, "second")
     assert (bundle / "late.txt").read_text() == "just in time"
 

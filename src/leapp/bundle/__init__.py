@@ -1,6 +1,6 @@
-"""The bundle: what is on disk. Written whole or not at all, read with every file checked.
+"""The bundle on disk. It is written whole or not at all, and read with every file checked.
 
-This station alone knows the YAML and the sidecar files. It imports no tensor library and no engine.
+Only this package knows the YAML and the files beside it. It imports no tensor library and no engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The keys of a bundle's YAML: a ``Contract`` to text and back.
+"""Translates a ``Contract`` to the YAML of a bundle and back.
 
 ``docs/format.md`` describes the layout. This module knows the keys, their order and their types; it opens no file.
 """
@@ -20,7 +20,7 @@ from leapp.graph.validate import port_problem, repeated, wiring_problem
 
 MODELS, PIPELINE, SYSTEM = "models", "pipeline", "system information"
 TARGET = "leapp target"
-"""Key of the system information that names the target a bundle was spelled for."""
+"""The key in the system information that names the target of a bundle."""
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _PATH_IN_MESSAGE = re.compile(r" - at `\$(.*)`$")
@@ -64,7 +64,7 @@ def _pipeline_entry(pipeline: Wiring, target: Any) -> dict[str, Any]:
     for key in ("data_flow", "feedback_flow", "inputs", "outputs"):
         entry[key] = {source: Flow(targets) for source, targets in getattr(pipeline, key).items()}
     if target == "isaac-ros":
-        # Its versions 4.4 and 4.5 know the feedback under this key only.
+        # Isaac ROS 4.4 and 4.5 read the feedback from this key only.
         entry["feedback_connections"] = entry["feedback_flow"]
     if pipeline.initial_values is not None:
         entry["initial_values"] = pipeline.initial_values
@@ -83,7 +83,7 @@ def contract_of(document: Any, name: str, text: str) -> Contract:
     Args:
         document: What ``parse`` returned for ``text``.
         name: The file, for messages.
-        text: The source, to say on which line a mistake stands.
+        text: The source, to find the line of a mistake.
 
     Raises:
         BundleError: If a key is missing, has the wrong type, or names something that does not exist.

@@ -1,8 +1,7 @@
-"""Files that a bundle names: where they may be, and whether their bytes are the ones that were written.
+"""Reads the files that a bundle names: checks where they are, and that their bytes are those that were written.
 
-Nothing here interprets a model. A file is opened once, checked to be a regular file, read, hashed, and only then handed
-on. A file whose sha256 is known may lie anywhere, as links of caches and models that stay where they are do; any other
-file lies inside the bundle.
+Nothing here interprets a model. A file is opened once, checked to be a regular file, read and hashed before its bytes are
+returned. A file whose sha256 is known may lie anywhere, such as a link into a cache. Any other file must lie inside the bundle.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from typing import BinaryIO
 from leapp.errors import BundleError, BundleFileError
 
 YAML = (".yaml", ".yml")
-"""How the description of a bundle may end."""
+"""The suffixes of a bundle's description."""
 SHA256 = "[0-9a-f]{64}"
-"""A sha256 as text, as a regular expression."""
+"""A regular expression for a sha256 in hexadecimal."""
 _SHA256 = re.compile(SHA256)
 
 _CHUNK = 1 << 20
 _PSEUDO = ("/proc/", "/sys/", "/dev/")
 _MAX_LINKS = 40
 _LARGE = 1 << 30
-"""A file of more bytes must not be sparse: a sparse file of any size costs nothing to make."""
+"""A file of more bytes must not be sparse, because a sparse file of any size is quickly made."""
 # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _UNPORTABLE = re.compile(r"[\x00-\x1f\x7f\\]|^[A-Za-z]:")
 
 
 def as_argument(path: str | os.PathLike[str]) -> str:
-    """A path as it is written on a command line: quoted, and never taken for an option."""
+    """A path for a command line: quoted, and not mistaken for an option."""
     text = os.fspath(path)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
@@ -59,7 +58,7 @@ def hash_file(path: Path) -> tuple[str, str]:
 
 
 def read_hashed(path: Path, most: int) -> tuple[bytes | None, str, str]:
-    """The bytes of a file that has at most ``most``, None of a larger one; and its md5 and sha256."""
+    """The bytes of a file (None if it has more than ``most``), its md5 and its sha256."""
     md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
     kept, size = b"", 0
     with path.open("rb", buffering=0) as file:
@@ -71,14 +70,14 @@ def read_hashed(path: Path, most: int) -> tuple[bytes | None, str, str]:
 
 
 def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> Path:
-    """The file that ``name`` means, seen from the bundle's directory. Links are followed.
+    """The file with the path ``name`` in the bundle's directory. Links are followed.
 
     Args:
         root: The bundle's directory, as ``os.path.realpath`` gives it.
         name: The path as the bundle spells it.
         what: What the file is, for messages: ``"model of node 'policy'"``.
-        anywhere: Whether the file may lie outside the directory. A file whose sha256 is known may: the bundle's author
-            knew every byte of it, so it cannot reveal a file of this machine.
+        anywhere: Whether the file may lie outside the directory. This is safe if its sha256 is known: the author of the bundle
+            knew its content, so the bundle cannot make a private file of this machine public.
 
     Raises:
         BundleError: If the path leaves the directory or could mean another file on another system.
@@ -101,14 +100,14 @@ def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> Path:
         )
     if _is_pseudo(spelled, path):
         raise BundleError(f"{what}: '{name}' is not a regular file.")
-    # Unlike Path.exists, this takes a name that is too long for one that does not exist.
+    # Unlike Path.exists, this returns False for a name that is too long.
     if not plain and not os.path.exists(path):
         raise BundleFileError(f"{what}: the file '{name[:200]}' is missing in {root}. Copy the whole bundle directory.")
     return Path(path)
 
 
 def _is_no_link(path: str) -> bool:
-    """Whether there is something at a path, and it is not a link."""
+    """Whether a path exists and is not a link."""
     try:
         return not stat.S_ISLNK(os.lstat(path).st_mode)
     except (OSError, ValueError):
@@ -118,7 +117,7 @@ def _is_no_link(path: str) -> bool:
 def _open_regular(path: Path, what: str, located: bool) -> BinaryIO:
     """A regular file, open for reading. Pipes, devices, directories and files of the kernel (``/proc``) are refused.
 
-    ``locate`` has refused files of the kernel before they are opened; for any other path this does.
+    ``located`` says that the path comes from ``locate``, which has refused files of the kernel already.
 
     Raises:
         BundleError: If the file cannot be read or is not a regular file.
@@ -133,7 +132,7 @@ def _open_regular(path: Path, what: str, located: bool) -> BinaryIO:
     except (OSError, ValueError) as error:
         raise BundleError(f"{what}: {path} cannot be read: {error}.") from error
     try:
-        # Asked of the open file, because another one may have taken the path since it was checked.
+        # Read from the open descriptor: another file may be at the path by now.
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_dev in _pseudo_devices():
             raise BundleError(f"{what}: {path} is not a regular file.")
@@ -175,7 +174,7 @@ def _is_pseudo(spelled: str, real: str) -> bool:
 
 @functools.cache
 def memory_of_machine() -> int:
-    """The memory of this machine, in bytes. What does not fit is refused before it is read."""
+    """The memory of this machine, in bytes. A larger file is refused before it is read."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -193,7 +192,7 @@ def _pseudo_devices() -> frozenset[int]:
 
 
 def read_verified(path: Path, sha256: str, what: str) -> bytes:
-    """The bytes of a file that ``locate`` found, after they were found to have the given sha256.
+    """The bytes of a file that ``locate`` found. Their sha256 is checked.
 
     Raises:
         BundleError: If the bytes differ from those that were exported.
@@ -221,7 +220,7 @@ def _compare(found: str, sha256: str, path: Path, what: str) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, with the mode of the one that was there. Where a link stood there is a file then."""
+    """Replace a file, whole or not at all, and keep its mode. A link is replaced by a file."""
     staged = path.with_name(f".{path.name}.leapp-{os.urandom(6).hex()}")
     try:
         with staged.open("xb") as file:

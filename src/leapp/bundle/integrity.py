@@ -1,8 +1,8 @@
 """The seal of a bundle: a fourth YAML mapping with the sha256 of every written file and two digests.
 
-``behaviour`` covers what decides what a bundle computes: nodes, ports, wiring and files. A description whose behaviour
-fits is accepted. ``digest`` covers everything the description says; it identifies the bundle. What only ``digest``
-covers are annotations, which other tools may add or change: unknown top-level keys, the system information,
+``behaviour`` covers everything that determines what a bundle computes: nodes, ports, wiring and files. A description is
+accepted if ``behaviour`` matches. ``digest`` covers the whole description and identifies the bundle. The parts that only
+``digest`` covers are annotations, which other tools may add or change: unknown top-level keys, the system information,
 ``pipeline.configs``, and keys of ports that the format does not define.
 
 A seal shows damage and accidental mixing, not authorship: everyone who can write the files can seal them again. Pin the
@@ -27,12 +27,12 @@ from leapp.errors import BundleError
 INTEGRITY = "integrity"
 UNSEALED = "unsealed"
 _VERSION = 2
-"""Seals without a version are older: their digest covers everything and must fit."""
+"""A seal without a version is older: its digest covers everything and must match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What a seal says about the description it stands in.
+    """The content of a seal, and whether the description still matches it.
 
     Attributes:
         digest: The digest of the description and its files as they are now; ``None`` without a seal.
@@ -63,7 +63,7 @@ def seal(text: str, files: Mapping[str, str]) -> tuple[str, str]:
 
 
 def annotations_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What a description says beyond what its seal covers, by the place where it stands.
+    """The annotations of a description, by their path in it: everything that ``behaviour`` does not cover.
 
     The system information is left out: every bundle has it, and nothing depends on it.
     """
@@ -114,7 +114,7 @@ def verified_seal(document: Mapping[str, Any], name: str) -> Seal:
 
 
 def _digests(document: Mapping[str, Any], files: Mapping[str, str]) -> tuple[str, str]:
-    """The digest over the whole document and its files, and the one over what decides the values a bundle computes.
+    """The ``digest`` of a document and its files, and the ``behaviour``.
 
     Layout, comments and the order of keys do not count, so a bundle may be reformatted.
     """
@@ -166,7 +166,7 @@ _WORDS = {None: "null", True: "true", False: "false"}
 
 
 def _canonical(value: Any) -> str:
-    """JSON in one spelling: the same data is the same text, whatever the order of its keys."""
+    """JSON with sorted keys and one way to write each value, so that equal data gives equal text."""
     kind = type(value)
     if kind is str:
         return encode_basestring_ascii(value)
@@ -174,5 +174,5 @@ def _canonical(value: Any) -> str:
         return "{" + ",".join(sorted([f"{_canonical(key)}:{_canonical(item)}" for key, item in value.items()])) + "}"
     if kind is list:
         return "[" + ",".join([_canonical(item) for item in value]) + "]"
-    # ``json.dumps`` makes an encoder for each value; only floats need its spelling.
+    # Only floats go through ``json.dumps``, which is slow because it makes an encoder for each value.
     return json.dumps(value) if kind is float else str(value) if kind is int else _WORDS[value]

@@ -1,6 +1,6 @@
-"""JSON text read into plain data, with the rule that a key appears once.
+"""Reads JSON text into plain data, and refuses a key that appears twice.
 
-A reader that takes the first of two equal keys and one that takes the last would see two files in one.
+Of two equal keys, one reader may take the first and another the last, and they would read different data from one file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which other files an ONNX model would make its engine open.
+"""Finds the other files that an engine would open for an ONNX model: its external tensor data.
 
-Walks the protobuf wire format just far enough to find external tensor data, so that a robot needs no ``onnx`` package
-and nothing of the model is interpreted.
+It reads the protobuf wire format only as far as needed for that, so that a robot needs no ``onnx`` package and nothing of the
+model is interpreted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOLDS: dict[str, dict[int, str]] = {
 _GRAPH, _INITIALIZER, _RAW_DATA = (number << 3 | SIZED for number in (7, 5, 9))
 _MAX_DEPTH = 64
 _LARGE, _LARGE_TENSOR = 1 << 17, 1 << 12
-"""Bytes from which on a model, or a tensor of it, is searched in parts."""
+"""From this many bytes on, the values of tensors are left out of the search of a model."""
 
 
 def external_files(model: bytes, what: str) -> list[str]:
@@ -36,10 +36,10 @@ def external_files(model: bytes, what: str) -> list[str]:
         what: What the file is, for messages.
 
     Raises:
-        BundleError: If the bytes that name such a location are not a protobuf message.
+        BundleError: If the model is not a complete protobuf message, or nests graphs too deeply.
     """
     if b"location" not in _without_values(model):
-        return []  # no tensor of it says where else its values are
+        return []  # no tensor has external data
     found: dict[str, None] = {}
     view = memoryview(model)
     stack: list[tuple[str, memoryview, int]] = [("model", view, 0)]
@@ -61,7 +61,7 @@ def external_files(model: bytes, what: str) -> list[str]:
 
 
 def _without_values(model: bytes) -> bytes:
-    """A large model without the values of its initializers: they name no file, and searching them takes time."""
+    """A large model without the values of its initializers, which name no file and would slow the search down."""
     if len(model) < _LARGE:
         return model
     whole, kept, copied = memoryview(model), [], 0
@@ -79,7 +79,7 @@ def _without_values(model: bytes) -> bytes:
 
 
 def beside(model: str, location: str) -> str:
-    """The path of external data whose ``location`` is seen from the directory of a model, seen from where ``model`` is."""
+    """The path of external data at ``location``, which is relative to the directory of ``model``."""
     return os.path.normpath(os.path.join(os.path.dirname(model), location))
 
 

@@ -1,7 +1,7 @@
 """Refuse TorchScript and ``.pt2`` files that unpack to far more than their size, by their table of contents.
 
-Nothing is inflated and nothing is interpreted. A zip file can unpack to more than memory holds. What its programs do cannot be
-read from it; ``trust`` decides whether they may run.
+Nothing is unpacked and nothing is interpreted. A small zip file can unpack to more than the memory holds. What the programs in
+it do cannot be checked; ``trust`` decides whether they may run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from leapp.errors import BundleError
 
 _FREE = 64 * 1024 * 1024
 _RATIO = 10
-"""Packages hold weights, which are stored, and a little text, which is deflated."""
+"""The most that a package may grow when unpacked: its weights are not compressed, only a little text is."""
 
 _MAX_FILES = 100_000
 

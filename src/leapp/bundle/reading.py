@@ -1,4 +1,4 @@
-"""Open a bundle: the description checked, every file inside the directory and unchanged, before any engine sees it.
+"""Opens a bundle: checks the description, and that every file is inside the directory and unchanged, before an engine reads it.
 
 Knows files and the contract. It loads no engine and runs nothing.
 """
@@ -29,11 +29,11 @@ class Bundle:
 
     Attributes:
         path: The YAML file.
-        contract: What it says.
+        contract: Its content.
         digest: The digest of the sealed bundle, ``None`` if the bundle carries no seal.
         files: The sha256 of every file leapp wrote beside the YAML, by name. Empty without a seal.
         allow_outside: Whether files may lie outside the directory though their sha256 is not known.
-        annotations: What the description says beyond nodes, ports and wiring, by the place where it stands.
+        annotations: Keys of the description beyond nodes, ports and wiring, by their path in it.
         seal: What the seal covers.
         signature: Who signed the bundle, if a signature was asked for.
         initial_values: The initial values as ``open_bundle`` found them; None if they were not read.
@@ -80,7 +80,7 @@ class Bundle:
 
 
 def load_contract(path: str | os.PathLike[str]) -> Contract:
-    """What a bundle's YAML says. The files that it names are not read.
+    """The content of a bundle's YAML. The files that it names are not read.
 
     Example:
         >>> from leapp.bundle import load_contract
@@ -126,7 +126,7 @@ def open_bundle(
         for name, node in contract.nodes.items()
         if node.model.model_path is not None
     }
-    # Models are hashed when they are read, so that they are read once. So are the initial values, which are read here.
+    # Models are hashed later, when they are read, so that they are read only once. Initial values are read and hashed here.
     inside = {os.path.normpath(model) for model in models}
     stored: bytes | None = None
     for name in files:
@@ -172,7 +172,7 @@ def check_files(bundle: Bundle) -> None:
 
 
 def read_model(bundle: Bundle, node: str) -> bytes:
-    """The verified bytes of a node's model. Loading an engine from them leaves no moment to exchange the file.
+    """The verified bytes of a node's model. An engine loaded from bytes cannot get a file that was exchanged after the check.
 
     External data of an ONNX model is checked too; see ``model_file`` for engines that must open it themselves.
 
@@ -207,7 +207,7 @@ def _read_model(bundle: Bundle, node: str) -> bytes:
 
 
 def _external_data(bundle: Bundle, node: str, model: bytes) -> dict[str, tuple[Path, str | None, str]]:
-    """The external data that a model names, by location: the file, its sha256 if that is known, and what messages call it."""
+    """The external data of a model, by location: the file, its sha256 if it is known, and its name for messages."""
     if bundle.contract.nodes[node].model.backend != "onnx":
         return {}
     what = f"external data of node '{node}'"
@@ -309,7 +309,7 @@ def _load(path: Path, allow_outside: bool = False, trust: Keys | None = None) ->
     files = dict(seal.files)
     if signature is not None:
         _require_agreement(path, contract, seal, signature)
-        # A file that is not sealed is held to what was signed.
+        # A file that the seal does not name must have the sha256 of the signature.
         files = {name: sha256 for name, sha256 in signature.files.items() if name != path.name} | files
     return Bundle(path, contract, seal.digest, files, allow_outside, annotations_of(document), seal, signature)
 
@@ -359,9 +359,9 @@ def _verify_sealed(bundle: Bundle, name: str) -> None:
 def _locate_external(bundle: Bundle, node: str, location: str, what: str) -> tuple[Path, str | None]:
     """The file of an ONNX model's external data, and its sha256 if the bundle is sealed or signed."""
     if "*" in location or os.path.isabs(location) or ".." in location.split("/"):
-        # ONNX Runtime takes an asterisk for an address in its own memory, whatever the directory holds.
+        # ONNX Runtime reads a location that begins with an asterisk as an address in its own memory, not as a file.
         raise BundleError(f"{what}: {location!r} is not a usable path.")
-    # An engine resolves the location against the model's own directory, wherever that is.
+    # Engines resolve the location relative to the directory of the model.
     if not _is_covered(bundle):
         return locate(os.path.realpath(_spelled_path(bundle, node).parent), location, what, anywhere=bundle.allow_outside), None
     name = beside(str(bundle.contract.nodes[node].model.model_path), location)
@@ -371,7 +371,7 @@ def _locate_external(bundle: Bundle, node: str, location: str, what: str) -> tup
 
 
 def fingerprint(bundle: Bundle) -> str:
-    """A digest over every file that decides what a bundle computes, sealed or not."""
+    """A digest over every file that determines what a bundle computes. Works without a seal too."""
     files = [bundle.path]
     if bundle.contract.pipeline.initial_values is not None:
         name = bundle.contract.pipeline.initial_values

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 INITIAL_VALUES, SAMPLES = "_initial_values.safetensors", "_samples.safetensors"
-"""What follows the name of the graph in the names of these files."""
+"""The suffixes of these files, after the name of the graph."""
 
 _DTYPES = {dtype.safetensors: name for name, dtype in DTYPES.items()}
 _MAX_HEADER = 16 * 1024 * 1024
@@ -35,7 +35,7 @@ _MAX_HEADER = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A value as it lies in a file: little-endian, row after row.
+    """A value as bytes, as in a file: little-endian, in row-major order.
 
     Example:
         >>> from leapp.bundle import RawTensor
@@ -61,13 +61,13 @@ class RawTensor:
         if torch is not None and isinstance(value, torch.Tensor):
             plain = value.detach().resolve_conj().resolve_neg().cpu()
             if _is_lacking(dtype):
-                # Of dense memory: a single element may have any stride.
+                # view() needs dense memory, and a single element may have any stride.
                 plain = plain.clone(memory_format=torch.contiguous_format).view(getattr(torch, f"uint{8 * plain.itemsize}"))
             return cls(dtype, shape, plain.numpy().tobytes())
         return cls(dtype, shape, value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Send the bytes: a bundle goes to engines in another process, and a view of memory cannot."""
+        """Pickle the bytes, since a ``memoryview`` cannot be pickled. Bundles are sent to engines in other processes."""
         return RawTensor, (self.dtype, self.shape, bytes(self.data))
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -93,7 +93,7 @@ def _is_lacking(dtype: str) -> bool:
 def encode(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | None = None) -> bytes:
     """A safetensors file. The same tensors always give the same bytes."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    # Wide items first keeps every tensor aligned to its own item size, which readers that map the file rely on.
+    # Large items first, so that each tensor is aligned to its item size, which readers that map the file into memory need.
     names = sorted(tensors, key=lambda name: (-DTYPES[tensors[name].dtype].size, name))
     position = 0
     for name in names:

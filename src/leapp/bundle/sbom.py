@@ -1,4 +1,4 @@
-"""What a bundle is made of, as a CycloneDX bill of materials for machine learning (ML-BOM), in JSON.
+"""Writes a CycloneDX bill of materials for machine learning (ML-BOM) of a bundle, in JSON.
 
 The same bundle gives the same text: it holds no time, and its serial number comes from the sha256 of the models.
 """
@@ -28,7 +28,7 @@ _LIBRARIES = {"torch version": "torch", "leapp version": "leapp", "warp version"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a bundle was exported from, as far as only the exporting process knows.
+    """Facts about the export of a bundle that only the exporting process knows.
 
     Attributes:
         commit: The git commit of the program that exported it; with ``+`` if files of it were changed since.
@@ -42,7 +42,7 @@ class Origin:
 
 
 def bom_name(graph: str) -> str:
-    """What the bill of materials in a bundle is called."""
+    """The file name of the bill of materials in a bundle."""
     return f"{graph}.cdx.json"
 
 
@@ -59,7 +59,7 @@ def bom_text(bundle: Bundle, origin: Origin | None = None, licence: str | None =
     digest = _identity(bundle)
     nodes = [_model(name, node) for name, node in bundle.contract.nodes.items() if node.model.model_path is not None]
     models = {os.path.normpath(str(node.model.model_path)) for node in bundle.contract.nodes.values()}
-    own = (bom_name(bundle.graph), f"{bundle.graph}.html")  # neither can hold its own hash, and the page shows all of it
+    own = (bom_name(bundle.graph), f"{bundle.graph}.html")  # left out: they cannot contain their own hash
     files = [_file(name, sha256) for name, sha256 in sorted(bundle.files.items()) if name not in models and name not in own]
     versions = {name: str(system[key]) for key, name in _LIBRARIES.items() if system.get(key)} | dict(origin.engines)
     libraries = [_library(name, version) for name, version in sorted(versions.items())]
@@ -94,7 +94,7 @@ def write_bom(bundle: Bundle, licence: str | None) -> Path:
     """Write the bill of materials beside the files of a bundle that this process exports. The seal then covers it.
 
     Args:
-        bundle: The bundle, before it is sealed: what lies in its directory is listed.
+        bundle: The bundle, before it is sealed. The files in its directory are listed.
         licence: Its licence, as an SPDX identifier or expression.
     """
     folder = bundle.directory
@@ -115,7 +115,7 @@ def _engines(bundle: Bundle) -> dict[str, str]:
 
 
 def _identity(bundle: Bundle) -> str:
-    """A number for the models of a bundle. The digest of the seal would not do: the seal covers the bill of materials."""
+    """A number that identifies the models of a bundle. Not the digest: the seal that has it covers the bill of materials."""
     models = {name: node.model.sha256sum for name, node in bundle.contract.nodes.items()}
     return hashlib.sha256(json.dumps(models, sort_keys=True).encode()).hexdigest()
 
@@ -176,7 +176,7 @@ def describe_origin(program: Path, engines: Mapping[str, str]) -> Origin:
         return Origin(engines=engines)
     changed = git("status", "--porcelain", "--untracked-files=no")
     address = git("remote", "get-url", "origin") or ""
-    # Left out: an address that holds a password, and a path that exists on this machine only.
+    # An address with a password is left out, and so is a path on this machine.
     is_local = not address or os.path.isabs(address) or address.startswith((".", "file:"))
     safe = None if is_local or "@" in address.partition("://")[2].partition("/")[0] else address
     return Origin(f"{commit}+" if changed else commit, safe, engines)

@@ -21,11 +21,11 @@ from leapp.graph.contract import Contract, Node
 
 
 def seal_again(path: str | os.PathLike[str]) -> tuple[Path, str]:
-    """Give the description of a bundle a seal that fits what it says and the files that lie beside it.
+    """Write a new seal for the present description of a bundle and the files beside it.
 
     An edit of the description is accepted, a changed file is not: models must have the sha256 of their ``parameters``, other
-    files that of the old seal. A file that the old seal does not name is sealed as it is. A file that it names and
-    that is gone is left out.
+    files that of the old seal. A file that the old seal does not name is sealed as it is. A file that the old seal names and
+    that does not exist any more is left out.
 
     Args:
         path: The ``.yaml`` or ``.yml`` file, or the directory that holds exactly one bundle.
@@ -34,7 +34,7 @@ def seal_again(path: str | os.PathLike[str]) -> tuple[Path, str]:
         The description and its new digest.
 
     Raises:
-        BundleError: If the description is not one, or a file is not what it says.
+        BundleError: If the file is not a bundle description, or another file has not the sha256 that it must have.
     """
     found = find_description(path)
     text = description_text(found)
@@ -46,7 +46,7 @@ def seal_again(path: str | os.PathLike[str]) -> tuple[Path, str]:
     rest = {key: value for key, value in document.items() if key != INTEGRITY}
     kept = _without_seal(text)
     if kept is None or yaml_text.parse(kept, found.name) != rest:
-        kept = yaml_text.dump(rest, sort_keys=False)  # a layout that cannot be cut
+        kept = yaml_text.dump(rest, sort_keys=False)  # the seal cannot be cut out of this layout, so the text is written anew
     sealed, digest = seal(kept.rstrip("\n") + "\n\n", files)
     replace_file(found, sealed.encode())
     return found, digest

@@ -1,4 +1,4 @@
-"""The files beside the YAML: models described, initial values and samples written."""
+"""Describes models for the YAML, and writes initial values and samples beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leapp.bundle.safetensors import INITIAL_VALUES, SAMPLES, RawTensor, Sample,
 from leapp.graph.contract import Contract, ModelFile
 
 _MOST_KEPT = 1 << 20
-"""Bytes of a model that is kept in memory once it is read."""
+"""The most bytes of a model that is kept in memory after it was read."""
 
 
 def describe_model(
@@ -53,7 +53,7 @@ def write_initial_values(directory: Path, graph: str, values: Mapping[str, RawTe
 
 
 _MOST_SAMPLES = 64 << 20
-"""Bytes of the samples in a bundle."""
+"""The most bytes of samples in a bundle."""
 
 
 def write_samples(directory: Path, graph: str, samples: Mapping[str, Sequence[Sample]]) -> int:

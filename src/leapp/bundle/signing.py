@@ -1,9 +1,9 @@
-"""Signatures of bundles, in the OpenSSF Model Signing format: they show who made a bundle, not only that it is whole.
+"""Signs bundles and checks signatures, in the OpenSSF Model Signing format. A signature shows who made a bundle.
 
 ``<graph>.sig`` lies beside the description. It is a Sigstore bundle with an in-toto statement that lists the sha256 of every
 file of the directory, signed by an elliptic curve key. ``model_signing verify key`` accepts it, and leapp accepts the
-signatures of ``model_signing``. The signature is checked before the description is parsed, and every file must have the sha256
-that it lists when the file is read. All cryptography is that of the package ``cryptography``; no network is used.
+signatures of ``model_signing``. The signature is checked before the description is parsed. Each file is checked against the
+sha256 in the signature when it is read. All cryptography is that of the package ``cryptography``; no network is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from leapp.bundle.files import as_argument, is_sha256, read_regular, replace_fil
 from leapp.errors import BundleError, BundleFileError, InputError, InputTypeError, MissingDependencyError
 
 Keys = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""Files with the public keys that are trusted, in PEM: one, or several of which any will do."""
+"""Files with trusted public keys in PEM: one, or several, of which one must have made the signature."""
 
 _MEDIA = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _PAYLOAD = "application/vnd.in-toto+json"
@@ -33,14 +33,14 @@ _PREDICATE = "https://model_signing/signature/v1.0"
 _GIT = (".git", ".gitattributes", ".github", ".gitignore")
 _CURVES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
 _MOST = 4 << 20
-"""Bytes of a signature file."""
+"""The most bytes of a signature file."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A signature that fits.
+    """A signature that was checked.
 
     Attributes:
         key: The file of the public key that made it.
@@ -172,7 +172,7 @@ def _names(directory: Path, signature: str) -> list[str]:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be written as UTF-8. One that came from other bytes, or half a character, cannot."""
+    """Whether a name can be written as UTF-8. File names with invalid bytes cannot."""
     return name.isascii() or name.encode(errors="replace").decode() == name
 
 
@@ -231,7 +231,7 @@ def _decoded(holder: object, name: str) -> bytes:
 
 
 def _encoded(payload: bytes) -> bytes:
-    """What is signed: the text with its type and length, as DSSE has it."""
+    """The bytes that are signed: the text with its type and length, as the DSSE standard defines."""
     return f"DSSEv1 {len(_PAYLOAD)} {_PAYLOAD} {len(payload)} ".encode() + payload
 
 

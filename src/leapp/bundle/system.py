@@ -1,4 +1,4 @@
-"""The ``system information`` block: where and with what a bundle was made. Imports none of the packages it names."""
+"""Makes the ``system information`` of a bundle: machine and package versions. Imports none of these packages."""
 
 from __future__ import annotations
 

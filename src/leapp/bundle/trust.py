@@ -1,6 +1,6 @@
-"""Which TorchScript and ``.pt2`` files, which are programs, may run.
+"""Decides which programs (TorchScript and ``.pt2`` files) may run.
 
-Looking at a bundle never opens a program. A program runs, from Python and from the command line alike, if a trusted key
+Inspecting a bundle never opens a program. A program runs, from Python and from the command line alike, if a trusted key
 signed it, if the caller allows it, or if this user exported it on this machine or ran ``leapp trust``. The last two are
 recorded as a list of sha256 in the user's state directory; a file that another user could have written is ignored.
 """
@@ -19,16 +19,16 @@ from leapp.graph.contract import Contract
 from leapp.graph.formats import FORMATS, is_program
 
 _MOST = 1 << 20
-"""Bytes of the record; beyond them the older half is forgotten."""
+"""The most bytes of the record. When it is longer, the older half is dropped."""
 _here: set[str] = set()
-"""What this process exported, for machines where the record cannot be written."""
+"""The programs that this process exported, for machines where the record cannot be written."""
 
 
 def remember(contract: Contract) -> bool:
-    """Note that this user trusts the programs of a bundle. Never raises: a lost note means that the user is asked again.
+    """Record that this user trusts the programs of a bundle. Never raises: without a record the user must allow them again.
 
     Returns:
-        Whether the note will be found by other processes.
+        Whether other processes will find the record.
     """
     made = set(_programs(contract).values())
     _here.update(made)
@@ -93,7 +93,7 @@ def why_untrusted(bundle: Bundle, name: str) -> str:
 
 
 def _unrecorded(wanted: set[str]) -> set[str]:
-    """Those of some sha256 that the record does not have."""
+    """The sha256 among ``wanted`` that are not in the record."""
     lines = b""
     with contextlib.suppress(OSError):
         if wanted and _is_ours(path := record()):

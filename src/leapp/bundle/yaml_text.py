@@ -1,4 +1,4 @@
-"""YAML as bundles use it: written in one fixed layout, read as plain data with bounds.
+"""Reads and writes the YAML of bundles: written in one fixed layout, read as plain data with limits.
 
 The writer and the reader handle dicts, lists and scalars. ``contract_yaml`` knows what the keys mean.
 """
@@ -20,7 +20,7 @@ _MAX_DEPTH = 40
 _MAX_VALUES = 200_000
 _MAX_NUMBER = 400
 _MAX_TEXT = 4 * MAX_BYTES
-"""Characters of all values together. A long text is repeated by aliases that take two characters each."""
+"""The most characters of all values together. An alias of two characters can repeat a long text."""
 
 _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Emitter: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -33,7 +33,7 @@ class Flow(list[Any]):
 
 _UNUSUAL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
 _ALIKE = re.compile(r"[\x21-\x7e]{1,100}|[\x20-\x7e]{1,32}")
-"""Text that both of PyYAML's emitters spell alike, as a key too: without blanks, or short."""
+"""Text that both of PyYAML's emitters write in the same way, also as a key: without blanks, or short."""
 
 _RESOLVER: Any = yaml.resolver.Resolver()
 _REPRESENTER: Any = yaml.representer.SafeRepresenter()
@@ -46,13 +46,13 @@ def _known_tag(value: str) -> str:
 
 
 def _tag(value: str) -> str:
-    """The type that YAML sees in a scalar without quotes. A description says the same few words over and over."""
+    """The type of an unquoted scalar in YAML. Cached, since a description repeats the same few words."""
     return _known_tag(value) if len(value) <= _SHORT else str(_RESOLVER.resolve(yaml.ScalarNode, value, (True, False)))
 
 
 def _text_event(text: str) -> tuple[yaml.ScalarEvent, bool]:
-    """The event that writes a text, and whether both emitters spell it alike."""
-    # Left to itself the emitter puts rare line breaks into plain text, where a reader takes them for blanks.
+    """The event that writes a text, and whether both emitters write it in the same way."""
+    # Quoted, because the emitter would write rare line breaks unquoted, and readers take these for blanks.
     style = '"' if _UNUSUAL.search(text) else None
     event = yaml.ScalarEvent(None, _PREFIX + "str", (_tag(text) == _PREFIX + "str", True), text, style=style)
     return event, _ALIKE.fullmatch(text) is not None
@@ -67,7 +67,7 @@ _SEQUENCE_END = yaml.SequenceEndEvent()
 
 
 class _Events:
-    """The events that write a value. Equal values are written out again: readers on robots do not know anchors."""
+    """The events that write a value. Equal values are written again, not as aliases, which readers on robots may not have."""
 
     def __init__(self, sort_keys: bool) -> None:
         self.list: list[Any] = [*_BEGIN]
@@ -98,7 +98,7 @@ class _Events:
 def _sorted(keys: Iterable[Any]) -> Iterable[Any]:
     try:
         return sorted(keys)
-    except TypeError:  # keys of several types, in what a user adds
+    except TypeError:  # keys of several types, in annotations of the user
         return keys
 
 
@@ -106,7 +106,7 @@ def dump(value: dict[str, Any], *, sort_keys: bool) -> str:
     """One mapping in block style. Only ``Flow`` lists are written on one line."""
     events = _Events(sort_keys)
     events.add(value)
-    # The emitter in C breaks and escapes unusual text differently, and a contract must give the same bytes everywhere.
+    # The emitter in C breaks and escapes unusual text differently, and a contract must give the same bytes on all systems.
     emitter = _Emitter if events.alike else yaml.SafeDumper
     return str(yaml.emit([*events.list, *_END], Dumper=emitter, allow_unicode=True))
 
@@ -138,7 +138,7 @@ def parse(text: str, name: str) -> Any:
 
 
 def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
-    """The line on which the value at ``path`` stands, or the nearest enclosing one, in text ``parse`` accepted."""
+    """The line of the value at ``path``, or of the nearest value around it, in a text that ``parse`` accepted."""
     node = yaml.compose(text, Loader=_Parser)
     line: int | None = None
     for step in path:
@@ -173,7 +173,7 @@ class _Open:
 
 def _document(loader: Any, name: str) -> Any:
     """Build a value from parser events, without recursion, so that every bound is checked while reading."""
-    # One loop without calls: a description has hundreds of events, and a call takes longer than its event.
+    # One loop without function calls: a description has hundreds of events, and a call takes longer than an event.
     top = document = _Open([], True)
     stack: list[_Open] = []
     anchors: dict[str, tuple[Any, int, int, int]] = {}  # value, values in it, characters in it, levels of it

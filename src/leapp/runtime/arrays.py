@@ -1,4 +1,4 @@
-"""Port dtypes as NumPy and ONNX know them, and host memory for them.
+"""Converts port dtypes to those of NumPy and ONNX Runtime, and allocates host memory for them.
 
 Knows nothing of wiring. The dtypes that NumPy lacks come from ``ml_dtypes``, imported when one is met.
 """
@@ -43,14 +43,14 @@ def is_float(port: Port) -> bool:
 
 
 LARGEST = 1 << 30
-"""The most bytes one value may have. A bundle can write any shape, a robot has no memory for it."""
+"""The most bytes of one value. A bundle can declare any shape, and a robot may not have the memory for it."""
 
 LARGEST_SUM = 4 << 30
 """The most bytes that one value of every port of a pipeline may have together."""
 
 
 def check_sum(ports: Iterable[Port]) -> None:
-    """Refuse a description whose ports are more than a machine that runs policies has memory for.
+    """Refuse a description whose ports together need more memory than ``LARGEST_SUM``.
 
     Raises:
         BundleError: With the size.
@@ -64,7 +64,7 @@ def allocate(port: Port) -> Array:
     """Zeroed host memory for one value of a port.
 
     Raises:
-        BundleError: The value would be larger than any that is run.
+        BundleError: The value is larger than ``LARGEST``.
     """
     if port.nbytes > LARGEST:
         raise BundleError(f"Port {port.name!r} needs {port.nbytes} bytes for one value; this runtime stops at {LARGEST}.")
@@ -81,5 +81,5 @@ def random_array(port: Port) -> Array:
 
 
 def form(dtype: object, shape: tuple[int, ...]) -> str:
-    """How messages write a dtype with a shape."""
+    """A dtype and a shape as text for messages."""
     return f"{str(dtype).removeprefix('torch.')} {list(shape)}"

@@ -1,6 +1,6 @@
-"""What the parts of a pipeline share: the bundle, the engine, and the methods by which values come in and go out.
+"""The base class of runners: the bundle, the engine, and the methods that convert values of the caller.
 
-``Pipeline`` takes NumPy arrays and ``InferenceManager`` torch tensors. Everything else is written once, against this.
+``Pipeline`` takes NumPy arrays and ``InferenceManager`` torch tensors. Everything else is written once, for this base class.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from leapp.runtime.plan import Plan
 
 
 class RunnerBase:
-    """What every part of a runner may use.
+    """The methods and attributes that every part of a runner uses.
 
-    All state lives in the engine. Every public method that touches it holds the lock, so a runner shared by threads is
-    slow at worst, never wrong.
+    All state is in the engine. Every public method that reads or changes it holds the lock, so threads that share a runner
+    wait for each other and get right results.
     """
 
     _bundle: Bundle
@@ -45,19 +45,19 @@ class RunnerBase:
         raise NotImplementedError
 
     def _fit(self, where: str, port: Port, value: Any) -> Any:
-        """The value in the form that a step takes."""
+        """Convert a value of the caller to the type that a step takes."""
         raise NotImplementedError
 
     def _host(self, where: str, value: Any) -> Array:
-        """A value in the form that a step takes, as an array."""
+        """Convert a value of the type that a step takes to an array."""
         raise NotImplementedError
 
     def _own(self, where: str, array: Array) -> Any:
-        """An array that is used nowhere else, in the form that a step takes."""
+        """Convert an array to the type that a step takes. The array is not used anywhere else, so it need not be copied."""
         raise NotImplementedError
 
     def _duplicate(self, value: Any) -> Any:
-        """A copy of a value in the form that a step takes."""
+        """Copy a value of the type that a step takes."""
         raise NotImplementedError
 
     def _finite(self, value: Any) -> bool:

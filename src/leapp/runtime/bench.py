@@ -1,4 +1,4 @@
-"""How long a step takes, and how often it would be late."""
+"""Measures how long a step takes, and how often it misses its deadline."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Latency:
         p999: One step in a thousand takes longer.
         longest: The longest step.
         jitter: The standard deviation.
-        rate: The rate in hertz the steps were started at, None when one followed the other.
-        misses: How many steps were not done one period after they were due. None without a rate.
-        noise_p50: The median of doing nothing, timed the same way: the clock.
-        noise_p999: One in a thousand of those takes longer: interruptions by the machine.
-        noise_misses: How many of those were late: deadlines that no step could have kept. None without a rate.
+        rate: The rate in hertz at which the steps were started; None if each started when the one before ended.
+        misses: How many steps ended later than one period after they were due. None without a rate.
+        noise_p50: The median of an empty step, timed the same way: the cost of the clock.
+        noise_p999: One empty step in a thousand takes longer: interruptions by the machine.
+        noise_misses: How many empty steps were late: deadlines that no step could have met. None without a rate.
 
     Example:
         >>> pipeline.bench(steps=100).steps
@@ -66,7 +66,7 @@ def _run(
     for index in range(steps):
         due = begin + index * period
         while period and clock() < due:
-            # Sleeping overshoots by about as much as it takes to wake up, so the last stretch is waited for awake.
+            # sleep() returns late by the time a wake-up takes, so the last part is waited for in a busy loop.
             rest = due - clock()
             if rest > 2e5:
                 time.sleep((rest - 1e5) / 1e9)

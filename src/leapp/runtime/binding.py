@@ -1,4 +1,4 @@
-"""Vectors in the robot's order instead of the policy's: element names turned into permutations once."""
+"""Reorders vectors between the robot's order and the policy's. The permutations are computed once, from element names."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def reorder(key: str, port: Port, names: Sequence[str], entering: bool) -> Reord
 
 
 def _named_axis(key: str, port: Port, given: Iterable[str]) -> tuple[int, list[str]]:
-    """The axis of a port whose elements have names, with the names. Of several axes, the one with the given names.
+    """The axis of a port whose elements have names, with the names. If several axes have names, the one with the given names.
 
-    A list of names belongs to the axis it is written for when there is one entry an axis, else to the last axes.
+    If ``element_names`` has one entry for each axis, each list belongs to its axis; else the lists belong to the last axes.
 
     Raises:
         InputError: No axis has names, or several have and none of them those given.
@@ -49,7 +49,7 @@ def _named_axis(key: str, port: Port, given: Iterable[str]) -> tuple[int, list[s
 
 
 def _permutation(key: str, wanted: Sequence[str], given: Iterable[str]) -> list[int]:
-    """For each wanted name its place among the given ones.
+    """For each wanted name its position in ``given``.
 
     Raises:
         InputError: The two do not hold the same names. The message lists what is missing and what is extra.
@@ -96,10 +96,10 @@ class Bound:
 
 
 def _moved(value: Any, index: Reordering) -> Any:
-    """The value with its elements in the port's order; a value of the wrong shape is the pipeline's to refuse."""
+    """The value with its elements in the port's order. A value of the wrong shape is left to the pipeline, which refuses it."""
     axis = len(index) - 1
     shape = np.shape(value) if not hasattr(value, "shape") else value.shape
     if len(shape) <= axis or shape[axis] != len(index[-1]):
         return value
-    # Numbers in lists have no dtype yet; the pipeline gives them the port's.
+    # A list stays a list: its numbers get the dtype of the port in the pipeline.
     return value[index] if hasattr(value, "shape") else np.asarray(value)[index].tolist()

@@ -1,11 +1,11 @@
-"""One step of a plan as data: memory, registers and the calls that fill them.
+"""The memory of a plan and the calls of one step.
 
-Everything is decided when the program is built. ONNX sessions are bound once to host arrays; a value that passes
-between two of them stays where it is. Values of torch units travel in registers, a plain list. A call reads one
-contiguous stretch of registers and writes another; the registers of a bound session hold its binding.
+Everything is decided when the program is built. ONNX sessions are bound once to host arrays, and two sessions that exchange a
+value share one array. Values of torch units are kept in registers, a plain list. A call reads one contiguous range of registers
+and writes another; the registers of a bound session hold its binding.
 
-State is double-buffered: two frames take turns, one reads what the other wrote. The last thing that a step does is to name
-the other frame as the next one, in one store. So a step that fails, or is interrupted anywhere, has changed no state.
+State is double-buffered: two frames take turns, and each reads what the other wrote. The last instruction of a step makes the
+other frame the next one, by a single assignment. So a step that fails, or is interrupted anywhere, has changed no state.
 
 Knows nothing of the caller's values; ``CallerCode`` brings them in and out.
 """
@@ -51,12 +51,12 @@ class Frame:
     Attributes:
         registers: Values of torch units, bindings of ONNX units.
         calls: What to run, in order.
-        register_moves: Registers whose value becomes state: (from, to) in the next frame.
+        register_moves: Registers whose value becomes state, as pairs (register here, register in the next frame).
         register_stores: Registers whose value becomes state in host memory of the next frame: (copy function, from).
         array_copies: Arrays whose value becomes state in other host memory of the next frame: (to, from).
         next: The frame of the next step.
-        step: Runs one step and hands the state on. Takes what the caller gave and returns the results, or None, having
-            changed nothing, if that is not as expected; or takes None and values that fit.
+        step: Runs one step and passes the state to the next frame. Called with the caller's inputs, it returns the results, or
+            None without any change if the inputs must be checked first. Called with None and checked values, it runs on those.
     """
 
     index: int
@@ -71,16 +71,16 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One trip into an engine.
+    """One call of an engine.
 
     Attributes:
         label: The node, for messages.
-        function: What to call, with the registers ``inputs``.
+        function: The function to call, with the registers ``inputs``.
         outputs: The registers that take the results; empty when the results are in host memory.
         single: Whether one bare result comes back instead of a tuple.
-        loads: Values to bring into host memory before: (copy function, register).
-        checks: What the results must be: (register, shape, dtype, key).
-        guard: The same checks in one trip.
+        loads: Values to copy into host memory before the call: (copy function, register).
+        checks: The expected results: (register, shape, dtype, key).
+        guard: Does all checks in one call.
         moves: Results that are inputs of a later call: (from, to).
     """
 
@@ -111,7 +111,7 @@ class Program:
         self.torch = any(isinstance(unit, TorchUnit) for unit in units)
         self._templates: list[tuple[Any, Any]] = []
         self._views: dict[int, Any] = {}
-        self._kept: list[Any] = []  # Bindings: engines know them by address only.
+        self._kept: list[Any] = []  # keeps bindings alive: engines refer to them by address only
         onnx = [unit for unit in units if isinstance(unit, OnnxUnit)]
         torch = [unit for unit in units if isinstance(unit, TorchUnit)]
         self.inputs: dict[str, Slot] = {}
@@ -133,7 +133,7 @@ class Program:
             self._keep_state(frame)
 
     def _place_arrays(self, inputs: list[str], outputs: list[str]) -> None:
-        """Give host memory to everything an ONNX session reads or writes."""
+        """Allocate host memory for every value that an ONNX session reads or writes."""
         ports, made = self._plan.input_ports, self._plan.output_ports
         for key in inputs:
             source = self._plan.feedback.get(key)
@@ -152,7 +152,7 @@ class Program:
                 self.inputs[key] = self._memory(key)
 
     def _place_torch(self, unit: TorchUnit) -> tuple[range, range]:
-        """Give consecutive registers to the inputs of a torch unit, then to its outputs."""
+        """Assign consecutive registers to the inputs of a torch unit, then to its outputs."""
         start = len(self._templates)
         for key in unit.inputs:
             port = self._plan.input_ports[key]
@@ -181,7 +181,7 @@ class Program:
         return (self.view(arrays[0], port), self.view(arrays[1], port)) if arrays else (None, None)
 
     def view(self, array: Array, port: Port) -> Any:
-        """The one tensor over an array."""
+        """The tensor over an array, made once for each array."""
         if id(array) not in self._views:
             from leapp.runtime.torch_engines import tensor_over
 
@@ -240,7 +240,7 @@ def _fixed(port: Port) -> Slot:
 
 
 def _bare(session: Any, binding: Any) -> tuple[Callable[..., Any], Any]:
-    """The engine's own run function and binding. The public ones add a few Python calls to every step."""
+    """ONNX Runtime's C++ run function and binding. The public Python ones would add a few calls to every step."""
     run = getattr(getattr(session, "_sess", None), "run_with_iobinding", None)
     bare = getattr(binding, "_iobinding", None)
     return (run, bare) if run is not None and bare is not None else (session.run_with_iobinding, binding)

@@ -1,7 +1,7 @@
 """Writes one step as a Python function without loops, when a bundle is opened.
 
-An engine evicts the interpreter from the processor's caches, so each loop over facts that never change would cost time in
-every step. The source holds numbers only: names and objects enter through the namespace. ``linecache`` has the source, so
+An engine evicts the interpreter from the processor's caches, so loops over data that never changes would cost time in every
+step. The source contains numbers only: objects enter through the namespace of the function. ``linecache`` has the source, so
 debuggers, tracebacks and profilers show its lines.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from leapp.runtime.engine import LocalEngine
 
 Name = Callable[[Any], str]
-"""Makes an object known to the text and returns its name there."""
+"""Puts an object into the namespace of the function and returns its name there."""
 
 
 class CallerCode(Protocol):
@@ -38,13 +38,13 @@ class CallerCode(Protocol):
         """Lines that ``return None`` unless the values have the expected form. They may replace values."""
 
     def load(self, name: Name, values: Sequence[str]) -> list[str]:
-        """Lines that copy values into host memory, where an engine reads them there."""
+        """Lines that copy values into host memory, for engines that read them there."""
 
     def result(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
         """The value of an output for the caller. ``made`` is the tensor, if the output lives in a register."""
 
     def in_order(self, values: Mapping[str, Any]) -> list[Any]:
-        """Values that fit, as a step takes them."""
+        """Checked values as a list, in the order of ``inputs``."""
 
 
 def write_step(
@@ -63,7 +63,7 @@ def write_step(
         program: The memory and the calls.
         frame: The frame.
         lock: Held during a step; its holder may take it again.
-        caller: Writes how values come in and go out.
+        caller: Writes the lines that take inputs and return outputs.
         outputs: The keys of the outputs.
         trust_form: Whether inputs of the right form may be used at once. Otherwise all of them are checked first.
     """
@@ -89,7 +89,7 @@ def write_step(
     results = (f"{name(k)}: {caller.result(name, k, slot, frame, f'v{slot.register}')}" for k, slot in slots)
     lines.append(f"made = {{{', '.join(results)}}}")
     if frame.next is not frame:
-        # All that a step changes is changed by the last store.
+        # This assignment is what changes the state, so it comes last.
         lines += ["engine.ran = frame", f"engine.frame = {name(frame.next)}"]
     lines.append("return made")
     text = "\n".join(["def step(inputs, values=None):", " with lock:", *(f"  {line}" for line in lines)])
@@ -118,7 +118,7 @@ def _show_source(step: FunctionType, text: str) -> None:
 
 
 def _turn(frame: Frame, resizable: bool) -> list[str]:
-    """Only under the lock is it certain which frame is next."""
+    """Lines that go to the frame that is next, if that is another one. Only under the lock is this certain."""
     alone = frame.next is frame and not resizable
     return [] if alone else ["if engine.frame is not frame: return engine.frame.step(inputs, values)"]
 

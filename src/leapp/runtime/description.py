@@ -1,4 +1,4 @@
-"""What a pipeline tells without being run: its ports, what they mean, and the description in the bundle."""
+"""Information about a pipeline that needs no step: its ports, their meaning, and the description in the bundle."""
 
 from __future__ import annotations
 

@@ -33,6 +33,6 @@ def beyond(gap: Array, want: Array, rtol: float, atol: float) -> Array:
     if want.dtype.kind in "biu":
         return gap > 0
     size = np.abs(want.astype(np.complex128 if want.dtype.kind == "c" else np.float64))
-    # Nothing is near infinity: its own size would tolerate everything.
+    # For a wanted infinity only atol counts: relative to it, every difference would be tolerated.
     limit = atol + rtol * np.where(np.isfinite(size), size, 0.0)
     return ~(gap <= limit)

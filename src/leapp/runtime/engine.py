@@ -1,7 +1,7 @@
-"""Where the steps of a pipeline run and its state is kept: in this process, on a server, or nowhere.
+"""Engines: they run the steps of a pipeline and keep its state, in this process or on a server.
 
-A pipeline checks what its callers give and hands it to its engine. ``LocalEngine`` has the models in this process,
-``leapp.client`` has the engine that asks a server, and ``NoEngine`` belongs to a pipeline that can only be inspected.
+A pipeline checks the inputs of its callers and passes them to its engine. ``LocalEngine`` has the models in this process, the
+engine in ``leapp.client`` calls a server, and ``NoEngine`` belongs to a pipeline that can only be inspected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Turn(Protocol):
 
 
 class Engine(Protocol):
-    """Runs steps and keeps everything that a pipeline has between two of them.
+    """Runs steps and keeps everything that a pipeline has between two steps.
 
     The pipeline holds its lock whenever it calls a method.
 
@@ -53,22 +53,22 @@ class Engine(Protocol):
         """The step that is next."""
 
     def run(self, values: Mapping[str, Any], overrides: Mapping[str, Array], kept_inputs: dict[str, Any]) -> dict[str, Any]:
-        """Run one step on values that fit. A step that fails leaves the state and the kept inputs as they were.
+        """Run one step on checked values. A step that fails leaves the state and the kept inputs as they were.
 
         Args:
             values: A value for each input.
             overrides: States that are replaced for this step.
-            kept_inputs: What ``kept_inputs`` is once the step is done.
+            kept_inputs: The new ``kept_inputs``, set when the step is done.
         """
 
     def read(self, key: str) -> Array:
         """A copy of a state."""
 
     def replace(self, values: Mapping[str, Array]) -> None:
-        """Put values in place of states: all of them, or none if it is interrupted."""
+        """Replace the values of some states: of all of these, or of none if it is interrupted."""
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Replace the whole state. The present one may be lost and is not read."""
+        """Replace the whole state. The present state is not read, since it may be lost."""
 
     def reset(self) -> None:
         """Put the initial values in place of all states, and forget the kept inputs."""
@@ -115,7 +115,7 @@ class LocalEngine:
         units: The loaded models, in execution order.
         initial: The state to begin with.
         tensors_enter: Whether the caller's tensors go to torch units as they are, without host memory between.
-        caller_code: Makes what writes the checks and copies of the caller's values.
+        caller_code: Makes the object that writes the checks and copies of the caller's values.
         lock: Held during a step; its holder may take it again.
         trust_form: Whether inputs of the right form may be used at once. Otherwise all of them are checked first.
 
@@ -158,7 +158,7 @@ class LocalEngine:
         except BaseException:
             if began is None or self.frame is began:
                 self.replace(before)
-            else:  # an interrupt after the step was done: only its results are lost
+            else:  # an interrupt after the step was done: the state is the new one, and the results are lost
                 self.kept_inputs = kept_inputs
             raise
         return results
@@ -197,7 +197,7 @@ class LocalEngine:
         engine = LocalEngine(plan, self.units, initial, *self._options)
         engine.kept_inputs = self.kept_inputs
         install(engine)
-        # A thread that is about to run a step of this engine is led to the new one.
+        # A thread that has already read this engine goes on with the step of the new one.
         self.frame = engine.frame
 
 

@@ -1,7 +1,7 @@
-"""Check the class, dtype, device, shape and strides of tensors in one call, without a Python attribute each.
+"""Checks class, dtype, device, shape and strides of tensors in one call, faster than by reading Python attributes.
 
-Built on a part of PyTorch that is not public. It is tested once in a process. If it fails, no guard knows any tensor, and
-callers check for themselves.
+It uses a part of PyTorch that is not public, and tests that part once in a process. If the test fails, every guard answers
+False, and callers check the tensors themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from leapp.compat.core import tensor_guards
 
 _PATIENCE = 16
-"""How many unknown forms pass before the next one is learned."""
+"""After this many unknown forms the next one is learned."""
 
 
 def _never(*values: Any) -> bool:
@@ -49,7 +49,7 @@ class Guard:
         contiguous: Whether each tensor must lie contiguous in memory.
 
     Attributes:
-        check: Whether all tensors have a form that was found right before. False means that the form is not known.
+        check: Whether all tensors have a form that was found right before. False means only that the form is not known.
     """
 
     __slots__ = ("_missed", "_sizes", "_strides", "check")

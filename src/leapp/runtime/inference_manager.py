@@ -34,7 +34,7 @@ class _TensorCode:
 
     def __init__(self, plan: Plan, program: Program, copy: bool, devices: Sequence[str]) -> None:
         self._plan, self._program, self._copy = plan, program, copy
-        # Values that go to host memory stand in front, so that one call copies them all.
+        # Inputs that go to host memory come first, so that one call copies them all.
         self.inputs = sorted(plan.inputs, key=lambda k: program.inputs[k].arrays is None)
         self._slots = slots = [program.inputs[k] for k in self.inputs]
         on = dict(zip(plan.inputs, devices, strict=True))
@@ -54,7 +54,7 @@ class _TensorCode:
         ]
 
     def _accept(self, values: tuple[Any, ...]) -> tuple[Tensor, ...] | None:
-        """The values as a step takes them, None if there is anything to refuse or to convert."""
+        """The values for a step; None if a value must be refused or converted, which the slow path does."""
         found = []
         for value, (shape, dtype, device, loose) in zip(values, self._forms, strict=True):
             if (

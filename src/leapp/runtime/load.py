@@ -41,7 +41,7 @@ class EngineOptions:
         providers: ONNX Runtime execution providers, in order of preference. None takes CUDA when present, then the CPU.
         device: Where TorchScript and ``.pt2`` nodes run. None takes CUDA when present, else the CPU.
         merge: Whether neighbouring models of one kind may share an engine.
-        trial: Whether TorchScript is tried when it is opened, to see which copies each step can do without.
+        trial: Whether TorchScript is run once when it is opened, to find out which copies each step does not need.
     """
 
     threads: int | None = None
@@ -63,7 +63,7 @@ class OnnxUnit:
 
 @dataclass(frozen=True, slots=True)
 class TorchUnit:
-    """A callable on tensors: positional in, a tensor (``single``) or a tuple out, never aliases of the inputs."""
+    """A function on tensors. It returns a tensor (``single``) or a tuple, and never aliases of its arguments."""
 
     label: str
     call: Callable[..., Any]
@@ -78,7 +78,7 @@ Unit = OnnxUnit | TorchUnit
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """An ONNX model whose weights are in other files: its bytes, and those of the files by the location the model gives."""
+    """An ONNX model with weights in other files: its bytes, and the bytes of the files by the location in the model."""
 
     model: bytes
     data: dict[str, bytes]
@@ -95,7 +95,7 @@ _opened: ContextVar[dict[Any, Any] | None] = ContextVar("_opened", default=None)
 
 @contextlib.contextmanager
 def kept_open() -> Iterator[None]:
-    """A small model that is opened more than once within the block is read and compiled once."""
+    """Inside the block, a small model that is opened several times is read and compiled once."""
     token = _opened.set({})
     try:
         yield
@@ -104,7 +104,7 @@ def kept_open() -> Iterator[None]:
 
 
 def opened_models(model: Model) -> dict[Any, Any] | None:
-    """What ``kept_open`` holds, if ``model`` may be in it: its engine by the bytes, and by how it was opened."""
+    """The engines that ``kept_open`` keeps, by bytes and options; ``None`` outside of its block or for a large model."""
     return _opened.get() if isinstance(model, bytes) and len(model) <= _SMALL else None
 
 
@@ -139,13 +139,14 @@ def open_units(bundle: Bundle, plan: Plan, nodes: Sequence[str], options: Engine
 
 
 _LARGE_FILE = 64 << 20
-"""Bytes of a model from which on it goes into an engine as a file. Engines that read from memory copy what they read."""
+"""A model with at least this many bytes is given to its engine as a file, because engines copy a model given as bytes."""
 
 
 def _unnamed_file(data: bytes, files: contextlib.ExitStack) -> bytes | Path:
-    """The path of a file that only this process can reach, until ``files`` is closed; the bytes where there are no such files.
+    """The path of a file with ``data`` that only this process can open, until ``files`` is closed.
 
-    A model is verified in memory and must not be exchanged before the engine reads it.
+    Returns the bytes on systems without such files. A named file could be exchanged after its hash was checked and before the
+    engine reads it.
     """
     if not hasattr(os, "memfd_create"):
         return data
@@ -220,7 +221,7 @@ def _onnx_unit(
     try:
         ports = [*(plan.input_ports[key] for key in inputs), *(plan.output_ports[key] for key in outputs)]
         session = _open_session(model, options, ports)
-    except Exception as error:  # the engine's errors have no class in common
+    except Exception as error:  # ONNX Runtime's errors have no common base class
         raise BundleError(f"The ONNX model of node {label} cannot be opened: {error}") from error
     initializers = {value.name for value in session.get_overridable_initializers()}
     found = {value.name: value for value in session.get_inputs() if value.name not in initializers}
@@ -231,13 +232,13 @@ def _onnx_unit(
 
 
 _LARGE = 1 << 14
-"""Elements of a value from which on several threads are worth their while, such as 350 rows of 48 numbers.
+"""From this many elements of a value on, such as 350 rows of 48 numbers, several threads are faster than one.
 
-Below, a step takes less than about a millisecond, and a thread that has to wake up first makes it longer.
+With fewer, a step takes less than about a millisecond, and waking up threads makes it longer.
 """
 
 _MOST_THREADS = 8
-"""More of them seldom make a policy faster, and a container may have fewer cores than it sees."""
+"""More threads seldom make a policy faster, and a container may have fewer cores than it reports."""
 
 
 def _threads(options: EngineOptions, ports: Sequence[Port]) -> int:
@@ -262,13 +263,13 @@ def _open_session(model: Model, options: EngineOptions, ports: Sequence[Port]) -
     if wanted is None:
         present = ort.get_available_providers()
         wanted = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in present]
-    # One moves factors into matrix products, which keep them in float32; the other makes products that ONNX Runtime 1.23 has
-    # in float32 only.
+    # The first fusion moves factors into matrix products, which store them in float32. The second makes products that ONNX
+    # Runtime 1.23 has for float32 only.
     unwanted = ["MatMulScaleFusion", "MatmulTransposeFusion"] if wide else None
     opened, key = opened_models(model), (model, threads, tuple(wanted), wide)
     if opened is not None and key in opened:
         return opened[key]
-    # With one provider there is nothing to fall back to; the engine would print a banner and try the same again.
+    # Without this, ONNX Runtime would print a banner after a failure and try again, with the same single provider.
     session = open_session(
         model, settings, providers=list(wanted), enable_fallback=int(len(wanted) > 1), disabled_optimizers=unwanted
     )
@@ -278,10 +279,10 @@ def _open_session(model: Model, options: EngineOptions, ports: Sequence[Port]) -
 
 
 def open_session(model: Model, settings: Any, **options: Any) -> Any:
-    """A session on the bytes that were verified. A path could lead to another file by the time that the engine opens it.
+    """A session made from the verified bytes, not from a path: another file could be there when the engine opens it.
 
     Raises:
-        BundleError: The file is in ONNX Runtime's own format, which runs unchecked.
+        BundleError: The file is in ONNX Runtime's own format, which leapp cannot check.
     """
     import onnxruntime as ort
 
@@ -289,7 +290,7 @@ def open_session(model: Model, settings: Any, **options: Any) -> Any:
     head = data[:8] if isinstance(data, bytes) else data.open("rb").read(8)
     if head[4:8] == b"ORTM":
         raise BundleError("it is in ONNX Runtime's own format and not an ONNX model")
-    # Its log has names of the model as they are, which a terminal would obey. What failed is raised, too.
+    # The log is off: it prints names from the model unescaped, which may hold terminal codes. Errors are raised as well.
     settings.log_severity_level = 4
     settings.add_session_config_entry("session.load_model_format", "ONNX")
     if not isinstance(model, External):
@@ -297,11 +298,12 @@ def open_session(model: Model, settings: Any, **options: Any) -> Any:
     if hasattr(settings, "add_external_initializers_from_files_in_memory"):
         sizes = [len(content) for content in model.data.values()]
         settings.add_external_initializers_from_files_in_memory(list(model.data), list(model.data.values()), sizes)
-        with contextlib.suppress(Exception):  # it takes weights, not constants inside nodes
+        # This fails for constants inside nodes. Its errors have no common class; the way below raises any other error again.
+        with contextlib.suppress(Exception):
             return ort.InferenceSession(model.model, settings, **options)
     import tempfile  # slow to load, and rarely needed
 
-    # Other users cannot write here. The engine keeps open what it needs.
+    # Other users cannot write into this directory. The engine keeps the files open that it needs later.
     with tempfile.TemporaryDirectory(prefix="leapp-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.model)

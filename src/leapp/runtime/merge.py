@@ -1,7 +1,7 @@
-"""Several ONNX models that run one after another, written as one.
+"""Merges ONNX models that run one after another into one model.
 
-One session instead of three saves two trips into the engine. The values that pass from model to model stay outputs of
-the merged one. An engine never rewrites across an output, so each part computes exactly what it computes alone.
+One session instead of three saves two calls of the engine. The values that pass from model to model stay outputs of the merged
+model. An engine never optimises across an output, so each part computes exactly what it computes alone.
 
 This works on the protobuf wire format: a robot needs no ``onnx`` package. Models that use a rare
 feature (functions, external data, sparse initializers, different operator sets) are left unmerged.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from leapp.bundle.protobuf import NUMBER, SIZED, Chunks, WireError, fields, message, number, spans
 
 LARGEST = 16 * 1024 * 1024
-"""Beyond this size in bytes the arithmetic outweighs the trips, and a second copy of the weights would hurt."""
+"""Larger models, in bytes, are not merged: the saved calls matter less than a second copy of the weights."""
 
 # Field numbers of onnx.proto, which never change.
 _MODEL_IR, _MODEL_GRAPH, _MODEL_OPSET = 1, 7, 8
@@ -28,7 +28,7 @@ _HOLDS = {
     "node": {5: "attribute"},
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
 }
-"""The fields of a message that hold messages with such names."""
+"""The fields of a message that hold messages with names of values."""
 _REFUSED = {"model": (20, 25), "graph": (14, 15), "tensor": (13,)}
 """Training, functions; quantization, sparse initializers; values in a file beside the one that the model came from."""
 
@@ -58,11 +58,11 @@ class _Merged:
 
 
 class _UnmergeableError(Exception):
-    """A part uses something this module leaves alone."""
+    """A part uses a feature that this module does not merge."""
 
 
 def merge(parts: Iterable[Part]) -> bytes | None:
-    """Merge models that run in the given order, or return None when they must stay apart."""
+    """Merge models that run in the given order. Returns None if they cannot be merged."""
     parts = tuple(parts)
     if sum(len(part.model) for part in parts) > LARGEST:
         return None
@@ -71,7 +71,7 @@ def merge(parts: Iterable[Part]) -> bytes | None:
         for part in parts:
             _add(merged, part)
     except (_UnmergeableError, WireError, RecursionError):
-        # A malformed model is reported by the engine, which knows more about it.
+        # The engine reports a malformed model with a better message.
         return None
     if len(merged.opsets) != 1:
         return None
@@ -126,11 +126,11 @@ class _Renaming:
                     results.append(name)
             merged.graph[place] += message(tag, self._renamed(_HOLDS["graph"][place], body))
         if not self._made.issuperset(results):
-            # An output that is an input or a constant has no value of its own to hand on.
+            # An output that is an input or a constant is made by no node, so it cannot be renamed.
             raise _UnmergeableError
 
     def _renamed(self, kind: str, body: memoryview) -> Chunks:
-        """A message with the merged names of the values in it. What lies between them is copied as it is."""
+        """A message with its value names replaced by the merged names. All other bytes are copied."""
         names, holds, refused = _NAMES.get(kind, ()), _HOLDS.get(kind, _NOTHING), _REFUSED.get(kind, ())
         out: Chunks = []
         copied = 0

@@ -1,4 +1,4 @@
-"""One node by itself, on fresh memory: no program, no state, no generated step."""
+"""Runs one node by itself on newly allocated memory, without state and without a generated step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leapp.runtime.plan import Plan
 
 
 def run_unit(plan: Plan, unit: Unit, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of a unit for inputs that fit their ports.
+    """The outputs of a unit for checked inputs.
 
     Raises:
         BundleError: The engine failed, or an output does not have the form of its port.
@@ -24,7 +24,7 @@ def run_unit(plan: Plan, unit: Unit, inputs: Sequence[Array]) -> list[Array]:
         return _run_torch(plan, unit, inputs) if isinstance(unit, TorchUnit) else run_session(plan, unit, inputs)
     except BundleError:
         raise
-    except Exception as error:  # the engines' errors have no class in common
+    except Exception as error:  # the errors of engines have no common base class
         raise failed(unit.label, error) from error
 
 

@@ -1,7 +1,7 @@
 """The order and the wiring of a pipeline, decided once from its contract.
 
-A plan is immutable and knows no file, no engine and no array library. Whatever makes the wiring ambiguous or impossible
-is refused here by name, so the parts that run never have to ask again.
+A plan is immutable and knows no file, no engine and no array library. Ambiguous or impossible wiring is refused here with an
+error that names the port, so the code that runs steps need not check it again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Plan:
         input_ports: Every input port of every node.
         output_ports: Every output port of every node.
         edges: Input key to the output key that feeds it within a step.
-        feedback: Input key to the output key whose value of the step before it reads.
-        missing: Nodes without a model. A plan with such nodes can be looked at, not run.
-        batch: The number of rows it is made for, in a pipeline that takes any; ``None`` if all sizes are fixed.
+        feedback: Input key to the output key whose value from the step before it reads.
+        missing: Nodes without a model. A plan with such nodes can be inspected, not run.
+        batch: The number of rows of this plan, in a pipeline that takes any; ``None`` if all sizes are fixed.
     """
 
     contract: Contract
@@ -74,13 +74,13 @@ class Plan:
         raise UnknownPortError(f"Input {where!r}: node {node!r} has no input {port!r}; it has {there}.{self._meant(where)}")
 
     def _meant(self, where: str) -> str:
-        """A hint at the input that was most likely meant: by its port alone, or by a name that is almost its own."""
+        """A hint at the input that was most likely meant: one with the same port name, or with a similar name."""
         named = [key(node, self._callers_name(node, p.name)) for node, n in self.contract.nodes.items() for p in n.inputs]
         by_port = [name for name in named if split_key(name)[1] == where]
         return f" Did you mean '{by_port[0]}'?" if len(by_port) == 1 else close(where, named)
 
     def _callers_name(self, node: str, port: str) -> str:
-        """The name by which a caller knows an input: the one that it was declared with."""
+        """The name that the input was declared with, which callers use."""
         name = port.removesuffix("_in")
         renamed = port != name and self.feedback.get(key(node, port)) == key(node, f"{name}_out")
         return name if renamed else port
@@ -99,7 +99,7 @@ def make_plan(contract: Contract, *, checked: bool = False) -> Plan:
 
     Args:
         contract: What the bundle says.
-        checked: Whether its rules were checked before, as those of every bundle are when it is read.
+        checked: Whether its rules were checked before. Reading a bundle checks them.
 
     Raises:
         BundleError: The contract cannot be run as written. The message names the node or the port.

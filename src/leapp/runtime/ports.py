@@ -1,4 +1,4 @@
-"""The catalogue of a pipeline's ports: what a deployer must know of each value to connect it to a robot."""
+"""The catalogue of a pipeline's ports: the facts that a deployer needs to connect each value to a robot."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class PortInfo:
         units: ``units`` (or ``unit``) of the annotation, if given.
         limits: ``limits`` of the annotation, if given.
         shape: The shape.
-        batch_axis: The axis of it that takes any number of rows, if there is one.
+        batch_axis: The axis of the shape that takes any number of rows, if there is one.
         dtype: The dtype's name.
         temporal_period_ms: The time between two entries of the temporal axis.
-        extra: Everything else the annotation said.
+        extra: All further keys of the annotation.
 
     Example:
         >>> port = pipeline.input_ports["policy/obs"]

@@ -1,7 +1,7 @@
 """Record a run and replay it: inputs, outputs, state and time of every step in one ``.npz`` or ``.mcap`` file.
 
-A replay starts from the recorded state and gives the recorded inputs, so the first step that differs is where the bundle,
-the engine or the machine computes something else. ``recording_files`` defines the bytes of the files.
+A replay starts from the recorded state and runs on the recorded inputs, so the first step that differs is where the bundle, the
+engine or the machine computes other values. ``recording_files`` defines the bytes of the files.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from leapp.runtime.distance import beyond, gaps
 from leapp.runtime.recording_files import Column, Columns, read, writer
 
 
-@dataclass(slots=True)  # made for every step, and freezing costs as much as the rest of it
+@dataclass(slots=True)  # not frozen: it is made for every step, and freezing would double its cost
 class RunStep:
     """One step of a run, recorded or repeated.
 
     Attributes:
-        state: The state it found; None where that was put there from outside and shows nothing about the step before.
-        outputs: What it returned.
+        state: The state before the step; None if it was set from outside, because then the step before did not make it.
+        outputs: The outputs of the step.
 
     Example:
         >>> [list(step.outputs) for step in pipeline.follow(pipeline.read_recording("run.npz"))]
@@ -44,12 +44,12 @@ class Recording:
     """A recorded run.
 
     Attributes:
-        inputs: What each step was given, values held for it included.
-        outputs: What each step returned.
+        inputs: The inputs of each step, held values included.
+        outputs: The outputs of each step.
         state: The state before each step.
         start_ns: When each step started, in nanoseconds of a monotonic clock.
         duration_ns: How long each step took, in nanoseconds.
-        placed: Whether the state before a step was put there from outside (reset, load_state, an unrecorded step).
+        placed: Whether the state before a step was set from outside (reset, load_state, an unrecorded step).
 
     Example:
         >>> pipeline.read_recording("run.npz").inputs[0]["policy/obs"]
@@ -110,8 +110,8 @@ class Recorder:
         path: The ``.npz`` or ``.mcap`` file to write.
         step: The step to record.
         state: Gives a copy of the state as arrays.
-        arrays: Gives copies of what a step was given and of what it returned, as arrays.
-        lock: Held for one step with its state, so that threads do not come between.
+        arrays: Gives copies of the inputs and outputs of a step, as arrays.
+        lock: Held while one step runs and its state is copied, so that no other thread steps in between.
 
     Example:
         >>> with pipeline.record("run.mcap") as step:
@@ -126,7 +126,7 @@ class Recorder:
         arrays: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[dict[str, Array], dict[str, Array]]],
         lock: AbstractContextManager[Any],
     ) -> None:
-        # What cannot be written is said before the run, not after it.
+        # Refuse a file that cannot be written before the run, not after it.
         self._write = writer(path)
         self._step, self._state, self._arrays, self._lock = step, state, arrays, lock
         self._columns: Columns = {}
@@ -170,7 +170,7 @@ class Recorder:
 def read_recording(
     path: str | os.PathLike[str], inputs: Mapping[str, Port], outputs: Mapping[str, Port] | None, state: Mapping[str, Port]
 ) -> Recording:
-    """Read a recording of a bundle with the given ports. Without ``outputs`` the recorded ones are passed over.
+    """Read a recording of a bundle with the given ports. Without ``outputs`` the recorded outputs are skipped.
 
     Raises:
         InputError: The file is not a recording, or it has ports that the bundle lacks or that have another form.
@@ -194,7 +194,7 @@ def _same(state: Mapping[str, Array], other: Mapping[str, Array] | None) -> bool
 def compare(step: int, made: Mapping[str, Array], want: Mapping[str, Array], rtol: float, atol: float) -> Difference | None:
     """The first value of a step that differs."""
     for key, value in want.items():
-        # Most replays differ nowhere, and bytes are compared faster than numbers.
+        # Most values are equal, and comparing bytes is faster.
         if made[key].tobytes() == value.tobytes():
             continue
         gap = gaps(made[key], value)

@@ -1,4 +1,4 @@
-"""Runs of many steps: recorded, repeated from a recording, timed."""
+"""Runs of many steps: recording, replaying, timing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leapp.runtime.values import is_tensor, to_array
 
 
 class RecordingApi(Stateful):
-    """What a runner does with more than one step."""
+    """The methods of a runner that run many steps."""
 
     def warm_up(self, steps: int = 3) -> None:
         """Run a few steps on zeros, so that engines finish their preparations, and put the state back.
@@ -79,7 +79,7 @@ class RecordingApi(Stateful):
         return Recorder(path, self if self._plan.batch is None else self._in_one_batch(), self._state, self._passed, self._lock)
 
     def _in_one_batch(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """A step for the present number of rows only, because a recording has one form."""
+        """A step that refuses any other number of rows, because all steps of a recording have the same shapes."""
         batch = self._plan.batch
 
         def step(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class RecordingApi(Stateful):
             yield RunStep(found, self._own_arrays(self(inputs)))
 
     def _passed(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Copies of all that a step took, held values included, and of all that it made."""
+        """Copies of all inputs of a step, held values included, and of its outputs."""
         given = {**self._engine.kept_inputs, **inputs}
         return self._arrays(given, self._plan.input_ports), self._arrays(outputs, self._plan.output_ports)
 
@@ -170,5 +170,5 @@ class RecordingApi(Stateful):
         return found
 
     def _own_arrays(self, outputs: dict[str, Any]) -> dict[str, Array]:
-        """The outputs of a step, as arrays that nothing else changes."""
+        """The outputs of a step as arrays that the next step does not overwrite."""
         return self._arrays(outputs, self._plan.output_ports)

@@ -36,13 +36,13 @@ Columns = dict[tuple[str, str], Column]
 """Columns by side (``in``, ``out``, ``state``) and port key."""
 
 Sides = Mapping[str, Mapping[str, Port] | None]
-"""The ports that each side may have; None passes the side over."""
+"""The ports that each side may have; None skips the side."""
 
 
 _FREE, _RATIO = 256 << 20, 20
-"""An ``.npz`` file may unpack to so many bytes, or to so many times its size."""
+"""An ``.npz`` file may unpack to this many bytes, or to this many times its size."""
 _RATIO_MCAP = 200
-"""The same for an ``.mcap`` file, which is packed text: a robot that stands still packs well."""
+"""The ratio for an ``.mcap`` file. It holds compressed text, and the values of a robot at rest compress well."""
 _CHUNK = 0x06
 """The record of an ``.mcap`` file that holds packed messages."""
 _HEADS = struct.Struct("<QQQI")
@@ -52,7 +52,7 @@ _TIMES = ("start_ns", "duration_ns", "placed")
 def writer(path: str | os.PathLike[str]) -> Callable[[Columns, Array], None]:
     """The function that writes columns and times to a file.
 
-    Times have one row a step: start, duration, and whether its state came from outside.
+    Times have one row for each step: start, duration, and whether its state was set from outside.
 
     Raises:
         InputError: Recordings are not written to files of this name.
@@ -78,7 +78,7 @@ def read(path: str | os.PathLike[str], sides: Sides) -> tuple[Columns, Array]:
         return (_read_mcap if Path(path).suffix == ".mcap" else _read_npz)(Path(path), sides)
     except MissingDependencyError:
         raise
-    except Exception as error:  # Neither package promises what a damaged file makes it raise.
+    except Exception as error:  # NumPy and mcap may raise any type for a damaged file
         why = f"it lacks {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or error
         raise InputError(f"{os.fspath(path)} is not a recording of this bundle: {why}") from error
 
@@ -94,7 +94,7 @@ def _port(sides: Sides, side: str, key: str) -> Port | None:
 
 
 def _sizes(port: Port) -> tuple[int, ...]:
-    """The shape of a recorded value. A pipeline that takes any batch was recorded with any."""
+    """The shape of a recorded value. In a pipeline that takes any batch, the batch axis may have any size."""
     return tuple(-1 if axis == port.batch_axis else size for axis, size in enumerate(port.shape))
 
 
@@ -108,7 +108,7 @@ def _require_form(side: str, key: str, port: Port, dtype: str, shape: str) -> No
 def _write_npz(path: Path, columns: Columns, times: Array) -> None:
     arrays: dict[str, Any] = {name: times[:, index] for index, name in enumerate(_TIMES)}
     for (side, key), column in columns.items():
-        # Bits, because the file format knows NumPy's own dtypes only.
+        # Stored as bytes, because the file format has only NumPy's own dtypes.
         arrays[f"{side}:{key}"] = np.stack([np.frombuffer(value.tobytes(), np.uint8) for value in column.values])
         arrays[f"steps:{side}:{key}"] = np.array(column.steps, np.int64)
         first = column.values[0]
@@ -117,7 +117,7 @@ def _write_npz(path: Path, columns: Columns, times: Array) -> None:
 
 
 def load_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The arrays of an ``.npz`` file, if they have about the size of the file. Pickled objects are refused.
+    """The arrays of an ``.npz`` file. A file that unpacks to many times its size is refused, and so are pickled objects.
 
     Raises:
         ValueError: The file unpacks to many times its size, or holds objects.
@@ -188,10 +188,10 @@ def _write_mcap(path: Path, columns: Columns, times: Array) -> None:
 
 
 def _check_mcap(path: Path) -> None:
-    """Unpack every chunk piece by piece, and refuse a file that unpacks to many times its size whatever it says about it.
+    """Refuse a file that unpacks to many times its size. Every chunk is unpacked, since its header may be wrong.
 
     Raises:
-        ValueError: It does, or it is damaged.
+        ValueError: The file unpacks to too much, or is damaged.
     """
     size = os.path.getsize(path)
     most, unpacked = max(_FREE, _RATIO_MCAP * size), 0
@@ -214,7 +214,7 @@ def _check_mcap(path: Path) -> None:
 
 
 def _unpacked(name: bytes, data: memoryview, most: int) -> int:
-    """How many bytes a chunk unpacks to, if that is not more than ``most``; else a number that is."""
+    """How many bytes a chunk unpacks to. Stops at the first number above ``most``."""
     pieces: Iterator[bytes]
     if name == b"zstd":
         import zstandard
@@ -248,7 +248,7 @@ def _read_mcap(path: Path, sides: Sides) -> tuple[Columns, Array]:
     package = _mcap()
     _check_mcap(path)
     with path.open("rb") as stream:
-        # Record by record, as it was checked: an index could lead to chunks that lie inside of other records.
+        # Read record by record, as the check did: an index could point to chunks inside of other records.
         messages = package.reader.NonSeekingReader(stream, validate_crcs=True).iter_messages(log_time_order=False)
         for _, channel, message in messages:
             if channel.topic == _STEP:
@@ -267,7 +267,7 @@ def _read_mcap(path: Path, sides: Sides) -> tuple[Columns, Array]:
 
 
 def _numbers(array: Array) -> list[Any]:
-    """The elements as JSON can hold them without loss. It knows no infinity and no NaN, so these become text."""
+    """The elements as values that JSON stores without loss. JSON has no infinity and NaN, so these become text."""
     flat = np.ravel(array)
     if flat.dtype.kind == "c":
         flat = flat.view(flat.real.dtype)

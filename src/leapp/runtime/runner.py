@@ -1,7 +1,7 @@
-"""A loaded bundle: how it is opened, and how a step runs on inputs that must be checked first.
+"""A loaded bundle: opens it, and runs steps whose inputs must be checked first.
 
-``pipeline`` and ``inference_manager`` add how values come in and go out. A step that finds its inputs in the expected form
-does not come here.
+``pipeline`` and ``inference_manager`` add the conversion of values. A step whose inputs already have the expected form runs in
+generated code and does not come here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Runner(Description, RecordingApi):
     """A loaded bundle. Use ``leapp.runtime.Pipeline`` or ``leapp.InferenceManager``."""
 
     _tensors_enter = False
-    """Whether the caller's values go to torch nodes as they are, without host memory between."""
+    """Whether the caller's tensors go to torch nodes directly, without a copy in host memory."""
 
     def __init__(
         self,
@@ -106,13 +106,13 @@ class Runner(Description, RecordingApi):
         return open_units(self._bundle, plan, nodes, self._options)
 
     def _caller_code(self, plan: Plan, program: Program) -> CallerCode:
-        """What writes the lines of a step that take the caller's values and return the results."""
+        """The object that writes the lines of a step that take the caller's values and return the results."""
         raise NotImplementedError
 
     # Steps on inputs that must be checked first.
 
     def _gather(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Check everything a caller gave. Changes nothing but the batch, and that only where no state depends on it.
+        """Check all values of a caller. Changes nothing but the batch size, and that only if no state depends on it.
 
         Returns:
             The value of each input, of each overridden state, and the kept inputs once the step is done.

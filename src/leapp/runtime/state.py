@@ -1,4 +1,4 @@
-"""What a pipeline keeps between steps: its state, kept inputs, and the number of rows that both are made for."""
+"""What a pipeline keeps between steps: its state, kept inputs, and the number of rows of both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leapp.runtime.values import is_tensor, require_plain, rows_of, to_array
 
 
 class Stateful(RunnerBase):
-    """A runner's memory, as callers read and write it."""
+    """The methods of a runner that read and set its state."""
 
     _batch_is_fixed = False
 
@@ -125,7 +125,7 @@ class Stateful(RunnerBase):
 
     def _broadcast(self, where: str, port: Port, value: Any) -> Array:
         if isinstance(value, np.generic):
-            value = value.item()  # a number, whatever NumPy calls its type
+            value = value.item()  # a NumPy number as a Python number, which takes the dtype of the port
         array = to_array(where, _like(port, value), value, self._cast)
         try:
             fitted: Array = np.broadcast_to(array, port.shape).copy()
@@ -145,7 +145,7 @@ class Stateful(RunnerBase):
     def batch(self) -> int | None:
         """The number of rows that memory and state are made for; ``None`` for a pipeline of fixed sizes.
 
-        It follows the inputs of a step, or what ``reset`` is told.
+        It follows the inputs of a step, or the ``batch`` given to ``reset``.
         """
         return self._plan.batch
 
@@ -159,7 +159,7 @@ class Stateful(RunnerBase):
         self._engine = engine
 
     def _rows_of(self, values: Mapping[str, Any]) -> int | None:
-        """The number of rows that values for inputs have; ``None`` if they do not tell.
+        """The number of rows of values for inputs; ``None`` if no value has a batch axis.
 
         Raises:
             InputError: They have different numbers of rows.
@@ -176,7 +176,7 @@ class Stateful(RunnerBase):
         return next(iter(found), None)
 
     def _follow_batch(self, given: Mapping[str, Any]) -> None:
-        """Prepare for the number of rows that a step is given."""
+        """Prepare for the number of rows in the inputs of a step."""
         rows = self._rows_of({**self._engine.kept_inputs, **given})
         if rows is None or rows == self._plan.batch:
             return
@@ -192,20 +192,20 @@ class Stateful(RunnerBase):
 
 
 def fix_batch(runner: Stateful) -> None:
-    """Let a runner refuse any other number of rows from now on."""
+    """Make a runner refuse any other number of rows from now on."""
     runner._batch_is_fixed = True
 
 
 def _rows(mask: Any) -> Array:
     rows = np.asarray(mask.detach().cpu() if is_tensor(mask) else mask)
     if rows.dtype != np.bool_:
-        # Numbers could be meant as row numbers.
+        # Integers could be row numbers instead of truth values.
         raise InputTypeError(f"A mask holds one truth value a row, got {rows.dtype}. Convert it to bool.")
     return rows
 
 
 def _like(port: Port, value: Any) -> Port:
-    """The port with the shape of the value, so that only the dtype is judged."""
+    """The port with the shape of the value, so that only the dtype is checked."""
     if is_tensor(value):
         require_plain(port.name, port, value)
     shape = tuple(value.shape) if hasattr(value, "shape") else np.shape(value)

@@ -1,7 +1,7 @@
 """TorchScript and ``.pt2`` models as units.
 
-TorchScript is called through its C++ method. Neighbouring nodes are written into one function when nothing could fuse across
-them. A function is tried once, to see whether it writes its inputs or shares memory; the trial compiles it, too.
+TorchScript is called through its C++ method. Neighbouring nodes are merged into one function if no fuser could optimise across
+them. A function is run once when it is opened, to see whether it writes to its inputs or shares memory; this also compiles it.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ class _Script:
 
     Attributes:
         name: The node.
-        method: What to call.
-        graph: What it computes.
+        method: The method to call.
+        graph: The graph of the method.
         inputs: How many tensors it takes.
-        outputs: How many tensors it returns; 0 when its type does not tell.
+        outputs: How many tensors it returns; 0 if its return type does not say.
         single: Whether it returns a bare tensor.
         straight: Its graph is a plain list of operations on its inputs and constants: no branches, no loops and no
-            attributes that could change. What such a graph does to memory depends on the form of its inputs only, so one
-            trial tells.
+            attributes that could change. What such a graph does to memory depends only on the shapes of its inputs, so one
+            trial run shows it.
     """
 
     name: str
@@ -129,10 +129,10 @@ def _open_script(name: str, model: bytes | Path, device: torch.device) -> _Scrip
         module = open_script(model if isinstance(model, bytes) else str(model), device)
         method = module._get_method("forward")
         text = _on_device(method.graph, device)
-    except Exception as error:  # torch does not say what a damaged file makes it raise
+    except Exception as error:  # torch may raise any type for a damaged file
         raise BundleError(f"The TorchScript model of node {name!r} cannot be opened: {error}") from error
     script = _script(name, method, text)
-    # A straight graph reads nothing of its module: there is nothing to freeze.
+    # A straight graph reads no attribute of its module, so there is nothing to freeze.
     if script.straight or not module.hasattr("training"):
         return script
     with warnings.catch_warnings():
@@ -151,15 +151,15 @@ def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.devic
     if form not in opened:
         script = _new_script(plan, name, model, device)
         if not script.straight:
-            return script  # it may keep something between calls
+            return script  # not shared: it may keep values between calls
         opened[form] = script
     return replace(opened[form], name=name)
 
 
 def _on_device(graph: Any, device: torch.device) -> str:
-    """Let the operations that make tensors make them on ``device``; returns the text of the graph.
+    """Set the device of operations in a graph that make tensors, and return the text of the graph.
 
-    Opening a model moves its constants only.
+    Loading a model with ``map_location`` moves its constants, but not the devices in its operations.
     """
     text = script_text(graph)
     if ": Device = " in text:
@@ -170,7 +170,7 @@ def _on_device(graph: Any, device: torch.device) -> str:
 
 
 def _script(name: str, method: Any, text: str) -> _Script:
-    """What a method does, by its graph and the text of that."""
+    """Describe a method from its graph and the text of the graph."""
     graph = method.graph
     given, result = graph.param_node(), graph.return_node().inputsAt(0)
     kind = result.type()
@@ -198,15 +198,15 @@ def _new_script(plan: Plan, name: str, model: bytes | Path, device: torch.device
 
 
 _BRANCHES = ("block0(", "prim::CallMethod", "prim::CallFunction")
-"""What a graph says of branches, loops and calls. A text constant may say it too; its model is then run on copies."""
+"""Text in a graph with branches, loops or calls. A text constant may contain it too; then the model runs on copies."""
 
 
 _TRIAL = 1 << 22
-"""The most elements of an input that is tried. Copies of larger ones are assumed to be needed."""
+"""Models with inputs of more elements are not run on trial, and run on copies of their inputs."""
 
 
 def _habits(plan: Plan, call: Callable[..., Any], inputs: Sequence[str], device: torch.device) -> _Habits:
-    """Run a straight graph twice on zeros and look what became of the memory."""
+    """Run a straight graph twice on zeros, to see whether it writes to its inputs and whether results share memory."""
     ports = [plan.input_ports[key] for key in inputs]
     if any(math.prod(port.shape) > _TRIAL for port in ports):
         return _Habits()
@@ -214,16 +214,16 @@ def _habits(plan: Plan, call: Callable[..., Any], inputs: Sequence[str], device:
     def zeros() -> list[torch.Tensor]:
         return [torch.zeros(port.shape, dtype=TORCH_DTYPES[port.dtype], device=device) for port in ports]
 
-    with torch.inference_mode(False):  # where tensors would have no versions
+    with torch.inference_mode(False):  # inference tensors have no version counters
         given = [zeros(), zeros()]
         versions = [value._version for values in given for value in values]
         try:
             with torch.no_grad(), torch.random.fork_rng(), _unprofiled():
                 made = [_as_tuple(call(*values)) for values in given]
         except RuntimeError:
-            return _Habits()  # The model does not accept zeros, so nothing is known of it and it runs on copies.
+            return _Habits()  # the model does not accept zeros, so it runs on copies
     writes = versions != [value._version for values in given for value in values]
-    # Memory that both runs returned is a constant's: the first results are still alive.
+    # Memory that both runs returned belongs to a constant, since the first results are still alive.
     taken = {_memory(value) for value in (*given[1], *made[0]) if value.numel()}
     places = [_memory(value) for value in made[1] if value.numel()]
     shares = len(set(places)) < len(places) or not taken.isdisjoint(places)
@@ -232,9 +232,9 @@ def _habits(plan: Plan, call: Callable[..., Any], inputs: Sequence[str], device:
 
 @contextmanager
 def _unprofiled() -> Iterator[None]:
-    """What runs for the first time is compiled once, without being observed before.
+    """Inside the block TorchScript compiles a function at its first call, without a profiling run before.
 
-    Observations serve fusers only. Where none is at work, they cost a second compilation, for the same code.
+    Profiles are used by fusers only. Without a fuser they cost a second compilation that gives the same code.
     """
     if torch.cuda.is_available() or fuses_on_cpu():
         yield
@@ -248,7 +248,7 @@ def _unprofiled() -> Iterator[None]:
 
 
 _STRATEGY = threading.Lock()
-"""There is one strategy in a process: two that change it at a time could not both put it back."""
+"""Held while torch's fusion strategy is changed, which is global: two threads could not both restore it."""
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -261,7 +261,7 @@ def _as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
 
 def _script_unit(plan: Plan, script: _Script, device: torch.device, trial: bool) -> TorchUnit:
     inputs, outputs = plan.input_keys(script.name), plan.output_keys(script.name)
-    # What is true for one number of rows need not be for another: an expand to one row is an alias.
+    # With any batch, one trial is not enough: for one row, expand() returns an alias.
     tried = trial and script.straight and plan.batch is None
     habits = _habits(plan, script.method, inputs, device) if tried else _Habits()
     method = script.method if trial else _compiled_at_once(script.method)
@@ -322,7 +322,7 @@ def _load_pt2(plan: Plan, name: str, model: bytes | Path, device: torch.device) 
 
             program = move_to_device_pass(program, device)
         module: Any = program.module()
-    except Exception as error:  # torch does not say what a damaged file makes it raise
+    except Exception as error:  # torch may raise any type for a damaged file
         raise BundleError(f"The pt2 model of node {name!r} cannot be opened: {error}") from error
     inputs, outputs = plan.input_keys(name), plan.output_keys(name)
     signature = program.graph_signature
@@ -336,12 +336,12 @@ def _load_pt2(plan: Plan, name: str, model: bytes | Path, device: torch.device) 
     def call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return _as_tuple(module(*inputs))
 
-    # An exported program may hand out its inputs or constants as they are.
+    # An exported program may return its inputs or constants themselves.
     return TorchUnit(repr(name), _isolated(call, _Habits(writes=False), device), inputs, outputs, False, device)
 
 
 def _isolated(call: Callable[..., Any], habits: _Habits, device: torch.device) -> Callable[..., Any]:
-    """The call with copies where the model would otherwise reach into memory that is not its own."""
+    """The call with copies of inputs that the model may write to, and of outputs that may share memory."""
     if device.type == "cpu" and not habits.writes and not habits.shares:
         return call
 

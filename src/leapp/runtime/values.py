@@ -1,6 +1,6 @@
-"""Convert what a caller gives to the dtype and shape of a port, or refuse it with an error that names the port.
+"""Converts values of callers to the dtype and shape of a port, or refuses them with an error that names the port.
 
-Nothing is converted that could lose or change a value unless the caller asked for it.
+A conversion that could change a value is done only if the caller asked for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def rows_of(value: Any, port: Port) -> int | None:
         return None
     try:
         shape = value.shape if hasattr(value, "shape") else np.shape(value)
-    except ValueError:  # rows that differ in length: refused later, by name
+    except ValueError:  # a list whose rows differ in length; to_array() refuses it with the name of the port
         return None
     return int(shape[port.batch_axis]) if len(shape) == len(port.shape) else None
 
@@ -50,7 +50,7 @@ def spread(key: str, initial: Array, port: Port) -> Array:
 
 
 def is_tensor(value: object) -> bool:
-    """Whether the value is a torch tensor. Asks without importing torch."""
+    """Whether the value is a torch tensor. Does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -94,7 +94,7 @@ def castable(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     if wanted.type.__module__ == "ml_dtypes":
         return given.kind in "fiub"
     if given.kind in "iu" and wanted.kind in "iu":
-        return True  # The values decide.
+        return True  # possible if the values fit, which is checked later
     return bool(np.can_cast(given, wanted, "same_kind"))
 
 
@@ -109,7 +109,7 @@ def _literal(key: str, port: Port, value: Any) -> Array:
 
 
 def require_plain(key: str, port: Port, tensor: Any) -> None:
-    """Refuse tensors whose elements do not lie one after the other.
+    """Refuse tensors that are not dense.
 
     Raises:
         InputError: The tensor is sparse, nested or otherwise not dense.

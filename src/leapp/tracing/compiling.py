@@ -19,9 +19,10 @@ import torch
 
 from leapp.bundle import Bundle, Sample
 from leapp.bundle.onnx_files import external_files
+from leapp.bundle.owned_files import MODEL_SUFFIXES
 from leapp.bundle.sbom import write_bom
 from leapp.bundle.sidecars import describe_model, write_initial_values, write_samples
-from leapp.bundle.staging import MODEL_SUFFIXES, Staging
+from leapp.bundle.staging import Staging
 from leapp.bundle.system import system_information
 from leapp.bundle.trust import remember
 from leapp.check.engine_process import LARGE, EngineProcess
