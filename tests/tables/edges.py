@@ -48,6 +48,12 @@ def _assigned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def _guarded(factor: Callable[..., Any], *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """What code does with a factorisation that reports a failure: it falls back to another value."""
+    found, info = factor(*args)
+    return torch.where((info == 0)[:, None, None], found, torch.zeros(())), info
+
+
 _UNARY = {
     "abs": edge(40),
     "neg": edge(40),
@@ -471,6 +477,28 @@ _MATH = [
     row("solve", torch.linalg.solve, (regular(3), f(3, 2)), rtol=1e-3, atol=1e-4),
     row("solve_vec", torch.linalg.solve, (regular(4), f(4)), rtol=1e-3, atol=1e-4),
     row("solve_batch", torch.linalg.solve, (regular(3, (2,)), f(2, 3, 2)), rtol=1e-3, atol=1e-4),
+    row("inv_ex", lambda a, keep: _guarded(torch.linalg.inv_ex, a * keep), (regular(3, (6,)), b(6, 3, 1)), rtol=1e-3, atol=1e-4),
+    row(
+        "solve_ex",
+        lambda a, c, keep: _guarded(torch.linalg.solve_ex, a * keep, c),
+        (regular(3, (6,)), f(6, 3, 2), b(6, 3, 1)),
+        rtol=1e-3,
+        atol=1e-4,
+    ),
+    row(
+        "solve_ex_right",
+        lambda a, c: torch.linalg.solve_ex(a, c, left=False),
+        (regular(3, (2,)), f(2, 4, 3)),
+        rtol=1e-3,
+        atol=1e-4,
+    ),
+    row(
+        "cholesky_ex",
+        lambda a, c: _guarded(torch.linalg.cholesky_ex, a + 3.0 * (c + c.mT)),
+        (spd(3, (6,)), f(6, 3, 3)),
+        rtol=1e-3,
+        atol=1e-4,
+    ),
     row("det", torch.linalg.det, (regular(3),), rtol=1e-3),
     row("det_batch", torch.det, (regular(3, (2,)),), rtol=1e-3),
     row("slogdet", lambda a: torch.linalg.slogdet(a), (spd(3),), rtol=1e-3),

@@ -52,31 +52,36 @@ def _fits(a: Tensor) -> bool:
     return a.dim() >= 2 and a.shape[-1] <= _UNROLL_LIMIT and a.is_floating_point()
 
 
-def _eliminated(a: Tensor, b: Tensor) -> Tensor:
-    """The solution of ``a @ x = b`` by Gauss-Jordan elimination with partial pivoting."""
+def _eliminated(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The solution of ``a @ x = b`` by Gauss-Jordan elimination with partial pivoting, and the first pivot that is zero.
+
+    Pivots are counted from 1 as LAPACK does it; 0 stands for none.
+    """
     n = a.shape[-1]
     work = torch.cat([a, b], -1)
     rows = torch.arange(n)
+    info = torch.zeros(work.shape[:-2], dtype=torch.int32)
     for k in range(n):
         pivot = work[..., k:, k].abs().argmax(-1, keepdim=True) + k
         order = torch.where(rows == k, pivot, torch.where(rows == pivot, torch.full_like(rows, k), rows))
         work = work.gather(-2, order.unsqueeze(-1).expand(*work.shape))
+        info = torch.where((info == 0) & (work[..., k, k] == 0), torch.full_like(info, k + 1), info)
         scaled = work[..., k : k + 1, :] / work[..., k : k + 1, k : k + 1]
         reduced = work - work[..., :, k : k + 1] * scaled
         work = torch.where((rows == k).unsqueeze(-1), scaled, reduced)
-    return work[..., n:]
+    return work[..., n:], info
 
 
-@replaces(aten.linalg_inv.default, aten.inverse.default)
-def _inv(a: Tensor) -> Any:
+@replaces(aten.linalg_inv_ex.default)
+def _inverse(a: Tensor, *, check_errors: bool = False) -> Any:
     if not _fits(a):
         return NotImplemented
     return _eliminated(a, torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand(*a.shape))
 
 
-@replaces(aten.linalg_inv_ex.default)
-def _inverse(a: Tensor, *, check_errors: bool = False) -> Any:
-    return torch.linalg.inv(a), torch.zeros(a.shape[:-2], dtype=torch.int32)
+@replaces(aten.linalg_inv.default, aten.inverse.default)
+def _inv(a: Tensor) -> Any:
+    return _inverse(a)[0] if _fits(a) else NotImplemented
 
 
 @replaces(aten.linalg_tensorinv.default)
@@ -85,17 +90,23 @@ def _tensor_inverse(a: Tensor, ind: int = 2) -> Any:
     return torch.linalg.inv(a.reshape(size, size)).reshape(*a.shape[ind:], *a.shape[:ind])
 
 
-@replaces(aten.linalg_solve.default)
-def _solve(a: Tensor, b: Tensor, *, left: bool = True) -> Any:
+@replaces(aten.linalg_solve_ex.default)
+def _solve_ex(a: Tensor, b: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
     if not _fits(a):
         return NotImplemented
     if not left:
-        return _solve(a.mT, b.mT, left=True).mT
+        solution, info = _solve_ex(a.mT, b.mT)
+        return solution.mT, info
     vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
     right = b.unsqueeze(-1) if vector else b
     batch = broadcast_shapes(a.shape[:-2], right.shape[:-2])
-    solution = _eliminated(a.expand(*batch, *a.shape[-2:]), right.expand(*batch, *right.shape[-2:]))
-    return solution.squeeze(-1) if vector else solution
+    solution, info = _eliminated(a.expand(*batch, *a.shape[-2:]), right.expand(*batch, *right.shape[-2:]))
+    return solution.squeeze(-1) if vector else solution, info
+
+
+@replaces(aten.linalg_solve.default)
+def _solve(a: Tensor, b: Tensor, *, left: bool = True) -> Any:
+    return _solve_ex(a, b, left=left)[0] if _fits(a) else NotImplemented
 
 
 @replaces(aten.linalg_det.default, aten.det.default)
@@ -125,20 +136,27 @@ def _slogdet(a: Tensor) -> Any:
     return sign(determinant), determinant.abs().log()
 
 
-@replaces(aten.linalg_cholesky.default, find_operator("cholesky.default"))
-def _cholesky(a: Tensor, upper: bool = False) -> Any:
+@replaces(aten.linalg_cholesky_ex.default)
+def _cholesky_ex(a: Tensor, *, upper: bool = False, check_errors: bool = False) -> Any:
     if not _fits(a):
         return NotImplemented
     n = a.shape[-1]
     columns: list[Tensor] = []
+    info = torch.zeros(a.shape[:-2], dtype=torch.int32)
     for j in range(n):
         column = a[..., j:, j]
         for done in columns:
             column = column - done[..., j:] * done[..., j : j + 1]
+        info = torch.where((info == 0) & ~(column[..., 0] > 0), torch.full_like(info, j + 1), info)
         column = column / column[..., :1].sqrt()
         columns.append(torch.cat([torch.zeros_like(a[..., :j, 0]), column], -1))
     lower = torch.stack(columns, -1)
-    return lower.mT if upper else lower
+    return lower.mT if upper else lower, info
+
+
+@replaces(aten.linalg_cholesky.default, find_operator("cholesky.default"))
+def _cholesky(a: Tensor, upper: bool = False) -> Any:
+    return _cholesky_ex(a, upper=upper)[0] if _fits(a) else NotImplemented
 
 
 @replaces(aten.linalg_solve_triangular.default)
