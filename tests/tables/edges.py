@@ -477,7 +477,13 @@ _MATH = [
     row("solve", torch.linalg.solve, (regular(3), f(3, 2)), rtol=1e-3, atol=1e-4),
     row("solve_vec", torch.linalg.solve, (regular(4), f(4)), rtol=1e-3, atol=1e-4),
     row("solve_batch", torch.linalg.solve, (regular(3, (2,)), f(2, 3, 2)), rtol=1e-3, atol=1e-4),
-    row("inv_ex", lambda a, keep: _guarded(torch.linalg.inv_ex, a * keep), (regular(3, (6,)), b(6, 3, 1)), rtol=1e-3, atol=1e-4),
+    row(
+        "inv_ex",
+        lambda a, keep: _guarded(torch.linalg.inv_ex, a * keep),
+        (regular(3, (6,)), b(6, 3, 1)),
+        rtol=1e-3,
+        atol=1e-4,
+    ),
     row(
         "solve_ex",
         lambda a, c, keep: _guarded(torch.linalg.solve_ex, a * keep, c),
