@@ -1202,6 +1202,51 @@ def test_a_variable_with_the_name_of_a_declared_array(tmp_path: Path) -> None:
     assert leapp.report().escapes == []
 
 
+def _declared_in_a_dict() -> Callable[[int], Any]:
+    held = {"window": np.zeros((3, 3), np.float32)}
+
+    def step(number: int) -> Any:
+        x = A.input_tensors("n", {"x": values(number).numpy()})
+        window = A.state_tensors("n", {"window": held["window"]})
+        held["window"] = np.concatenate([window[1:], x[None]])
+        A.update_state("n", {"window": held["window"]})
+        return A.output_tensors("n", {"y": held["window"].mean(0)}, export_with="onnx")
+
+    return step
+
+
+def _declared_in_a_nested_list() -> Callable[[int], Any]:
+    held = {"rows": [np.zeros((3, 3), np.float32)]}
+
+    def step(number: int) -> Any:
+        x = A.input_tensors("n", {"x": values(number).numpy()})
+        window = A.state_tensors("n", {"window": held["rows"][0]})
+        held["rows"][0] = np.concatenate([window[1:], x[None]])
+        A.update_state("n", {"window": held["rows"][0]})
+        return A.output_tensors("n", {"y": held["rows"][0].mean(0)}, export_with="onnx")
+
+    return step
+
+
+@pytest.mark.parametrize("make", [_declared_in_a_dict, _declared_in_a_nested_list])
+def test_a_declared_array_whose_place_in_a_container_gets_another(
+    make: Callable[[], Callable[[int], Any]], tmp_path: Path
+) -> None:
+    """Setting the element of the container that holds it writes nothing into the array.
+
+    A second program of the same code, which ran before, is at hand to compare with. Its array is not declared.
+    """
+    eager = make()
+    computed = [eager(5)]
+    trace(tmp_path, make(), 2)
+    assert leapp.compile_graph(visualize=False) == {"n": True}
+    assert leapp.report().escapes == []
+    manager = InferenceManager(tmp_path / "g")
+    computed += map(eager, (3, 9, 1))
+    for number, y in zip((5, 3, 9, 1), computed, strict=True):
+        torch.testing.assert_close(manager({"n/x": values(number)})["n/y"], torch.from_numpy(y))
+
+
 def test_an_array_that_is_written_to_outside_of_the_node(tmp_path: Path) -> None:
     """The caller keeps its last action, and declares what it reads of it."""
     last = np.zeros(3, np.float32)

@@ -161,13 +161,16 @@ def _uses(code: CodeType, changed: Changed) -> _Uses:
     if not any(name in names for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)):
         return uses
     has_elements = bracket or changed.after is DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
+    own_levels = changed.name.count("][") + 1 if bracket and isinstance(changed.after, np.ndarray) else 0
     # A variable with the name of an attribute is another place.
     is_attribute = not issubclass(type(changed.owner), (*VARIABLE_OWNERS, functools.partial))
     steps = _instructions(code)
     added = 0
     for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
-        if step.opname in _KEYS and has_elements and name in _set_in(steps, i, is_attribute):
-            uses.into.append(Where(code, step.offset))
+        if step.opname in _KEYS and has_elements:
+            reached = next((levels for word, levels in _set_in(steps, i, is_attribute) if word == name), 0)
+            if reached:  # rows[0] = y gives the place rows[0] another value, rows[0][1] = y and rows[0] += y write into it
+                (uses.into if reached > own_levels else uses.stores).append(Where(code, step.offset))
         words = _words(step)
         if name not in words or (is_attribute and not step.opname.endswith(("_ATTR", "_METHOD"))):
             continue
@@ -217,11 +220,15 @@ def _words(step: dis.Instruction) -> tuple[Any, ...]:
     return step.argval if isinstance(step.argval, tuple) else (step.argval,) if step.opname != "LOAD_CONST" else ()
 
 
-def _set_in(steps: list[dis.Instruction], i: int, attributes_only: bool) -> Iterator[Any]:
-    """The names that lead to the container whose element instruction ``i`` sets: ``rows``, ``x`` for ``x.rows[0][1] = y``."""
-    keys = _KEYS[steps[i].opname]
+def _set_in(steps: list[dis.Instruction], i: int, attributes_only: bool) -> Iterator[tuple[Any, int]]:
+    """The names that lead to the container whose element instruction ``i`` sets: ``rows``, ``x`` for ``x.rows[0][1] = y``.
+
+    Each comes with how many levels below it the write happens: 2 in the example, 3 for ``x.rows[0][1] += y``.
+    """
+    keys, levels = _KEYS[steps[i].opname], 1
     i -= 1
     if steps[i].opname in ("SWAP", "ROT_THREE", "ROT_FOUR"):  # += loads the container and the index before it computes
+        levels += 1
         while i > 0 and steps[i].opname not in _REPEATS:
             i -= 1
         while i > 0 and steps[i].opname in _REPEATS:
@@ -232,16 +239,16 @@ def _set_in(steps: list[dis.Instruction], i: int, attributes_only: bool) -> Iter
             depth += dis.stack_effect(steps[i].opcode, steps[i].arg, jump=False)
             i -= 1
         if depth > keys:  # one instruction loads the container and an index
-            yield from () if attributes_only else _words(steps[i + 1])[:1]
+            yield from () if attributes_only else ((word, levels) for word in _words(steps[i + 1])[:1])
             return
         while i >= 0 and steps[i].opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            yield steps[i].argval
+            yield steps[i].argval, levels
             i -= 1
         if i < 0:
             return
         chosen = steps[i].opname == "BINARY_OP" and steps[i].argrepr == "[]"  # Python 3.14's BINARY_SUBSCR
         keys = 1 if chosen else _CHOOSES.get(steps[i].opname, 0)
         if not keys:
-            yield from () if attributes_only else _words(steps[i])[-1:]
+            yield from () if attributes_only else ((word, levels) for word in _words(steps[i])[-1:])
             return
-        i -= 1
+        i, levels = i - 1, levels + 1
