@@ -84,6 +84,7 @@ row("functional_conv_transpose2d", lambda x, w: F.conv_transpose2d(x, w, stride=
 # Normalisation
 
 layer("batch_norm1d", lambda: nn.BatchNorm1d(4), X34)
+layer("batch_norm1d_untracked", lambda: nn.BatchNorm1d(4, track_running_stats=False), X34)
 layer("batch_norm1d_seq", lambda: nn.BatchNorm1d(4), SEQ)
 layer("batch_norm2d", lambda: nn.BatchNorm2d(4), IMG)
 layer("batch_norm2d_plain", lambda: nn.BatchNorm2d(4, affine=False), IMG)
@@ -166,6 +167,7 @@ layer("lstm_cell_state", lambda: CellState(nn.LSTMCell(4, 5)), normal(2, 4), nor
 layer("gru_cell", lambda: nn.GRUCell(4, 5), normal(2, 4), normal(2, 5))
 row("gru_cell_loop", lambda m, x: unrolled(m, x, torch.zeros(2, 5)), normal(2, 4, 4), setup=lambda: nn.GRUCell(4, 5))
 row("lstm_cell_loop", lambda m, x: unrolled(lambda t, h: m(t, (h, h + 1))[0], x, torch.zeros(2, 5)), normal(2, 4, 4), setup=lambda: nn.LSTMCell(4, 5))
+layer("rnn_cell_relu", lambda: nn.RNNCell(4, 5, nonlinearity="relu"), normal(2, 4), normal(2, 5))
 layer("rnn_cell", lambda: nn.RNNCell(4, 5), normal(2, 4), normal(2, 5))
 
 

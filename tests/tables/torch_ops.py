@@ -662,6 +662,7 @@ row("index_put_accumulate", lambda x, y, z: x.index_put((y,), z, accumulate=True
 row("index_reduce", lambda x, y, z: x.index_reduce(0, y, z, "mean", include_self=False), N34, index(3, 2), normal(2, 4))
 row("scatter", lambda x, y, z: x.scatter(0, y, z), N34, lambda g: torch.stack([permutation(3)(g)[:2] for _ in range(4)], 1), normal(2, 4))
 row("scatter_number", lambda x, y: x.scatter(1, y, 9.0), N34, index(4, 3, 2))
+row("scatter_number_reduce", lambda x, y: x.scatter(1, y, 2.0, reduce="multiply"), N34, index(4, 3, 2))
 row("scatter_one_hot", lambda x: torch.zeros(3, 4).scatter(1, x.argmax(1, keepdim=True), 1.0), D34)
 row("scatter_add", lambda x, y, z: torch.scatter_add(x, 1, y, z), N34, index(4, 3, 4), N34)
 for how in ("sum", "prod", "mean", "amax", "amin"):
@@ -859,6 +860,7 @@ for name, part in {
     "root": lambda z: z.sqrt() + z.log(),
     "waves": lambda z: z.sin() * z.cos(),
     "running": lambda z: z.cumsum(0) + z.prod(1, keepdim=True),
+    "dot": lambda z: torch.dot(z[0], z[1]) + torch.mv(z, z[2]),
     "conjugate": lambda z: torch.outer(z[0], z[1].conj()) + torch.vdot(z[0], z[1]) + torch.angle(z * z.conj() + z)[0],
 }.items():
     row(f"complex_{name}", lambda x, y, f=part: torch.view_as_real(f(torch.complex(x, y))), N34, N34)
@@ -892,6 +894,7 @@ for name, dtype in {"i8": i8, "i16": i16, "u8": u8}.items():
     narrow = ints(0 if dtype is u8 else -120, 120, 2, 3, dtype=dtype)
     row(f"narrow_arithmetic_{name}", lambda x: [-x, x**2, x.square() + 7, x @ x.T, x.sum(0) ** 3], narrow)
     row(f"narrow_choice_{name}", lambda x: [x.clamp(-5, 9), torch.maximum(x, x.flip(0)), torch.where(x > 3, x, 0), x.argmax(1)], narrow)
+    row(f"narrow_order_{name}", lambda x: [x.sort(1).values, x.sort(0, descending=True).values, x.max(1).values, x.argmin(1)], narrow)
     row(f"narrow_form_{name}", lambda x: [x.tril(), torch.nn.functional.pad(x, (1, 2)), x << 2, x >> 1], narrow)
 row("max_pool_places", lambda x: list(torch.nn.functional.adaptive_max_pool2d(x, (2, 3), return_indices=True)), distinct(2, 5, 7))
 row("narrow_bounds", lambda x: [x.clamp(min=-3), x.clamp_max(200), x.clamp(-7, 90)], ints(0, 256, 2, 3, dtype=u8))

@@ -1,7 +1,16 @@
-"""Turns one node into a model file: TorchScript, ONNX or an ExportedProgram.
+"""Writes one node as a model file: TorchScript, ONNX or an ExportedProgram.
 
-A backend sees a module, example inputs and port names. It knows nothing of sessions, pipelines or YAML. torch and onnx
-are imported when a node is written, not when this package is.
+A backend gets a module, example inputs and port names. It knows nothing of sessions, pipelines or YAML. torch and onnx
+are imported when a node is written, not with this package.
+
+| you look for | module |
+|---|---|
+| the backends, one record each | ``backends`` |
+| what writes a file | ``onnx``, ``torchscript``, ``pt2`` |
+| how an operator is written as ONNX | ``operators`` |
+| how a node becomes a list of operators | ``op_tracer``, ``aten`` |
+| calls that are traced as other calls | ``rewrites`` |
+| what an error says | ``failures`` |
 """
 
 from __future__ import annotations
@@ -29,7 +38,7 @@ def export_node(job: ExportJob, directory: Path) -> ExportResult:
     from leapp.export.failures import explained, require_dense
 
     with explained(job, backend, _write), warnings.catch_warnings():
-        # Exporters warn about their own workings: deprecations of what they call, modules they did not find.
+        # Exporters warn about themselves: functions that are deprecated, modules that are not installed.
         warnings.simplefilter("ignore")
         require_dense(job)
         return _write(job, directory)

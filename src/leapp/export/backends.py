@@ -1,6 +1,6 @@
-"""The exporters: one record each, with its names, its parameters and the function that writes a file.
+"""The backends: one record each, with its names, its parameters and the function that writes a file.
 
-Checked while the user's annotation runs, so it must not import torch or onnx.
+Annotations check their arguments here while the user's code runs, so this module must not import torch or onnx.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _BROUGHT_PARAMS: Params = {"model_path": (object,), "copy_original_model": (bool
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One exporter.
+    """One backend.
 
     Attributes:
         name: Its name.
-        format: What it writes.
+        format: The format of its files.
         writer: The function that writes a node, as ``module:function`` of ``leapp.export``.
         params: The keys of ``backend_params`` it takes, and their types.
         aliases: Other values of ``export_with`` that mean it.
@@ -44,7 +44,7 @@ class Backend:
     aliases: tuple[str, ...] = ()
 
     def load(self) -> Writer:
-        """The function that writes a node. Imports the exporter."""
+        """Import the exporter and return the function that writes a node."""
         module, _, function = self.writer.partition(":")
         found: Writer = getattr(import_module(f"leapp.export.{module}"), function)
         return found
@@ -59,7 +59,7 @@ BACKENDS = {
             "onnx", FORMATS["onnx"], "onnx:export_onnx", {**_ONNX_PARAMS, "verify": (bool,), "optimize": (bool,)},
             ("onnx-dynamo",),
         ),
-        # prescript is taken for compatibility: the trace it used to prepare is no longer made with TorchScript.
+        # prescript has no effect: it prepared TorchScript for the exporter of earlier releases.
         Backend("onnx-torchscript", FORMATS["onnx"], "onnx:export_onnx", {**_ONNX_PARAMS, "prescript": (bool,)}),
         Backend("pt2", FORMATS["pt2"], "pt2:export_pt2", {"strict": (bool,)}, ("exported-program",)),
     )
@@ -74,10 +74,10 @@ def is_onnx(backend: str | None) -> bool:
 
 
 def resolve_backend(export_with: str | None) -> str | None:
-    """The canonical exporter name of ``export_with``, or ``None`` for a node without an export.
+    """The canonical name of the backend ``export_with``, or ``None`` for a node without an export.
 
     Raises:
-        ExportError: The name is unknown, or the exporter does not exist yet.
+        ExportError: The name is unknown, or the backend is not implemented.
     """
     if export_with is None:
         return None
@@ -97,16 +97,16 @@ def check_params(backend: str | None, params: Mapping[str, Any] | None) -> None:
         ExportError: A key is unknown or its value has the wrong type.
     """
     known = _BROUGHT_PARAMS if backend is None else BACKENDS[backend].params
-    spoken = f"backend {backend!r}" if backend else "export_with=None"
+    whose = f"backend {backend!r}" if backend else "export_with=None"
     for key, value in (params or {}).items():
         if key not in known:
-            raise ExportError(f"backend_params key {key!r} is unknown to {spoken}.{nearest(str(key), known)}")
+            raise ExportError(f"backend_params key {key!r} is unknown to {whose}.{nearest(str(key), known)}")
         wanted = known[key]
         if value is None or (isinstance(value, wanted) and not (isinstance(value, bool) and bool not in wanted)):
             continue
         if object not in wanted:
             names = " or ".join(kind.__name__ for kind in wanted)
-            raise ExportError(f"backend_params[{key!r}] of {spoken} must be {names}, not {value!r}.")
+            raise ExportError(f"backend_params[{key!r}] of {whose} must be {names}, not {value!r}.")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
-"""Turns whatever an exporter raises into one ``ExportError`` that names the node and the line and says what to do.
+"""Turns every error of an exporter into an ``ExportError`` that names the node and the user's line and says what to do.
 
-For the line the export is run once more with an eye on the calls: the one that raises, or that made the operator which cannot
-be translated, is the one.
+To find the line the export is repeated, and each call is noted while it runs. The line is that of the call that raises, or
+that made the operator which cannot be translated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MissingOperatorsError(Exception):
         super().__init__(", ".join(operators))
         self.operators = operators
         self.call = call
-        """The recorded call that needs the first of them, if that was asked for."""
+        """The recorded call that needs the first of them, if it was noted."""
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def explained(job: ExportJob, backend: str | None, export: Callable[[ExportJob, 
     Args:
         job: The node.
         backend: The canonical name of its backend.
-        export: What the block runs, to be run once more in search of the line that fails.
+        export: The function that the block calls. It is called again to find the line that fails.
     """
     try:
         yield
@@ -72,7 +72,7 @@ def require_dense(job: ExportJob) -> None:
 
 
 def _refuse_packed(job: ExportJob, backend: str | None, error: Exception) -> None:
-    """Say so if a call takes an object of C++, such as the packed weights of a quantised layer: one format stores those."""
+    """Raise an error if a call takes a C++ object, such as the packed weights of a quantised layer: only pt2 stores these."""
     calls = job.module.program.calls if isinstance(job.module, Replay) and backend != "pt2" else ()
     for call in calls:
         if next(leaves((call.args, call.kwargs), torch.ScriptObject), None) is not None:
@@ -85,14 +85,14 @@ def _refuse_packed(job: ExportJob, backend: str | None, error: Exception) -> Non
 def _line(
     job: ExportJob, export: Callable[[ExportJob, Path], ExportResult], same: Callable[[Exception], bool]
 ) -> str:
-    """Where the user's code asks for what fails, as part of a sentence; empty if that cannot be told."""
+    """The user's line that fails, as part of a sentence; empty if it is not found."""
     if not isinstance(job.module, Replay):
         return ""
     noted = _Noted(job.module)
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         try:
             export(replace(job, module=noted), Path(folder))
-        except Exception as error:  # whatever the exporter raises: it is only compared
+        except Exception as error:  # exporters raise anything; it is only compared
             causes = list(_causes(error))
             raised = (call for cause, call in noted.failed if any(cause is c for c in causes))
             found = next(raised, None) or next((c.call for c in causes if hasattr(c, "call")), None)
@@ -102,10 +102,10 @@ def _line(
 
 
 class _Noted(torch.nn.Module):
-    """A replay that tells which of its calls is running.
+    """A replay that sets ``RUNNING`` to the call that it runs.
 
     Attributes:
-        failed: The calls that raised, with what they raised. A backend may try again in another way.
+        failed: The errors of calls and the calls. There are several if a backend tries several ways.
     """
 
     def __init__(self, replay: Replay) -> None:
@@ -145,7 +145,7 @@ def spelled_call(call: Call) -> str:
 
 _READ = "the value of a tensor decides what is computed, as an index, a size or a condition. Keep it a tensor"
 
-# torch 2.7 writes them as JSON, which has neither.
+# torch 2.7 writes numbers as JSON, which has neither NaN nor complex numbers.
 _NUMBER = (
     "this version of torch cannot write {what} as a number into a .pt2 file. Give the call a tensor, as in "
     "torch.tensor({example}), export the node with 'jit' or 'onnx', or use a newer torch."
@@ -160,7 +160,7 @@ _NUMBERS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda number: isinstance(number, complex),
     ),
 }
-"""What torch says of numbers that it cannot write: what we say, and which numbers they are."""
+"""Text of torch's error about a number that it cannot write, with our text and a test for such numbers."""
 
 
 def _unwritten(error: BaseException) -> tuple[str, Callable[[Any], bool]] | None:
@@ -168,7 +168,7 @@ def _unwritten(error: BaseException) -> tuple[str, Callable[[Any], bool]] | None
 
 
 def _number_line(job: ExportJob, error: BaseException) -> str:
-    """The first call with a number that torch cannot write, as part of a sentence. Nothing raises while it is traced."""
+    """The first call with a number that torch cannot write, as part of a sentence. The call itself raises no error."""
     unwritten = _unwritten(error)
     if unwritten is None or not isinstance(job.module, Replay):
         return ""
@@ -185,7 +185,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _first_cause(error: BaseException) -> str:
-    """The innermost error, which is where exporters say what was wrong; outer layers repeat it with banners."""
+    """The text of the innermost error. The outer ones repeat it at length."""
     error = _innermost(error)
     if "DataDependent" in type(error).__name__ or "_local_scalar_dense" in str(error):
         return f"{_READ}."
@@ -205,7 +205,7 @@ def _advice(error: BaseException, backend: str | None) -> str:
 
 
 def _mixed(error: BaseException, message: str) -> ExportError:
-    """An ``ExportError`` that callers of the exporter may also catch by the exporter's own exception class."""
+    """An ``ExportError`` that is also an instance of the exporter's own exception class, so that callers may catch either."""
     if isinstance(error, ExportError):
         return ExportError(message)
     try:

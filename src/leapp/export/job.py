@@ -1,4 +1,4 @@
-"""What one node asks of a backend, and what the backend answers."""
+"""What a backend gets for one node, and what it returns."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import torch
 
 RUNNING: ContextVar[Any] = ContextVar("RUNNING", default=None)
-"""The recorded call that is being traced, when a failed export is run again in search of it."""
+"""The recorded call that is being traced, set while a failed export is repeated to find the call that fails."""
 
 _SHOWN = logging.WARNING + 1
-"""The log level of news: below a warning, and shown on the console."""
+"""The log level of messages that the console shows and that are not warnings."""
 
 
 def tell_loading(node: str, why: str, module: str) -> None:
-    """Say that an exporter is about to be loaded, unless ``module``, which is slow to import, is there already."""
+    """Log that an exporter is being loaded, unless ``module``, which is slow to import, is imported already."""
     if module not in sys.modules:
         logging.getLogger("leapp").log(_SHOWN, "%s: loading the exporter (once) %s", node, why)
 

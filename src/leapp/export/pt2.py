@@ -41,7 +41,7 @@ def export_pt2(job: ExportJob, directory: Path) -> ExportResult:
 
 
 def _dynamic_shapes(job: ExportJob) -> Any:
-    """Which sizes any batch may have; ``None`` if all are fixed."""
+    """The axes that take any batch; ``None`` if all sizes are fixed."""
     if not job.batch_axes:
         return None
     batch = torch.export.Dim("batch", min=1)

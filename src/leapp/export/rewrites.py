@@ -1,6 +1,6 @@
-"""Spells recorded calls so that every tracer takes them for what eager PyTorch computes.
+"""Recorded calls that tracers cannot follow, written as other calls with the same result.
 
-Active while a backend traces a node. A call is either passed on or written as other calls with the same result.
+Every backend traces a node inside of :class:`RewrittenCalls`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch.overrides import TorchFunctionMode
 
 
 class RewrittenCalls(TorchFunctionMode):
-    """Replaces calls that tracers get wrong or cannot follow."""
+    """Replaces calls that tracers cannot follow."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        """Pass the call on, or its replacement."""
+        """Run the call or its replacement."""
         named = kwargs or {}
         if "generator" in named and named["generator"] is None:  # the default; written out, it names operators of their own
             named = {name: value for name, value in named.items() if name != "generator"}
@@ -33,7 +33,7 @@ class RewrittenCalls(TorchFunctionMode):
 
 
 def _one_by_one(write: Callable[..., Any], targets: list[torch.Tensor], *args: Any, **named: Any) -> Any:
-    """A write to a list of tensors, entry after entry: a later one may read what an earlier one wrote."""
+    """A write to a list of tensors, one tensor after the other: a later write may read what an earlier one wrote."""
 
     def at(value: Any, position: int) -> Any:
         return value[position] if isinstance(value, (list, tuple)) else value
@@ -54,7 +54,7 @@ def _gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> torch.Tensor:
-    """The loss without its check that no variance is negative, which asks for a value."""
+    """The loss without the check that no variance is negative, which reads values."""
     spread = var if isinstance(var, torch.Tensor) else torch.full_like(input, var)
     if spread.shape != input.shape and spread.shape == input.shape[:-1]:
         spread = spread.unsqueeze(-1)
@@ -74,7 +74,7 @@ def _cov(
     fweights: torch.Tensor | None = None,
     aweights: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The covariance without its checks of weights, which ask for values."""
+    """The covariance without the checks of torch, which read values."""
     if fweights is not None or aweights is not None or input.is_complex():
         return torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)
     rows = input if input.dim() == 2 else input.reshape(1, -1)
@@ -84,6 +84,7 @@ def _cov(
 
 
 def _corrcoef(input: torch.Tensor) -> torch.Tensor:
+    """The correlation by the covariance above."""
     if input.is_complex():
         return torch.corrcoef(input)
     spread = _cov(input)
@@ -103,7 +104,7 @@ def _instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> torch.Tensor:
-    """The layer, and beside it the write of its running statistics, which is lost if the operator stays whole."""
+    """The layer with the write to its running statistics as calls of their own. Tracers lose a write inside of the operator."""
     if use_input_stats and running_mean is not None and running_var is not None:
         inner = list(range(2, input.dim()))
         mean, var = input.mean(inner).mean(0), input.var(inner).mean(0)
@@ -114,14 +115,14 @@ def _instance_norm(
 
 
 def _combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
-    """The choices are known before the values are."""
+    """The indices are constants. torch computes them with sizes that ``torch.export`` cannot follow."""
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     chosen = torch.tensor(list(choose(range(input.shape[0]), r)), dtype=torch.int64).reshape(-1, r)
     return input.index_select(0, chosen.reshape(-1)).reshape(chosen.shape)
 
 
 def _quantile(skip_nan: bool) -> Callable[..., torch.Tensor]:
-    """Quantiles without the questions about values that older versions of torch ask on the way."""
+    """Quantiles without the checks of torch 2.7, which read values."""
 
     def quantile(
         input: torch.Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"

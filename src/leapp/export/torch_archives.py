@@ -1,4 +1,4 @@
-"""Writes torch's archives so that a full disk is an error: torch's own writer ends the process when it meets one."""
+"""Writes torch's archives so that a full disk raises an error. torch's own writer ends the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 _SMALL = 64 << 20
-"""Archives up to this size are made in memory; beyond it a second copy of the weights costs too much."""
+"""Archives up to this size are made in memory. For larger ones a second copy of the weights costs too much."""
 
 
 def save_archive(

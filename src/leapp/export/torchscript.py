@@ -1,8 +1,8 @@
 """Writes a node as TorchScript.
 
-The recorded computation is traced into one function graph. Weights are constants that share the caller's memory; a file
-beside the code names them, since a module for each level of their names would make the model slower to open. Neither source
-locations nor class counters of this process reach the file: the same node gives the same bytes.
+The recorded computation is traced into one function. Weights are constants that share the caller's memory. A file inside of
+the archive names them: a module for each level of their names would make the model slower to open. Source locations and class
+counters of this process do not reach the file, so the same node gives the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leapp.export.aten import AtenGraph
 
 PARAMETER_NAMES = "parameters.json"
-"""Where a file says how the module called the constants in it."""
+"""The file of an archive with the names of the weights."""
 
 _TAKEN = frozenset(
     {*keyword.kwlist, *keyword.softkwlist, "self", "print", "torch", "CONSTANTS", "uninitialized", "annotate"}
@@ -40,9 +40,9 @@ _TAKEN = frozenset(
 )
 
 _UNSAFE = {f"aten::unsafe_{name}": f"aten::{name}" for name in ("chunk", "split", "split_with_sizes")}
-"""Operators whose results share memory, which their schemas do not say.
+"""Operators whose results share memory although their schemas do not say so.
 
-Engines fold them into constants, and writes of the model change those.
+TorchScript folds them into constants, which later writes of the model would change.
 """
 
 _OPERATORS = "and or xor mul add sub truediv floordiv mod pow eq ne lt le gt ge".split()
@@ -63,10 +63,10 @@ def export_torchscript(job: ExportJob, directory: Path) -> ExportResult:
     path = directory / f"{job.node}.pt"
     try:
         function = _trace_functional(job) if _hides_writes(job.module) else trace_function(job)
-    except Exception as error:  # whatever the tracer cannot take, the functional graph may
+    except Exception as error:  # the functional graph may do what the tracer cannot
         try:
             function = _trace_functional(job)
-        except Exception:  # the first failure is the one that says something of the user's code
+        except Exception:  # the first error says more about the user's code
             raise error from None
     if job.params.get("check_trace"):
         _compare_with_eager(job, function)
@@ -79,7 +79,7 @@ def export_torchscript(job: ExportJob, directory: Path) -> ExportResult:
 
 
 def _constant_names(graph: Any, module: torch.nn.Module) -> dict[str, str]:
-    """The names of the weights by what the file calls them: torch numbers the constants of a function as its code uses them."""
+    """The names of the weights by their names in the file, in which torch numbers constants in the order of their use."""
     known = {_place(tensor): name for name, tensor in reversed(list(_named_state(module)))}
     constants = [node for node in graph.findAllNodes("prim::Constant") if node.output().type().kind() == "TensorType"]
     first = {node: reduce(lambda a, b: b if a.isAfter(b) else a, node.output().uses()) for node in constants}
@@ -93,7 +93,7 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def argument_names(ports: Iterable[str]) -> list[str]:
-    """Names of ``forward``'s arguments: the port's own where TorchScript can spell it, otherwise its nearest form."""
+    """Names of ``forward``'s arguments: the name of the port, changed where TorchScript does not take it."""
     names: list[str] = []
     for port in ports:
         name = port if port.isascii() and port.isidentifier() else re.sub(r"\W", "_", port, flags=re.ASCII)
@@ -106,9 +106,9 @@ def argument_names(ports: Iterable[str]) -> list[str]:
 
 
 class _ScriptCalls(RewrittenCalls):
-    """Also gives TorchScript numbers or tensors in place of Python bools, which none of its arithmetic takes.
+    """Also replaces Python bools by numbers or tensors, because no arithmetic of TorchScript takes bools.
 
-    An operator that writes two results with ``out=`` damages the memory of the process in TorchScript before torch 2.13.
+    Calls with several ``out=`` tensors become copies: before torch 2.13 TorchScript damages the memory of the process there.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -119,7 +119,7 @@ class _ScriptCalls(RewrittenCalls):
                 (target if target.shape == value.shape else target.resize_(value.shape)).copy_(value)
             return targets
         if func in _BINARY and len(args) == 2:
-            # Beside a tensor of truth values a number would make the result a number.
+            # With a boolean tensor, a number would make the result a tensor of numbers.
             kept = any(isinstance(arg, torch.Tensor) and arg.dtype == torch.bool for arg in args)
             args = tuple((torch.tensor(arg) if kept else int(arg)) if isinstance(arg, bool) else arg for arg in args)
         return super().__torch_function__(func, types, args, kwargs)
@@ -145,7 +145,7 @@ def trace_function(job: ExportJob) -> Any:
             return script_from_trace(forward, example, strict, argument_names(job.input_names))
 
     with warnings.catch_warnings(), with_state(job.module, state):
-        # The tracer warns about every Python number it meets; the node is straight-line code by construction.
+        # The tracer warns about every Python number, because it cannot see branches. A recorded node has none.
         warnings.simplefilter("ignore")
         traced = run_apart(trace)
     clean_script(traced.graph)
@@ -154,13 +154,13 @@ def trace_function(job: ExportJob) -> Any:
 
 
 def _hides_writes(module: torch.nn.Module) -> bool:
-    """Whether a call writes running statistics. The operator's schema does not say so, so that TorchScript may drop it."""
+    """Whether a call writes running statistics. Its schema does not say so, and TorchScript may drop it."""
     calls = module.program.calls if isinstance(module, Replay) else ()
     return any(call.writes and classify(call.func).statistics for call in calls)
 
 
 def _trace_functional(job: ExportJob) -> Any:
-    """The node by way of its functional ATen graph, for calls that TorchScript or its tracer cannot take as they are."""
+    """The node traced from its functional ATen graph, for calls that TorchScript or its tracer does not take."""
     from leapp.compat.graphs import core_decompositions
     from leapp.export.aten import trace_aten
     from leapp.export.operators import DECOMPOSITIONS

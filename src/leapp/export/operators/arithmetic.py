@@ -1,4 +1,4 @@
-"""Arithmetic, number by number: where the library loses digits, signs, NaN or infinity, or knows floats only."""
+"""Arithmetic on single elements, where torchlib loses digits, signs, NaN or infinity, or takes floats only."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leapp.export.operators.table import aten, is_float, promoted, replaces
+from leapp.export.operators.table import aten, is_float, promoted, replaces, torch_replaces
 
-# Differences from one: the library subtracts, which leaves nothing of small values.
+torch_replaces(aten.clamp_max.default, aten.clamp_min.default, aten.std.correction)
+
+# torchlib writes exp(x) - 1, log(1 + x) and log(sigmoid(x)), which lose the digits of small results.
 
 
 @replaces(aten.expm1.default)
@@ -19,7 +21,7 @@ def _expm1(x: Tensor) -> Any:
     if not x.is_floating_point():
         return NotImplemented
     raised = x.exp()
-    # The error of the rounded exponential cancels against that of its logarithm.
+    # The error of the rounded exponential and that of its logarithm cancel each other.
     less = raised - 1
     value = torch.where(raised == 1, x, less * (x / raised.log()))
     return torch.where((raised == math.inf) | (less == -1), less, value)
@@ -34,17 +36,12 @@ def _log1p(x: Tensor) -> Any:
     return torch.where(raised == math.inf, raised, value)
 
 
-@replaces(aten.log_sigmoid.default)
-def _log_sigmoid(x: Tensor) -> Any:
-    return x.clamp(max=0) - (-x.abs()).exp().log1p()
-
-
 @replaces(aten.log_sigmoid_forward.default)
-def _log_sigmoid_forward(x: Tensor) -> Any:
-    return _log_sigmoid(x), x.new_zeros(0)
+def _log_sigmoid(x: Tensor) -> Any:
+    return x.clamp(max=0) - (-x.abs()).exp().log1p(), x.new_zeros(0)
 
 
-# Signs and rounding: the engine's Sign turns NaN into 1, its rounding wants floats.
+# Signs and rounding: ONNX Runtime's Sign of NaN is 1, and its rounding and IsNaN take floats only.
 
 
 @replaces(aten.sign.default, aten.sgn.default)
@@ -57,23 +54,17 @@ def sign(x: Tensor) -> Any:
 
 @replaces(aten.signbit.default)
 def signbit(x: Tensor) -> Tensor:
-    """Whether each number has a minus, zeros included."""
+    """Whether each number is negative or a negative zero."""
     if not x.is_floating_point():
         return x < 0
-    # 1 / -0.0 is -inf: the only arithmetic that tells the zeros apart.
+    # 1 / -0.0 is -inf; no other arithmetic tells the zeros apart.
     return (x < 0) | ((x == 0) & (x.reciprocal() < 0))
 
 
-@replaces(aten.copysign.Tensor)
-def _copysign(x: Tensor, y: Tensor) -> Tensor:
+@replaces(aten.copysign.Tensor, aten.copysign.Scalar)
+def _copysign(x: Tensor, y: Any) -> Tensor:
     size = x.abs() if x.is_floating_point() else x.to(torch.get_default_dtype()).abs()
-    return torch.where(signbit(y), -size, size)
-
-
-@replaces(aten.copysign.Scalar)
-def _copysign_scalar(x: Tensor, y: float) -> Tensor:
-    size = x.abs() if x.is_floating_point() else x.to(torch.get_default_dtype()).abs()
-    return -size if math.copysign(1.0, y) < 0 else size
+    return torch.where(signbit(y if isinstance(y, Tensor) else torch.full((), float(y))), -size, size)
 
 
 @replaces(aten.floor.default, aten.ceil.default, aten.trunc.default, aten.round.default)
@@ -86,26 +77,28 @@ def _never(x: Tensor) -> Any:
     return NotImplemented if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
 
 
+# For NaN torchlib gives 1, eager code 0.
 @replaces(aten.heaviside.default)
 def _heaviside(x: Tensor, values: Tensor) -> Tensor:
     return torch.where(x == 0, values, (x > 0).to(x.dtype))
 
 
+# ONNX Runtime has no Relu of int64.
 @replaces(aten.relu.default)
 def _relu_integer(x: Tensor) -> Any:
     return NotImplemented if x.is_floating_point() else torch.where(x > 0, x, torch.zeros_like(x))
 
 
-# Limits: a Clip with one bound fills in the largest finite number for the other, which is not infinity.
+# Limits: a Clip with one bound uses the largest finite number for the other bound, so infinity becomes finite.
 
 
-_SATURATES = bool(torch.zeros(1, dtype=torch.uint8, device="cpu").clamp(min=-5)[0] == 0)
-"""Whether a bound beyond the integers of a tensor has no effect (torch 2.15), or is taken by its low bits (before)."""
+BOUNDS_WRAP = bool(torch.zeros(1, dtype=torch.uint8, device="cpu").clamp_min(-1))
+"""Whether clamp keeps the low bits of a bound that the type of the tensor cannot hold. Since torch 2.15 it has no effect."""
 
 
-def _reached(x: Tensor, bound: Any) -> Any:
-    """A bound as the integers of ``x`` can reach it."""
-    if bound is None or isinstance(bound, float) or x.is_floating_point() or x.dtype == torch.bool or not _SATURATES:
+def _within(x: Tensor, bound: Any) -> Any:
+    """The bound, moved to the nearest number that the integer type of ``x`` can hold."""
+    if bound is None or isinstance(bound, float) or x.is_floating_point() or x.dtype == torch.bool or BOUNDS_WRAP:
         return bound
     limits = torch.iinfo(x.dtype)
     return min(max(bound, limits.min), limits.max)
@@ -113,31 +106,21 @@ def _reached(x: Tensor, bound: Any) -> Any:
 
 @replaces(aten.clamp.default)
 def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Any:
-    if (low, high) != (reached := (_reached(x, low), _reached(x, high))):
-        return aten.clamp.default(x, *reached)
+    if (low, high) != (bounds := (_within(x, low), _within(x, high))):
+        return aten.clamp.default(x, *bounds)
     given = [bound for bound in (low, high) if bound is not None]
     dtype = functools.reduce(torch.promote_types, (torch.result_type(x, bound) for bound in given))
     number = float if dtype.is_floating_point else int
     if len(given) == 2:
         if x.dtype == dtype and type(low) is number and type(high) is number:
             return NotImplemented
-        # Bounds of two types, or of another than the values, are more than the library can promote.
+        # torchlib does not promote bounds of two types, or of another type than the values.
         return aten.clamp.default(x.to(dtype), number(low), number(high))
     if dtype != x.dtype:
         return NotImplemented
     if low is not None:
         return torch.maximum(x, torch.full((), low, dtype=x.dtype, device=x.device))
     return torch.minimum(x, torch.full((), high, dtype=x.dtype, device=x.device))
-
-
-@replaces(aten.clamp_min.default)
-def _clamp_min(x: Tensor, low: Any) -> Any:
-    return _clamp(x, low, None)
-
-
-@replaces(aten.clamp_max.default)
-def _clamp_max(x: Tensor, high: Any) -> Any:
-    return _clamp(x, None, high)
 
 
 @replaces(aten.clamp.Tensor)
@@ -160,7 +143,7 @@ def _fmin(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(a != a, b, torch.where(b != b, a, torch.minimum(a, b)))
 
 
-# Division: floor and remainder as eager computes them, infinities and signed zeros included.
+# Division: torchlib's floor and remainder differ from eager code for infinity, zero and large quotients.
 
 
 def _floored(a: Tensor, b: Tensor) -> Tensor:
@@ -198,7 +181,7 @@ def _remainder(a: Any, b: Any) -> Any:
     return torch.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
 
 
-# Shifts
+# Shifts: torchlib has no translation of these names.
 
 
 @replaces(aten.__lshift__.Tensor, aten.__lshift__.Scalar)
@@ -211,7 +194,7 @@ def _right_shift(x: Tensor, count: Any) -> Any:
     return torch.bitwise_right_shift(x, count)
 
 
-# Choices
+# Choices: ONNX Runtime has no Where of booleans or narrow integers, and torchlib none of complex numbers.
 
 
 @replaces(aten.where.self)
@@ -227,7 +210,7 @@ def _where_narrow(condition: Tensor, x: Tensor, y: Tensor) -> Any:
     return torch.where(condition, x.to(torch.int32), y.to(torch.int32)).to(dtype)
 
 
-# Comparison within a tolerance: the library of onnxscript 0.7.1 takes an infinity for close to any number.
+# Comparison within a tolerance: in onnxscript 0.7.1 infinity is close to every number.
 
 
 @replaces(aten.isclose.default)

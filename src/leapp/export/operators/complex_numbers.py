@@ -1,4 +1,4 @@
-"""Complex numbers: the real and the imaginary part, computed apart."""
+"""Operators on complex numbers that torchlib lacks, written as operators on the real and the imaginary parts."""
 
 from __future__ import annotations
 
@@ -13,40 +13,22 @@ from leapp.export.operators.arithmetic import signbit
 from leapp.export.operators.table import aten, replaces, replaces_some
 
 _complex = functools.partial(replaces_some, (torch.complex32, torch.complex64, torch.complex128))
-"""Registers what an overload is written as where it takes complex values; whatever replaces it otherwise stays."""
+"""Registers a function for calls with complex arguments; other calls are replaced as before."""
 
 
 def _joined(real: Tensor, imaginary: Tensor) -> Tensor:
     return torch.complex(real, imaginary)
 
 
-@_complex(aten.mul.Scalar)
-def _mul_number(x: Tensor, number: Any) -> Any:
-    return _mul(x, number)
-
-
-@_complex(aten.mul.Tensor)
+@_complex(aten.mul.Tensor, aten.mul.Scalar)
 def _mul(x: Any, y: Any) -> Any:
-    """A product where exactly one side is a complex number, or a real tensor with an imaginary number."""
+    """A product of a tensor and a number, one of them complex."""
     if not isinstance(x, Tensor) or not isinstance(y, (complex, int, float)) or isinstance(y, bool):
         return NotImplemented
     if isinstance(y, complex):
         real, imaginary = (x.real, x.imag) if x.is_complex() else (x, torch.zeros_like(x))
         return _joined(real * y.real - imaginary * y.imag, real * y.imag + imaginary * y.real)
     return _joined(x.real * y, x.imag * y) if x.is_complex() else NotImplemented
-
-
-@_complex(aten.add.Scalar)
-def _add_number(x: Tensor, y: Any, alpha: Any = 1) -> Any:
-    return _add(x, y, alpha=alpha)
-
-
-@_complex(aten.add.Tensor)
-def _add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
-    if not isinstance(x, Tensor) or not x.is_complex() or not isinstance(y, (complex, int, float)) or alpha != 1:
-        return NotImplemented
-    number = complex(y)
-    return _joined(x.real + number.real, x.imag + number.imag)
 
 
 def _number(value: Any, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,7 +89,7 @@ def _log(x: Tensor) -> Any:
 
 @_complex(aten.sqrt.default)
 def _sqrt(x: Tensor) -> Any:
-    """The root with the larger part computed first, so that nothing cancels."""
+    """The larger part is computed first, so that no digits cancel."""
     real, imaginary = x.real, x.imag
     larger = ((real.abs() + torch.hypot(real, imaginary)) / 2).sqrt()
     smaller = torch.where(larger == 0, torch.zeros_like(larger), imaginary.abs() / (2 * larger))
@@ -142,7 +124,7 @@ def _prod_along(x: Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtyp
 
 
 def _by_parts(target: Any) -> None:
-    """Write an operator that only moves or adds elements as two: one for the real parts, one for the imaginary ones."""
+    """Write an operator that only moves or adds elements as two operators: on the real and on the imaginary parts."""
 
     def parts(values: Any, imaginary: bool) -> Any:
         if isinstance(values, (list, tuple)):
@@ -172,7 +154,7 @@ for _target in (
 
 @_complex(aten._fft_c2r.default)
 def _fft_c2r(x: Tensor, dim: list[int], normalization: int, size: int) -> Any:
-    """The real part of the inverse of the whole spectrum; ONNX Runtime 1.23 refuses the inverse of one half."""
+    """The real part of the inverse transform of the whole spectrum. ONNX Runtime 1.23 refuses that of half of it."""
     *others, last = dim
     x = aten._fft_c2c.default(x, others, 0, False) if others else x
     real, imaginary = (part.narrow(last, 0, size // 2 + 1) for part in (x.real, x.imag))
@@ -183,14 +165,11 @@ def _fft_c2r(x: Tensor, dim: list[int], normalization: int, size: int) -> Any:
     return out / {0: 1, 1: math.sqrt(count), 2: count}[normalization]
 
 
-@_complex(aten.constant_pad_nd.default, aten.pad.default)
-def _pad(x: Tensor, pad: Any, *rest: Any, **named: Any) -> Any:
-    """Padding is part of the real numbers."""
-    given = (rest[-1] if rest else named.get("value")) or 0
-    if (len(rest) == 2 and rest[0] != "constant") or isinstance(given, complex):
+@_complex(aten.constant_pad_nd.default)
+def _pad(x: Tensor, pad: Any, value: Any = 0) -> Any:
+    if isinstance(value, complex):
         return NotImplemented
-    pads = (torch.constant_pad_nd(part, pad, value) for part, value in ((x.real, given), (x.imag, 0)))
-    return _joined(*pads)
+    return _joined(torch.constant_pad_nd(x.real, pad, value), torch.constant_pad_nd(x.imag, pad, 0))
 
 
 @_complex(aten.masked_fill.Scalar)

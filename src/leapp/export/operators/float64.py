@@ -1,7 +1,7 @@
-"""Operators on float64 values, taken apart into arithmetic.
+"""Operators on float64 values, written as sums, products and choices.
 
-ONNX keeps the parameters of its operators in float32, and ONNX Runtime has few of them for float64. Sums, products and
-choices take numbers as tensors and exist for every type. Other types are left as they are.
+ONNX attributes are float32, and ONNX Runtime has few operators for float64. Sums, products and choices take their numbers as
+tensors, and ONNX Runtime has them for every type.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from leapp.export.operators.special_functions import erf
-from leapp.export.operators.table import aten, replaces_some
+from leapp.export.operators.table import aten, replaces_some, torch_replaces
 
 _wide = functools.partial(replaces_some, (torch.float64,))
-"""Registers what an overload is written as where it computes in float64."""
+"""Registers a function for calls with float64 arguments."""
 
 
-# Products with factors
+# Products with factors, which are attributes of Gemm
 
 
 @_wide(aten.addmm.default, aten.baddbmm.default)
@@ -44,6 +44,11 @@ def _addr(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> 
 
 # Activations
 
+torch_replaces(
+    aten.celu.default, aten.hardsigmoid.default, aten.hardswish.default, aten.mish.default, aten.selu.default,
+    aten.sinc.default, dtypes=(torch.float64,),
+)  # fmt: skip
+
 
 @_wide(aten.leaky_relu.default)
 def _leaky_relu(x: Tensor, slope: Any = 0.01) -> Any:
@@ -62,35 +67,10 @@ def _elu(x: Tensor, alpha: Any = 1.0, scale: Any = 1.0, input_scale: Any = 1.0) 
     return torch.where(x > 0, x if scale == 1 else x * scale, negative * (alpha * scale))
 
 
-@_wide(aten.celu.default)
-def _celu(x: Tensor, alpha: Any = 1.0) -> Any:
-    return _elu(x, alpha, 1.0, 1.0 / alpha)
-
-
-@_wide(aten.selu.default)
-def _selu(x: Tensor) -> Any:
-    return _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
-
-
 @_wide(aten.softplus.default)
 def _softplus(x: Tensor, beta: Any = 1, threshold: Any = 20) -> Any:
     scaled = x * beta
     return torch.where(scaled > threshold, x, torch.where(scaled > threshold, torch.zeros_like(x), scaled).exp().log1p() / beta)
-
-
-@_wide(aten.mish.default)
-def _mish(x: Tensor) -> Any:
-    return x * _softplus(x).tanh()
-
-
-@_wide(aten.hardsigmoid.default)
-def _hardsigmoid(x: Tensor) -> Any:
-    return (x + 3).clamp(0.0, 6.0) / 6
-
-
-@_wide(aten.hardswish.default)
-def _hardswish(x: Tensor) -> Any:
-    return x * _hardsigmoid(x)
 
 
 @_wide(aten.gelu.default)
@@ -114,7 +94,7 @@ def _layer_norm(
 def _native_layer_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Any:
-    # The statistics are for gradients; nothing here reads them.
+    # The statistics are for gradients, which do not read them here.
     return _layer_norm(x, shape, weight, bias, eps), x[..., :0], x[..., :0]
 
 
@@ -165,17 +145,7 @@ def _vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False
     return x.abs().pow(ord).sum(dims, keepdim).pow(1 / ord)
 
 
-# Functions with factors
-
-
-@_wide(aten.deg2rad.default)
-def _deg2rad(x: Tensor) -> Any:
-    return x * (math.pi / 180)
-
-
-@_wide(aten.rad2deg.default)
-def _rad2deg(x: Tensor) -> Any:
-    return x * (180 / math.pi)
+# Functions for which torchlib rounds a factor to float32
 
 
 @_wide(aten.log2.default)
@@ -188,13 +158,7 @@ def _log10(x: Tensor) -> Any:
     return x.log() * (1 / math.log(10))
 
 
-@_wide(aten.sinc.default)
-def _sinc(x: Tensor) -> Any:
-    angle = x * math.pi
-    return torch.where(x == 0, torch.ones_like(x), angle.sin() / angle)
-
-
-# Functions that ONNX Runtime, or an older one, has for float32 only
+# Functions that ONNX Runtime 1.20 to 1.31 has for float32 only. It has Cos for float64 since a release after 1.23.
 
 
 @_wide(aten.isinf.default)
@@ -205,7 +169,7 @@ def _isinf(x: Tensor) -> Any:
 @_wide(aten.asinh.default)
 def _asinh(x: Tensor) -> Any:
     size = x.abs()
-    # Above this the square would overflow and no longer matters.
+    # Above this limit the 1 does not matter, and the square might overflow.
     far = size > 1e8
     square = torch.where(far, torch.ones_like(x), size * size)
     near = (size + square / (1 + (1 + square).sqrt())).log1p()
@@ -232,7 +196,7 @@ def _atan(x: Tensor) -> Any:
     size = x.abs()
     flipped = size > 1
     small = torch.where(flipped, 1 / size, size)
-    # Halving the angle three times leads where a short series suffices.
+    # Three halvings make the angle so small that a short series is exact.
     for _ in range(3):
         small = small / (1 + (1 + small * small).sqrt())
     square = small * small

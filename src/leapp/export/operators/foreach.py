@@ -1,4 +1,4 @@
-"""Lists of tensors: one operator for each entry."""
+"""Operators on lists of tensors, which torchlib lacks, written as one operator for each tensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leapp.export.operators.table import aten, replaces
 def _each(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **named: Any) -> Any:
         if any(isinstance(arg, Tensor) and arg.dim() for arg in args):
-            return NotImplemented  # one-dimensional tensors of numbers
+            return NotImplemented  # a tensor with one number for each entry of the list
         lists = [arg for arg in args if isinstance(arg, (list, tuple))]
         entries = range(len(lists[0]))
         return [function(*(arg[i] if isinstance(arg, (list, tuple)) else arg for arg in args), **named) for i in entries]

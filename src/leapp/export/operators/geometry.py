@@ -1,4 +1,4 @@
-"""Angles, distances and covariance."""
+"""Angles and distances: torchlib lacks them, or loses NaN, infinity and signed zeros."""
 
 from __future__ import annotations
 
@@ -20,9 +20,19 @@ def _atan2(y: Tensor, x: Tensor) -> Tensor:
     infinite = y.isinf() & x.isinf()
     up, right = torch.where(infinite, sign(y), y), torch.where(infinite, sign(x), x)
     angle = torch.where((y == 0) & (x == x), torch.zeros_like(up / right), (up / right).atan())
-    half_turn = torch.full((), math.pi, dtype=y.dtype)  # as a number it would be one of float32
+    half_turn = torch.full((), math.pi, dtype=y.dtype)  # a Python number would be rounded to float32
     half_turn = torch.where(signbit(y), -half_turn, half_turn)
     return torch.where(signbit(x), angle + half_turn, angle)
+
+
+@replaces(aten.deg2rad.default)
+def _deg2rad(x: Tensor) -> Any:
+    return x * (math.pi / 180)
+
+
+@replaces(aten.rad2deg.default)
+def _rad2deg(x: Tensor) -> Any:
+    return x * (180 / math.pi)
 
 
 @replaces(aten.hypot.default)
@@ -47,7 +57,7 @@ def _pdist(x: Tensor, p: float = 2.0) -> Any:
 
 
 def _length(apart: Tensor, p: float) -> Tensor:
-    """The ``p``-norm of differences, none of them negative, along the last axis."""
+    """The ``p``-norm along the last axis of differences without their signs."""
     if p == 0:
         return (apart != 0).to(apart.dtype).sum(-1)
     if p == 1:
@@ -55,12 +65,3 @@ def _length(apart: Tensor, p: float) -> Tensor:
     if p == 2:
         return (apart * apart).sum(-1).sqrt()
     return apart.amax(-1) if math.isinf(p) else apart.pow(p).sum(-1).pow(1 / p)
-
-
-@replaces(aten.cov.default)
-def _cov(x: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Any:
-    if fweights is not None or aweights is not None or x.is_complex():
-        return NotImplemented
-    rows = x if x.dim() == 2 else x.reshape(1, -1)
-    centred = rows - rows.mean(1, keepdim=True)
-    return (centred @ centred.mT / max(rows.shape[1] - correction, 0)).squeeze()

@@ -1,4 +1,4 @@
-"""Gradients that are computed inside a node, of operators whose backward torch's ONNX library lacks."""
+"""Gradients that are computed inside a node, of operators whose backward torchlib lacks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from leapp.compat.graphs import core_decompositions
-from leapp.export.operators.table import DECOMPOSITIONS, aten, replaces
+from leapp.export.operators.table import aten, replaces, torch_replaces
 
-# torch's ONNX library expects torch to decompose these two, and torch does not by default.
-for _op in (aten.silu_backward.default, aten.mish_backward.default):
-    DECOMPOSITIONS[_op] = core_decompositions()[_op]
+torch_replaces(aten.silu_backward.default, aten.mish_backward.default)
 
 
 @replaces(aten.convolution_backward.default)
@@ -46,7 +43,7 @@ def _convolution_backward(
 def _kernel_gradient(
     x: Tensor, grad: Tensor, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> Tensor:
-    """How the result of a convolution without groups changes with its kernel: a convolution with the gradient as kernel."""
+    """The gradient of a convolution without groups by its kernel: the input convolved with the gradient of the output."""
     nothing = [0] * len(size)
     x = pad(x, [amount for p in reversed(padding) for amount in (p, p)])
     found: Tensor = aten.convolution.default(
@@ -69,7 +66,7 @@ def _avg_pool2d_backward(
     flat = grad.reshape(-1, 1, *grad.shape[-2:])
     weight = torch.full((1, 1, kh, kw), 1 / (divisor_override or kh * kw), dtype=grad.dtype, device=grad.device)
     sizes = zip(x.shape[-2:], grad.shape[-2:], (kh, kw), (sh, sw), (ph, pw), strict=True)
-    # Columns that the last window did not reach have no gradient. A convolution cannot add any number of them.
+    # Rows and columns that no window reached have the gradient 0. A convolution can add only a few of them, so they are padded.
     lengths = [(n, (out - 1) * s + k - 2 * p) for n, out, k, s, p in sizes]
     found = aten.convolution.default(flat, weight, None, [sh, sw], [ph, pw], [1, 1], True, [0, 0], 1)
     (height, h), (width, w) = lengths

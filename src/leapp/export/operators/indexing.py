@@ -1,4 +1,4 @@
-"""Parts of tensors: selected by index or mask, and written to."""
+"""Reads and writes of parts of tensors, by index or mask."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leapp.export.operators.table import aten, broadcast_shapes, replaces
+from leapp.export.operators.table import aten, broadcast_shapes, replaces, torch_replaces
 
-# Writes into a part. torch's ONNX library computes with the old content, where NaN or infinity spoils the result.
+torch_replaces(aten.embedding.default, aten.new_full.default, aten.t.default)
+
+# Writes to a part. torchlib computes with the old content, so that NaN or infinity in it reaches the result.
 
 
 def _with_slices(x: Tensor, source: Tensor, dim: int, positions: range) -> Tensor:
     """``x`` with the slices at ``positions`` along ``dim`` taken from ``source``, without arithmetic."""
-    # The result has the memory layout of ``x``, on which later views of it rely.
+    # Later views expect the result to have the memory layout of ``x``.
     order = sorted(range(x.dim()), key=lambda d: -x.stride()[d])
     out = _with_dense_slices(x.permute(order), source.to(x.dtype).permute(order), order.index(dim), positions)
     return out.permute([order.index(d) for d in range(x.dim())])
@@ -56,7 +58,7 @@ def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Any:
     return _with_slices(x, source.unsqueeze(dim), dim, range(index % x.shape[dim], index % x.shape[dim] + 1))
 
 
-# Selection
+# Selection: torchlib lacks these, and ONNX takes indices of int64 only.
 
 
 _INDEX_TYPES = (torch.int8, torch.int16, torch.int32)
@@ -79,7 +81,7 @@ def _masked_select(x: Tensor, mask: Tensor) -> Any:
 def _nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Any:
     hits = (x != 0).reshape(-1)
     place = torch.cumsum(hits.to(torch.int64), 0) - 1
-    # Zeros, and hits beyond ``size``, go to an extra last row that is cut off.
+    # Zeros, and hits after the first ``size``, go to an extra last row, which is dropped.
     place = torch.where(hits & (place < size), place, torch.full_like(place, size))
     found = torch.full((size + 1,), -1, dtype=torch.int64).scatter(0, place, torch.arange(hits.numel()))[:size]
     columns, stride = [], 1
@@ -90,22 +92,12 @@ def _nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Any:
     return torch.where((found < 0).unsqueeze(1), torch.full_like(at, fill_value), at)
 
 
-@replaces(aten.squeeze.dim, aten.squeeze.dims)
-def _squeeze(x: Tensor, dim: int | Sequence[int]) -> Any:
-    wanted = [d % x.dim() for d in ([dim] if isinstance(dim, int) else dim)] if x.dim() else []
-    single = [d for d in wanted if x.shape[d] == 1]
-    if len(single) == len(wanted) and wanted:
-        return NotImplemented
-    # A dimension of another length stays, as in torch. ONNX Runtime refuses it.
-    return x.reshape([size for d, size in enumerate(x.shape) if d not in single])
-
-
-# Scattered writes
+# Scattered writes: torchlib lacks these or fails on some of their arguments.
 
 
 @replaces(aten.index_put.default)
 def _masked_write(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """A write through a mask over some axes. The remaining axes are written whole."""
+    """A write through a mask over some axes. The other axes are written whole."""
     masks = [(axis, i) for axis, i in enumerate(indices) if i is not None]
     if len(masks) != 1 or masks[0][1].dtype != torch.bool or accumulate:
         return NotImplemented
@@ -118,7 +110,7 @@ def _masked_write(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
         # The axis of hits becomes the axes of the mask.
         front, back = values.shape[: values.dim() - behind - 1], values.shape[values.dim() - behind :]
         if hits != 1:
-            # The first hit takes the first value, and so on. A mask with more hits than values is out of range, as in eager.
+            # The first hit takes the first value, and so on. More hits than values are an index error, as in eager code.
             turn = torch.cumsum(mask.reshape(-1).to(torch.int64), 0) - 1
             turn = torch.where(mask.reshape(-1), turn, torch.zeros_like(turn))
             values = values.index_select(len(front), turn).reshape(*front, *mask.shape, *back)
@@ -142,11 +134,11 @@ def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0,
     return written.movedim((0, 1), (dim1, dim2))
 
 
-# Elements by their place in memory. The library takes every tensor for a contiguous one.
+# Elements by their place in memory: torchlib treats every tensor as contiguous.
 
 
 def _order_in_memory(x: Tensor) -> list[int] | None:
-    """The axes from the slowest to the fastest, if ``x`` lies in its memory without gaps and from the start."""
+    """The axes from the largest stride to the smallest, if ``x`` fills its memory without gaps."""
     order = sorted(range(x.dim()), key=lambda d: -x.stride()[d])
     return order if x.permute(order).is_contiguous() and not x.storage_offset() else None
 
@@ -208,9 +200,14 @@ def _index_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: st
     return aten.scatter_reduce.two(x, dim, spread, source, reduce, include_self=include_self)
 
 
+@replaces(aten.pad.default)
+def _pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Any:
+    return aten.constant_pad_nd.default(x, pad, value or 0) if mode == "constant" else NotImplemented
+
+
 @replaces(aten.unfold.default)
 def _unfold(x: Tensor, dim: int, size: int, step: int) -> Any:
-    # The library counts the windows by tensors of one element, which older releases of ONNX Runtime refuse in Range.
+    # torchlib gives tensors of one element to Range, which ONNX Runtime 1.20 refuses.
     if not x.dim() or isinstance(x.shape[dim], torch.SymInt):
         return NotImplemented
     dim = dim % x.dim()
@@ -222,7 +219,7 @@ def _unfold(x: Tensor, dim: int, size: int, step: int) -> Any:
 
 @replaces(aten.unfold_backward.default)
 def _unfold_backward(written: Tensor, sizes: Sequence[int], dim: int, size: int, step: int) -> Any:
-    """Windows put back where they came from."""
+    """Add the windows up at the places where they were taken."""
     dim = dim % len(sizes)
     places = torch.arange(sizes[dim]).unfold(0, size, step).reshape(-1)
     values = written.movedim(-1, dim + 1).flatten(dim, dim + 1)
@@ -237,6 +234,6 @@ def _put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> 
 
 @replaces(aten.repeat_interleave.self_int)
 def _repeat_interleave(x: Tensor, repeats: int, dim: int | None = None, output_size: int | None = None) -> Any:
-    """Written out: onnxscript 0.7.1 loses an axis."""
+    """The translation of onnxscript 0.7.1 loses an axis."""
     x, dim = (x.flatten(), 0) if dim is None else (x, dim % x.dim())
     return x.unsqueeze(dim + 1).expand(*x.shape[: dim + 1], repeats, *x.shape[dim + 1 :]).flatten(dim, dim + 1)

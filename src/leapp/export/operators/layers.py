@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 from leapp.compat.graphs import core_decompositions
 from leapp.export.operators.table import aten, replaces
 
-# Batch norm that computes its statistics from the batch: the library translates it as if it used the running ones.
+# Batch norm with the statistics of the batch: torchlib uses the running statistics instead.
 
 
 @replaces(aten._native_batch_norm_legit_functional.default)
@@ -50,7 +50,7 @@ def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: floa
     return (out if bias is None else out + bias.reshape(channels)), mean, var
 
 
-# Attention: torch's own translation takes four dimensions only and gives NaN where a row is masked as a whole.
+# Attention: torchlib's translation takes four dimensions only and gives NaN for a row that is masked completely.
 
 
 @replaces(aten.scaled_dot_product_attention.default)
@@ -90,7 +90,7 @@ def _rrelu(
     return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
 
 
-# Recurrent layers: the ONNX operator has no projection.
+# The LSTM of ONNX has no projection.
 
 
 @replaces(aten.lstm.input)
@@ -101,7 +101,7 @@ def _lstm(x: Tensor, hx: Sequence[Tensor], *rest: Any) -> Any:
 
 @replaces(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The largest value of each window, and its place in the image; one window after the other."""
+    """The largest value of each window and its place in the image. torch's own decomposition loses NaN."""
     image = x.shape[-len(output_size) :]
     values, places = [], []
     for cell in itertools.product(*map(range, output_size)):
@@ -120,7 +120,7 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
     return torch.stack(values, -1).reshape(shape), torch.stack(places, -1).reshape(shape)
 
 
-# Recurrent cells: torch writes to their intermediate values, which the small tracer of ``op_tracer`` does not take.
+# Recurrent cells: torch's own code writes to intermediate values, for which a node needs torch's slower tracer.
 
 
 @replaces(aten.gru_cell.default)

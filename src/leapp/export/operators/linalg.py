@@ -1,4 +1,4 @@
-"""Products with vectors, and small linear algebra, unrolled."""
+"""Products with vectors, and linear algebra of small matrices as unrolled arithmetic, which torchlib lacks."""
 
 from __future__ import annotations
 
@@ -13,28 +13,13 @@ from leapp.export.operators.arithmetic import sign
 from leapp.export.operators.table import aten, broadcast_shapes, replaces
 
 _UNROLL_LIMIT = 32
-"""Matrices up to this size are solved by unrolled elimination; larger ones would make unwieldy models."""
+"""Matrices up to this size are unrolled; larger ones would need too many operators."""
 
 
-# Products with a vector: ONNX Runtime fuses a transpose into MatMul and loses it when the other side is one-dimensional.
+# Products with a vector: ONNX Runtime fuses a transpose into MatMul and loses it if the other operand has one dimension.
 
 
-@replaces(aten.mv.default)
-def _mv(a: Tensor, b: Tensor) -> Any:
-    return aten.mm(a, b.unsqueeze(1)).squeeze(1)
-
-
-@replaces(aten.addmv.default)
-def _addmv(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return aten.add(aten.mul(c, beta), aten.mul(aten.mm(a, b.unsqueeze(1)).squeeze(1), alpha))
-
-
-@replaces(aten.dot.default)
-def _dot(a: Tensor, b: Tensor) -> Any:
-    return aten.mm(a.unsqueeze(0), b.unsqueeze(1)).reshape(())
-
-
-@replaces(aten.matmul.default)
+@replaces(aten.matmul.default, aten.mv.default, aten.dot.default)
 def _matmul(a: Tensor, b: Tensor) -> Any:
     if a.dim() > 1 and b.dim() > 1:
         return NotImplemented
@@ -45,7 +30,12 @@ def _matmul(a: Tensor, b: Tensor) -> Any:
     return out.squeeze(-1 if b.dim() == 1 else -2) if a.dim() == 1 else out
 
 
-# Small linear algebra, unrolled
+@replaces(aten.addmv.default)
+def _addmv(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return c * beta + (a @ b) * alpha
+
+
+# Linear algebra of small matrices
 
 
 def _fits(a: Tensor) -> bool:
@@ -189,11 +179,11 @@ _JACOBI_LIMIT = 8
 """Matrices whose shorter side is at most this long are rotated by unrolled Jacobi sweeps."""
 
 _SWEEPS = 10
-"""How often each pair of columns is turned. The remaining angles shrink quadratically."""
+"""How often each pair of columns is rotated. The remaining angles shrink quadratically."""
 
 
 def _rounds(n: int) -> list[tuple[list[int], list[int]]]:
-    """Each pair of ``n`` columns once, in rounds of pairs that do not meet: the circle method of tournaments."""
+    """Every pair of ``n`` columns, in rounds in which no column occurs twice: the circle method of tournaments."""
     seats = [*range(n), *([] if n % 2 == 0 else [-1])]
     found = []
     for _ in range(len(seats) - 1):
@@ -264,7 +254,7 @@ def _like(value: Any, a: Tensor) -> Tensor:
     return value.to(a.dtype).reshape(*value.shape, *([1, 1] if value.dim() else []))
 
 
-# Scaling and squaring with a Pade approximant of order 13, whose error is below the rounding of float64 up to this norm.
+# Scaling and squaring with a Pade approximant of order 13. Up to this norm its error is below the rounding of float64.
 _REACH = 5.371920351148152
 _PADE = [
     64764752532480000.0, 32382376266240000.0, 7771770303897600.0, 1187353796428800.0, 129060195264000.0, 10559470521600.0,
@@ -291,6 +281,6 @@ def _matrix_exp(a: Tensor) -> Any:
     found = torch.linalg.solve(even - odd, even + odd)
     for k in range(_SQUARINGS):
         found = torch.where(halvings > k, found @ found, found)
-    # Beyond this the result could not be held to any accuracy.
+    # More squarings would leave no correct digits.
     found = torch.where(halvings > _SQUARINGS, torch.full_like(found, math.nan), found)
     return found.to(a.dtype)

@@ -1,6 +1,7 @@
-"""Operators on truth values and narrow whole numbers that ONNX, or ONNX Runtime, has for wider types only.
+"""Operators on booleans and narrow integers that ONNX, or ONNX Runtime, has for wider types only.
 
-They are computed in int32, of which the narrow type keeps the low bits, as eager arithmetic does.
+They are computed in int32. The narrow type keeps the low bits of the result, as eager arithmetic does. Also products of
+float16 and bfloat16 with numbers.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leapp.export.operators.arithmetic import BOUNDS_WRAP
 from leapp.export.operators.table import aten, is_float, replaces_some
 
 _NARROW = (torch.uint8, torch.int8, torch.int16)
@@ -20,10 +22,8 @@ _COMPARED = tuple(
     overload for kind in (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge) for overload in (kind.Tensor, kind.Scalar)
 )
 _CLAMPED = (aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default)
-# Until torch 2.13 the numbers that bound a clamp wrap like any other; in 2.15 a bound of -1 is below every uint8.
-_BOUNDS_WRAP = bool(torch.zeros(1, dtype=torch.uint8, device="cpu").clamp_min(-1))
-# ONNX Runtime 1.20 computes with narrow whole numbers, and compares them, hardly at all; 1.23 lacks their extrema and choices.
-_HERE = {
+# ONNX Runtime 1.20 has hardly any arithmetic and comparisons of narrow integers; 1.23 lacks Max, Min, Clip and Where of them.
+_WIDENED = {
     (torch.bool,): (aten.add.Tensor, aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor),
     _NARROW: (
         aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.tril.default, aten.triu.default, aten.mm.default,
@@ -34,10 +34,9 @@ _HERE = {
     ),
     (torch.uint8, torch.int16): (aten.neg.default,),
     (torch.int8, torch.int16): _WHERE,
-    (torch.int16,): (aten.constant_pad_nd.default, aten.pad.default, aten.argmax.default, aten.argmin.default),
+    (torch.int16,): (aten.constant_pad_nd.default,),
 }  # fmt: skip
 
-_OF_ANOTHER_TYPE = frozenset({aten.argmax.default, aten.argmin.default, *_COMPARED})
 
 
 def _widened(target: Any, dtypes: tuple[torch.dtype, ...]) -> Callable[..., Any]:
@@ -50,23 +49,23 @@ def _widened(target: Any, dtypes: tuple[torch.dtype, ...]) -> Callable[..., Any]
         if any(isinstance(o, Tensor) and o.dtype not in (*_NARROW, torch.bool) for o in operands):
             return NotImplemented
         wide = [a.to(torch.int32) if any(a is o for o in operands) and isinstance(a, Tensor) else a for a in args]
-        if target in _COMPARED or (target in _CLAMPED and _BOUNDS_WRAP):
+        if target in _COMPARED or (target in _CLAMPED and BOUNDS_WRAP):
             dtype = _result(operands)
             wide, named = [_kept(a, dtype) for a in wide], {name: _kept(a, dtype) for name, a in named.items()}
         out = target(*wide, **named)
-        return out if target in _OF_ANOTHER_TYPE else out.to(_result(operands))
+        return out if target in _COMPARED else out.to(_result(operands))
 
     return rewrite
 
 
 def _kept(value: Any, dtype: torch.dtype) -> Any:
-    """What a narrow type keeps of a number: eager compares with that."""
+    """The low bits of a number, which are what eager code compares with."""
     least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
     return (value - least) % (most - least + 1) + least if type(value) is int else value
 
 
 def _result(operands: list[Any]) -> torch.dtype:
-    """The type that eager arithmetic gives."""
+    """The type of the result in eager arithmetic."""
     tensors = [o for o in operands if isinstance(o, Tensor)]
     if len(tensors) > 1:
         return torch.result_type(tensors[0], tensors[1])
@@ -74,18 +73,18 @@ def _result(operands: list[Any]) -> torch.dtype:
     return tensors[0].dtype if number is None else torch.result_type(tensors[0], number)
 
 
-for _dtypes, _targets in _HERE.items():
+for _dtypes, _targets in _WIDENED.items():
     for _target in _targets:
         replaces_some(_dtypes, _target)(_widened(_target, _dtypes))
 
 
-# Narrow floats: eager multiplies and divides them by a single number in float32. float16 has neither 1e5 nor 1e-8.
+# Narrow floats: eager code multiplies and divides them by a number in float32. float16 can hold neither 1e5 nor 1e-8.
 
 _FLOATS = (torch.float16, torch.bfloat16)
 
 
 def _holds(dtype: torch.dtype, size: float) -> bool:
-    """Whether a type has this number."""
+    """Whether a type can hold this number exactly."""
     info = torch.finfo(dtype)
     exact = (math.frexp(size)[0] * 2 / info.eps).is_integer() if math.isfinite(size) else True
     return exact and (size == 0 or not math.isfinite(size) or info.tiny <= size <= info.max)

@@ -1,7 +1,7 @@
 """Operators that compute element by element, written as ONNX.
 
-Eager arithmetic promotes types; ONNX wants operands of one type, so each function casts first. Numbers become tensors of the
-type that is computed in: attributes would keep them in float32 only.
+Eager arithmetic promotes types. ONNX operators take operands of one type, so each function casts first. Numbers become
+tensors of that type: attributes are float32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from leapp.export.operators.table import aten, translates
 
 
 def as_float(op: Writer, x: Value) -> Value:
-    """``x`` as the floats in which eager computes functions of whole numbers."""
+    """``x``, with integers as the floats in which eager code computes functions of them."""
     return x if x.dtype.is_floating_point else op.cast(x, torch.get_default_dtype())
 
 
@@ -125,7 +125,7 @@ def _div(op: Writer, x: Any, y: Any) -> Any:
 
 
 def _factors(op: Writer, x: Any, y: Any, losing: Callable[[Any], bool]) -> tuple[Value, Value]:
-    """Two factors in one type. ONNX Runtime moves single numbers into its matrix products, which keep them in float32."""
+    """Two factors in one type. ONNX Runtime moves single numbers into its matrix products, which round them to float32."""
     dtype = result_type(x, y)
     if dtype == torch.float64 and isinstance(x, Value) and not isinstance(y, Value) and (loses(y) or losing(y)):
         y = op.number(y, dtype, factor_shape(x.sizes))
@@ -137,7 +137,7 @@ def _pow(op: Writer, x: Any, y: Any) -> Any:
     if not result_type(x, y).is_floating_point:
         return NotImplemented
     if isinstance(x, Value) and x.dtype.is_floating_point and not isinstance(y, Value) and abs(y) == 0.5:
-        root = op("Sqrt", x)  # to eager too, whose power of -inf is NaN
+        root = op("Sqrt", x)  # as in eager code, where the square root of -inf is NaN
         return root if y > 0 else op("Reciprocal", root)
     a, b = op.promoted(x, y)
     return op("Pow", a, b)
@@ -148,7 +148,7 @@ def _fmod(op: Writer, x: Any, y: Any) -> Any:
     a, b = op.promoted(x, y)
     if a.dtype != torch.int64:
         return op("Mod", a, b, fmod=1)
-    # The engine's fmod goes through float64. Its division by zero ends the process, where eager raises.
+    # ONNX Runtime computes this Mod in float64. Its integer division by zero ends the process; eager code raises an error.
     zero = op("Equal", b, op.number(0, b.dtype), dtype=torch.bool)
     b = op("Where", zero, op.number(1, b.dtype), b, dtype=b.dtype)
     return op("Sub", a, op("Mul", op("Div", a, b), b))
@@ -247,7 +247,7 @@ def _masked_fill(op: Writer, x: Value, mask: Value, value: Any) -> Any:
 def _clamp(op: Writer, x: Value, low: Any = None, high: Any = None) -> Any:
     if low is None or high is None or any(result_type(x, bound) != x.dtype for bound in (low, high)):
         return NotImplemented
-    if low != low or high != high:  # NaN, which the engine takes for no bound
+    if low != low or high != high:  # a bound of NaN makes everything NaN; ONNX Runtime ignores it
         return op("Add", x, op.number(math.nan, x.dtype))
     return op("Clip", x, op.number(low, x.dtype), op.number(high, x.dtype))
 

@@ -12,7 +12,7 @@ from leapp.export.onnx_graph import Value, Writer
 from leapp.export.operators.table import aten, translates
 
 _GEMM = (torch.float32, torch.float16)
-"""Types in which ``Gemm`` keeps its factors exactly enough."""
+"""Types for which the float32 attributes of ``Gemm`` are exact enough."""
 
 
 @translates(aten.mm.default, aten.bmm.default)
@@ -124,7 +124,7 @@ def _recurrent(
 
 
 def _not_numbers(op: Writer, steps: Value, states: Sequence[Value], ways: int) -> tuple[Value, Value]:
-    """What is added to the outputs and the last state of a layer: NaN from the step on at which one entered, 0 before.
+    """What is added to the outputs and the last state of a layer: 0 before the first NaN enters it, NaN from then on.
 
     The engine limits the gates to finite numbers, and so hides a NaN.
     """

@@ -38,7 +38,7 @@ def _sum_along(op: Writer, x: Value, dims: Any, keepdim: bool = False, *, dtype:
 
 
 def _summed(op: Writer, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    """A sum. ONNX Runtime stops a sum of int32 at the limits of the type; eager arithmetic wraps around."""
+    """A sum, of integers in int64: ONNX Runtime stops a sum of int32 at its limits, eager arithmetic wraps around."""
     wide = x if x.dtype.is_floating_point else op.cast(x, torch.int64)
     return op.cast(_reduced(op, "ReduceSum", wide, dims, keepdim), x.dtype)
 
@@ -56,7 +56,7 @@ def _mean_along(op: Writer, x: Value, dims: Any, keepdim: bool = False, *, dtype
 def _averaged(op: Writer, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
     if x.shape is None or 0 not in x.shape:
         return _reduced(op, "ReduceMean", x, dims, keepdim)
-    # The mean of nothing is NaN; the engine's is 0.
+    # The mean of no elements is NaN in eager code and 0 in ONNX Runtime.
     return op("Div", _reduced(op, "ReduceSum", x, dims, keepdim), op.number(0.0, x.dtype))
 
 
@@ -83,7 +83,7 @@ def _all(op: Writer, x: Value, dims: Any = None, keepdim: bool = False) -> Any:
 def _truth(op: Writer, kind: str, x: Value, dims: Any, keepdim: bool) -> Any:
     if 0 in x.sizes or x.dtype == torch.uint8:
         return NotImplemented
-    if isinstance(dims, (list, tuple)) and not dims:  # no axis, here alone
+    if isinstance(dims, (list, tuple)) and not dims:  # for these two functions an empty list means no axis, not all axes
         return op.cast(x, torch.bool)
     return op.cast(_reduced(op, kind, op.cast(op.cast(x, torch.bool), torch.int32), dims, keepdim), torch.bool)
 
@@ -97,12 +97,6 @@ def _var(op: Writer, x: Value, dims: Any = None, *, correction: Any = None, keep
     total = _reduced(op, "ReduceSum", op("Mul", centred, centred, shape=x.shape), chosen, keepdim)
     count = math.prod(x.sizes[d] for d in chosen) - (1 if correction is None else correction)
     return op("Div", total, op.number(max(count, 0), x.dtype))
-
-
-@translates(aten.std.correction)
-def _std(op: Writer, x: Value, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    spread = _var(op, x, dims, correction=correction, keepdim=keepdim)
-    return spread if spread is NotImplemented else op("Sqrt", spread)
 
 
 @translates(aten.linalg_vector_norm.default)
@@ -139,7 +133,7 @@ def _log_softmax_of(op: Writer, x: Value, dim: int, dtype: torch.dtype | None = 
     return _log_softmax(op, op.cast(as_float(op, x), dtype) if dtype else as_float(op, x), dim)
 
 
-# Extremes: the engine's ReduceMax and ReduceMin skip NaN.
+# Extremes: ONNX Runtime's ReduceMax and ReduceMin skip NaN.
 
 _NARROW = (torch.bool, torch.int8, torch.int16, torch.uint8)
 
@@ -160,17 +154,17 @@ _extreme("ReduceMax", aten.amax.default)
 _extreme("ReduceMin", aten.amin.default)
 
 
-# Order: to the engine NaN has no place in any order; to torch it is the greatest of all numbers, and the one that argmax and
-# argmin find. A stable sort is a TopK over the whole axis.
+# Order: torch sorts NaN behind all numbers, and argmax and argmin find it. In ONNX Runtime its place is undefined.
+# A stable sort is a TopK over the whole axis.
 
 
 def _ordered(op: Writer, x: Value, sign: int = 1) -> Value:
-    """``x`` with infinity in the place of NaN, and the largest number in the place of infinity; ``sign`` tells which end.
+    """``x`` in a wider type, with infinity in place of NaN and the largest number in place of infinity.
 
-    A wider type has room for that number above those of ``x``.
+    ``sign`` says which infinity. Narrow integers become int32, which TopK and ArgMax take.
     """
     if not x.dtype.is_floating_point:
-        return x
+        return op.cast(x, torch.int32) if x.dtype in _NARROW else x
     wide = torch.float64 if x.dtype in (torch.float32, torch.float64) else torch.float32
     limit, infinite = (op.number(sign * v, wide, (1,)) for v in (torch.finfo(wide).max, math.inf))
     finite = op("Min" if sign > 0 else "Max", op.cast(x, wide), limit)
@@ -178,7 +172,7 @@ def _ordered(op: Writer, x: Value, sign: int = 1) -> Value:
 
 
 def _leading(op: Writer, x: Value, count: Value, axis: int, largest: bool) -> Any:
-    """The first elements along an axis in order, and where they were."""
+    """The first elements along an axis in order, and their indices."""
     values = _ordered(op, x)
     types = [values.dtype, torch.int64]
     _, indices = op.many("TopK", values, count, shapes=[None, None], dtypes=types, axis=axis, largest=int(largest), sorted=1)
@@ -199,6 +193,11 @@ def _place(kind: str, sign: int, target: Any) -> None:
 
 _place("ArgMax", 1, aten.argmax.default)
 _place("ArgMin", -1, aten.argmin.default)
+
+
+@translates(aten.sort.stable)
+def _stable_sort(op: Writer, x: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    return _sort(op, x, dim, descending)
 
 
 @translates(aten.sort.default)

@@ -1,4 +1,4 @@
-"""Operators that make, move and select elements, written as ONNX. Sizes are known, so shapes and places are numbers."""
+"""Operators that make, move and select elements, written as ONNX. Most need sizes that are known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leapp.export.operators.table import aten, translates
 
 
 def _resolved(shape: Sequence[int], count: int) -> list[int]:
-    """A shape with the size filled in that is left open."""
+    """A shape with its -1 replaced by a size."""
     known = math.prod(size for size in shape if size != -1)
     return [(count // known if known else 0) if size == -1 else size for size in shape]
 
@@ -35,8 +35,11 @@ def _unsqueeze(op: Writer, x: Value, dim: int) -> Any:
 
 @translates(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
 def _squeeze(op: Writer, x: Value, dims: Any = None) -> Any:
+    # An axis of another length stays, as in eager code. ONNX Runtime refuses to squeeze it.
     chosen = range(x.rank) if dims is None else [d % max(x.rank, 1) for d in ([dims] if isinstance(dims, int) else dims)]
-    return op.reshaped(x, [size for d, size in enumerate(x.sizes) if d not in chosen or size != 1])
+    dropped = [d for d in range(x.rank) if d in chosen and x.shape is not None and x.shape[d] == 1]
+    kept = [size for d, size in enumerate(x.shape or ()) if d not in dropped]
+    return op("Squeeze", x, op.ints(dropped), shape=kept) if dropped else x
 
 
 @translates(aten.permute.default)
@@ -54,11 +57,6 @@ def _transpose(op: Writer, x: Value, first: int, second: int) -> Any:
         return x
     order[first], order[second] = order[second], order[first]
     return _permute(op, x, order)
-
-
-@translates(aten.t.default)
-def _t(op: Writer, x: Value) -> Any:
-    return x if x.rank < 2 else _permute(op, x, [1, 0])
 
 
 @translates(aten.expand.default)
@@ -166,11 +164,6 @@ def _gather(op: Writer, x: Value, dim: int, index: Value, *, sparse_grad: bool =
     return op("GatherElements", x, index, axis=dim % x.rank)
 
 
-@translates(aten.embedding.default)
-def _embedding(op: Writer, weight: Value, indices: Value, *_: Any, **__: Any) -> Any:
-    return op("Gather", weight, indices, axis=0)
-
-
 @translates(aten.tril.default)
 def _tril(op: Writer, x: Value, diagonal: int = 0) -> Any:
     return _triangle(op, x, diagonal, upper=0)
@@ -182,7 +175,7 @@ def _triu(op: Writer, x: Value, diagonal: int = 0) -> Any:
 
 
 def _triangle(op: Writer, x: Value, diagonal: int, upper: int) -> Any:
-    # ONNX Runtime 1.23 has it for one type of whole numbers.
+    # ONNX Runtime 1.23 has Trilu for int64, not for int32.
     wide = op.cast(x, torch.int64) if x.dtype == torch.int32 else x
     out = op("Trilu", wide, op.number(diagonal, torch.int64), upper=upper)
     return op.cast(out, x.dtype) if x.dtype == torch.int32 else out
@@ -197,10 +190,10 @@ def _pad(op: Writer, x: Value, pad: Sequence[int], value: Any = 0) -> Any:
     return op("Pad", x, op.ints([first for first, _ in pairs] + [last for _, last in pairs]), op.number(value, x.dtype))
 
 
-# Tensors of numbers that are known
+# Tensors of known numbers
 
 _LITERAL = 64
-"""Up to this many elements are written out; more are one number, spread."""
+"""Up to this many equal elements are a constant; more are an ``Expand`` of one number."""
 
 
 def _filled(op: Writer, shape: Sequence[int], value: Any, dtype: torch.dtype | None) -> Any:
@@ -220,11 +213,6 @@ def _full(op: Writer, shape: Sequence[int], value: Any, *, dtype: torch.dtype | 
 @translates(aten.full_like.default)
 def _full_like(op: Writer, x: Value, value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
     return _filled(op, x.sizes, value, dtype or x.dtype)
-
-
-@translates(aten.new_full.default)
-def _new_full(op: Writer, x: Value, shape: Sequence[int], value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
-    return _filled(op, shape, value, dtype or x.dtype)
 
 
 def _of_one_number(number: int, make: Any, make_like: Any, make_new: Any) -> None:

@@ -1,4 +1,4 @@
-"""Extremes, ranks and scans along an axis."""
+"""Extremes, order statistics and cumulative functions along an axis, which torchlib lacks or which lose NaN there."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from torch import Tensor
 
 from leapp.export.operators.table import aten, replaces
 
-
-def _ranked(x: Tensor) -> Tensor:
-    return x.to(torch.int32) if x.dtype in (torch.bool, torch.int8, torch.int16, torch.uint8) else x
-
-
-# Reductions that must hand NaN on
+# Reductions whose result is NaN if an element is NaN
 
 
 def _with_nan(x: Tensor, reduced: Tensor, dim: list[int], keepdim: bool) -> Tensor:
@@ -36,35 +31,29 @@ def _min(x: Tensor) -> Any:
     return x.amin()
 
 
+def _counted(x: Tensor) -> Tensor:
+    """``x``, with booleans as numbers: eager code has no ``argmax`` of booleans."""
+    return x.to(torch.uint8) if x.dtype == torch.bool else x
+
+
 @replaces(aten.max.dim)
 def _max_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
-    return (x.amax(dim, keepdim), _ranked(x).argmax(dim, keepdim)) if x.dim() else NotImplemented
+    return (x.amax(dim, keepdim), _counted(x).argmax(dim, keepdim)) if x.dim() else NotImplemented
 
 
 @replaces(aten.min.dim)
 def _min_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
-    return (x.amin(dim, keepdim), _ranked(x).argmin(dim, keepdim)) if x.dim() else NotImplemented
+    return (x.amin(dim, keepdim), _counted(x).argmin(dim, keepdim)) if x.dim() else NotImplemented
 
 
 # Order statistics
-
-
-@replaces(aten.sort.stable)
-def _sort(x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
-    values, indices = aten.sort.default(_ranked(x), dim, descending)
-    return values.to(x.dtype), indices
-
-
-@replaces(aten.sort.default)
-def _sort_narrow(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
-    return NotImplemented if _ranked(x) is x else _sort(x, dim=dim, descending=descending)
 
 
 @replaces(aten.kthvalue.default)
 def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
-    values, indices = _sort(x, dim=dim)
+    values, indices = aten.sort.default(x, dim, False)
     taken = values.narrow(dim, k - 1, 1), indices.narrow(dim, k - 1, 1)
     return taken if keepdim else (taken[0].squeeze(dim), taken[1].squeeze(dim))
 
@@ -109,7 +98,7 @@ def _searchsorted(
         boundaries = boundaries.unsqueeze(-2)
     values = x.unsqueeze(-1)
     before = boundaries <= values if right or side == "right" else boundaries < values
-    # NaN sorts behind everything.
+    # NaN sorts behind all numbers.
     count = (before | (values != values)).to(torch.int64).sum(-1)
     return count.to(torch.int32) if out_int32 else count
 
@@ -134,7 +123,7 @@ def _mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
     rows = x.movedim(dim, -1)
     count = (rows.unsqueeze(-1) == rows.unsqueeze(-2)).to(torch.int64).sum(-1)
     frequent = count == count.amax(-1, keepdim=True)
-    # Among the most frequent values the smallest wins; a wide type holds a value above all others.
+    # The smallest of the most frequent values is the mode. The wider type has a number above all values.
     wide = rows.to(torch.float64 if x.is_floating_point() else torch.int64)
     above = math.inf if x.is_floating_point() else torch.iinfo(torch.int64).max
     best = torch.where(frequent, wide, torch.full_like(wide, above)).amin(-1, keepdim=True)
@@ -145,7 +134,7 @@ def _mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
     return value.squeeze(-1), last.squeeze(-1)
 
 
-# Scans by doubling: log2(n) steps instead of an operator ONNX does not have.
+# Cumulative functions by doubling, in log2(n) steps: ONNX has no operators for them.
 
 
 def _steps(size: int) -> list[int]:

@@ -1,7 +1,7 @@
 """Special functions that ONNX or its engines lack, as rational and asymptotic approximations in double precision.
 
 Those around the error function hold the precision of float64 over the whole range, with W. J. Cody's approximations
-(Math. Comp. 23, 1969); the gamma functions are exact to about 1e-14, of the value or, near their zeros, of one.
+(Math. Comp. 23, 1969). The gamma functions are exact to about 1e-14 of the value, near their zeros to 1e-14.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leapp.export.operators.table import aten, replaces
+from leapp.export.operators.table import aten, replaces, torch_replaces
 
 
 def _narrow(x: Tensor) -> bool:
@@ -21,14 +21,14 @@ def _narrow(x: Tensor) -> bool:
 
 
 def _polynomial(factors: Sequence[float], x: Tensor) -> Tensor:
-    """From the constant factor up."""
+    """A polynomial; the constant factor comes first."""
     total = torch.full_like(x, factors[-1])
     for factor in reversed(factors[:-1]):
         total = total * x + factor
     return total
 
 
-# The error function and its relatives: in the centre from erf, beyond it from erfc times exp(x * x).
+# The error function and its relatives: near zero by erf, elsewhere by erfc times exp(x * x).
 
 _CENTRE = (
     (3209.37758913846947, 377.485237685302021, 113.864154151050156, 3.16112374387056560, 0.185777706184603153),
@@ -70,7 +70,7 @@ def _scaled(size: Tensor) -> Tensor:
 
 
 def _gauss(size: Tensor) -> Tensor:
-    """``exp(-x * x)``. The square of a number with few digits is exact, and what is left is small."""
+    """``exp(-x * x)``, split into a part with few digits, whose square is exact, and a small rest."""
     size = size.clamp(max=_LAST)
     whole = (size * 16).floor() / 16
     return (-whole * whole).exp() * (-(size - whole) * (size + whole)).exp()
@@ -106,7 +106,7 @@ def _any_erfc(x: Tensor) -> Any:
 def _erfcx(x: Tensor) -> Any:
     wide = x.to(torch.float64)
     size = wide.abs()
-    # As exact as the square of a large number is; below this limit the value is infinite.
+    # The value is as exact as the square of the argument. Beyond this limit it is infinite.
     grown = 1 / _gauss(size.clamp(max=27.0))
     central = (1 - _central(wide)) * grown
     value = torch.where(wide < 0, 2 * grown - _scaled(size), _scaled(size))
@@ -115,12 +115,7 @@ def _erfcx(x: Tensor) -> Any:
     return torch.where(wide != wide, wide, value).to(x.dtype)
 
 
-@replaces(aten.special_log_ndtr.default)
-def _log_ndtr(x: Tensor) -> Any:
-    wide = x.to(torch.float64)
-    t = wide * math.sqrt(0.5)
-    low = (_erfcx(-t.clamp(max=-0.5)) / 2).log() - t * t
-    return torch.where(wide < -1, low, (-_erfc(t.clamp(min=-1.0)) / 2).log1p()).to(x.dtype)
+torch_replaces(aten.special_log_ndtr.default)
 
 
 _INVERSE = (
@@ -141,7 +136,7 @@ def _erfinv(x: Tensor) -> Any:
     far = (-(rest.clamp(min=1e-18) / 2).log()).sqrt()
     value = torch.where(size <= 0.7, size * _ratio(_INVERSE, square), _ratio(_INVERSE_TAIL, far))
     for _ in range(2):
-        # Where one minus the argument is known better than the argument, it is what decides.
+        # Near one, the distance of the argument from one has more correct digits than the argument.
         error = torch.where(size <= 0.5, erf(value) - size, rest - _erfc(value))
         value = value - error * (math.sqrt(math.pi) / 2) / _gauss(value)
     value = torch.where(wide < 0, -value, value)
@@ -162,7 +157,7 @@ def _lgamma(x: Tensor) -> Any:
     if not _narrow(x) and x.dtype != torch.float64:
         return NotImplemented
     wide = x.to(torch.float64)
-    # Left of one half by reflection.
+    # Arguments below one half are reflected.
     left = wide < 0.5
     z = torch.where(left, 1 - wide, wide) - 1
     total = torch.full_like(z, _LANCZOS[0])
@@ -184,7 +179,7 @@ def _digamma(x: Tensor) -> Any:
     left = wide < 0.5
     z = torch.where(left, 1 - wide, wide)
     below = torch.zeros_like(z)
-    # The asymptotic series needs a large argument; the recurrence leads there.
+    # The asymptotic series needs a large argument; the recurrence makes it large.
     for step in range(16):
         below = below + 1 / (z + step)
     z = z + 16
@@ -194,7 +189,7 @@ def _digamma(x: Tensor) -> Any:
     distance = wide - wide.round()
     angle = distance * math.pi
     value = torch.where(left, value - math.pi * angle.cos() / angle.sin(), value)
-    # At zero the sign of the zero decides, at the negative integers nothing does.
+    # At zero the result has the opposite sign of the zero; at negative integers it is NaN.
     zero = -1 / wide
     value = torch.where((wide < 0) & (distance == 0), math.nan, value)
     value = torch.where(wide == 0, zero, torch.where(wide == math.inf, math.inf, value))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leapp.compat.core import find_operator
-from leapp.compat.graphs import is_whole_composite
+from leapp.compat.graphs import core_decompositions, is_whole_composite
 
 aten: Any = torch.ops.aten
 broadcast_shapes: Any = torch.broadcast_shapes
@@ -114,6 +114,16 @@ def replaces_some(
         return function
 
     return register
+
+
+def torch_replaces(*targets: Any, dtypes: Iterable[torch.dtype] | None = None) -> None:
+    """Register torch's own decomposition of overloads, for all types or for some.
+
+    Many of them import sympy when they first run, which takes a second. A common operator has a function of ours instead.
+    """
+    for target in targets:
+        register = replaces(target) if dtypes is None else replaces_some(dtypes, target)
+        register(core_decompositions()[target])
 
 
 def translates(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
