@@ -58,7 +58,7 @@ _HOMES = {
 
 
 def _hint(name: str) -> str:
-    """Where a name is that was looked for here."""
+    """A hint at the module that has a name which this package lacks."""
     if name.startswith("_"):
         return ""
     from leapp.errors import __all__ as errors
@@ -67,7 +67,7 @@ def _hint(name: str) -> str:
     return f" It is leapp.errors.{name}." if name in errors else close(name, [*_HOMES, "annotate"])
 
 
-if not TYPE_CHECKING:  # a checker takes a module with this function for one that has every name
+if not TYPE_CHECKING:  # a type checker would accept every name of a module with __getattr__
 
     def __getattr__(name: str) -> Any:
         home = _HOMES.get(name)

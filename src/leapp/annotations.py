@@ -1,7 +1,7 @@
-"""The markers that go into user code.
+"""The annotations for user code.
 
-Outside a session they hand values back and import nothing. Inside one they report to it. This module must stay free of torch,
-NumPy and every station, because annotated programs import it whether or not they ever export.
+Outside a session they return their values and import nothing. Inside a session they report to it. This module must not import
+torch, NumPy or any other part of leapp, because annotated programs import it even if they never export.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Annotate:
         graph_outputs: bool | str | Sequence[str] | None = None,
         **unknown: NoReturn,
     ) -> Callable[[F], F]:
-        """Trace a function as one node: its arguments are the inputs, what it returns the outputs.
+        """Trace a function as one node: its arguments are the inputs, its return values the outputs.
 
         Called with values of an open node, or inside another decorated function, it is a part of that node.
 
@@ -298,7 +298,7 @@ _CONTAINERS = (dict, list, tuple)
 
 
 def _hand_back(tensors: Any) -> Any:
-    """The values of a payload that is not a plain dict; a form that would be wrong in a session is wrong here too."""
+    """The values of a payload that is not a plain dict. A wrong payload is refused outside of a session too."""
     from leapp.tracing.payload import entries
 
     values = tuple(value for _, value, _ in entries(tensors))

@@ -33,7 +33,7 @@ __all__ = [
 def visible(text: str, keep: str = "\n\t") -> str:
     """A text whose control characters are escaped as in Python, all but those in ``keep``.
 
-    Names in a bundle may hold escape sequences for a terminal, and marks that turn the direction of writing around.
+    Names in a bundle may contain escape sequences for a terminal, or characters that reverse the direction of text.
     """
     if text.isprintable():
         return text
@@ -105,7 +105,7 @@ class UnknownPortError(LeappError, KeyError):
     """A key names no port of the pipeline."""
 
     def __str__(self) -> str:
-        # KeyError shows repr(key); our argument is a sentence.
+        # KeyError would show the repr of its argument, which is a sentence here.
         return str(self.args[0]) if self.args else ""
 
 

@@ -1,6 +1,7 @@
 """The packages that only exporting needs: ``pip install "leapp[export]"``.
 
-A robot installs leapp without them. What needs one of them asks here first and refuses with the command that installs it.
+A robot installs leapp without them. Code that needs one of them calls ``require`` first, whose error names the command that
+installs it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from leapp.errors import MissingDependencyError
 __all__ = ["EXPORT", "INSTALL", "has", "require"]
 
 EXPORT = {"onnx": "onnx", "onnxscript": "onnxscript", "onnx_ir": "onnx-ir", "PIL": "pillow"}
-"""What an export cannot do without, by the name it is imported by. ``rich`` is installed with them, for terminals."""
+"""The packages that an export needs, by import name. ``rich`` is installed with them, for progress on terminals."""
 
 _FOUND: set[str] = set()
 
@@ -21,7 +22,7 @@ INSTALL = 'pip install "leapp[export]"'
 
 
 def has(module: str) -> bool:
-    """Whether a module can be imported. It is not imported; once found it stays found, since looking takes long."""
+    """Whether a module can be imported. It is not imported. A positive answer is cached, because the search is slow."""
     if module not in _FOUND and (module in sys.modules or find_spec(module) is not None):
         _FOUND.add(module)
     return module in _FOUND

@@ -1,4 +1,4 @@
-"""Connecting to Ray: a cluster elsewhere, or one that only this machine can reach. Private names of Ray are here."""
+"""Connects to Ray: to a cluster, or to a new one that only this machine can reach. Private names of Ray are used only here."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from leapp.errors import InputError
 __all__ = ["connect", "keep_replica_here"]
 
 _SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Off, everything that Ray starts listens on loopback only, metrics included. On Linux it is on by default."""
+"""If it is off, everything that Ray starts listens on loopback only, metrics included. On Linux it is on by default."""
 _PATIENCE = "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"
-"""How long Ray waits for its proxy. It kills one that is late three times; on a busy machine 5 seconds are too few."""
+"""How long Ray waits for its proxy. It kills a proxy that is late three times; on a busy machine 5 seconds are too short."""
 
 
 def connect(address: str | None, **options: Any) -> None:
@@ -43,7 +43,7 @@ def connect(address: str | None, **options: Any) -> None:
 
 @contextmanager
 def _only_here() -> Iterator[None]:
-    """Let a cluster that is started within the block listen on loopback. Ray has no option for that."""
+    """Make a cluster that is started within the block listen on loopback only. Ray has no option for that."""
     from ray._private import ray_constants
 
     cluster = getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
@@ -62,7 +62,7 @@ def _only_here() -> Iterator[None]:
 
 
 def keep_replica_here() -> None:
-    """Let the replica of Ray Serve that this process is about to become listen on loopback. Ray has no option for that."""
+    """Make the replica of Ray Serve in this process listen on loopback only. Ray has no option for that."""
     with suppress(ImportError, AttributeError):
         from ray.serve._private import replica
 

@@ -1,7 +1,7 @@
-"""What a port means: its role, the names of its elements, units, limits, and the settings of a whole graph.
+"""The meaning of ports: role, names of elements, units, limits; and the settings of a whole graph.
 
-Only descriptions live here. The module knows no tensor library (a reference is recognised by what is already loaded),
-no file format and nothing of tracing.
+This module has descriptions only. It imports no tensor library (tensors are recognised by modules that are loaded already), and
+knows no file format and nothing of tracing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 TEMPORAL_AXIS = "__temporal_axis__"
-"""What stands in ``element_names`` for an axis that runs over time."""
+"""The entry in ``element_names`` for an axis that runs over time."""
 
 _PORT_KEYS = frozenset({"name", "dtype", "shape", "type", "kind", "element_names", "temporal_period_ms"})
 _MEANING = ("units", "limits", "scale", "offset", "frame")
@@ -120,8 +120,8 @@ class TensorSemantics:
         extra: Keys of your own, written beside the built-in ones.
         units: Unit of the values, or one for each element.
         limits: ``[low, high]``, each a number or one number for each element.
-        scale: What the values are multiplied with before use.
-        offset: What is added after ``scale``.
+        scale: The factor by which the values are multiplied before use.
+        offset: The number that is added after ``scale``.
         frame: The coordinate frame the values are expressed in.
 
     Example:
@@ -201,7 +201,7 @@ class TensorSemantics:
 
 
 class TensorDescription:
-    """The entry of one port as it stands in a bundle's YAML."""
+    """The entry of one port in a bundle's YAML."""
 
     def __init__(self, name: str, tensor: Any, semantics: TensorSemantics | None = None) -> None:
         self.name = name

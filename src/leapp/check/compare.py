@@ -1,4 +1,4 @@
-"""Two arrays compared: shape, dtype, NaN and infinity, values. Integers and truth values must be equal."""
+"""Compares two arrays: shape, dtype, NaN and infinity, values. Integers and truth values must be equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p99": 99.0, "p995": 99.5
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How an exported value departs from the traced one. ``details`` are lines for the log."""
+    """How an exported value differs from the traced one. ``details`` are lines for the log."""
 
     reason: str
     details: tuple[str, ...] = ()
@@ -31,10 +31,10 @@ class Figures(msgspec.Struct):
     Attributes:
         count: How many values were compared.
         equal: How many were equal. NaN equals NaN.
-        unlike: How many were finite on one side only. They count as infinitely far, and not for the mean.
+        unlike: How many were finite on one side only. Their difference counts as infinite, and is left out of the mean.
         total: The sum of all finite differences.
         largest: The largest difference.
-        bins: How many differences fell into each bin, see ``bin_numbers``. Those of 0 and of infinity have none.
+        bins: How many differences fell into each bin, see ``bin_numbers``. Differences of 0 and infinity are in no bin.
     """
 
     count: int = 0
@@ -77,9 +77,9 @@ class Figures(msgspec.Struct):
 
 
 def compare(got: Array, want: Array, rtol: float, atol: float, gap: Array | None = None) -> Difference | None:
-    """``None`` if ``got`` is what was traced, else what is wrong with it.
+    """The difference between a value and the traced one, or ``None`` if they agree within the tolerance.
 
-    NaN and infinity on both sides at the same place are equal. ``gap`` is what ``gaps`` says of the two, if it is known.
+    NaN and infinity are equal if both arrays have them at the same position. ``gap`` is the result of ``gaps``, if it is known.
     """
     if got.shape != want.shape or got.dtype != want.dtype:
         return Difference(
@@ -103,7 +103,7 @@ def compare(got: Array, want: Array, rtol: float, atol: float, gap: Array | None
 
 
 def nonfinite(got: Array, want: Array) -> Difference | None:
-    """What is NaN or infinite in a value that is right otherwise; ``None`` if nothing is. Both have the same shape."""
+    """The NaN and infinity in a value that agrees with the traced one; ``None`` if it has none. Both have the same shape."""
     if want.dtype.kind in "biu":
         return None
     bad = ~np.isfinite(got if got.dtype.kind in "fc" else got.astype(np.float64))

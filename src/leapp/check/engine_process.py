@@ -1,10 +1,9 @@
 """Engines in a process of their own, for large models and for models from an unknown source.
 
-An engine holds a copy of the weights, and reading the file takes a second copy meanwhile. A process that exports has the
-weights already, in the user's module, and may not have memory for more. So another process opens the file and runs it, while
-inputs and comparisons stay here. A model from an unknown source may take all memory or never end, and engines have no limit
-for that: the other process has one. It is a new interpreter with the same import paths. It runs nothing of this process
-again, the user's ``__main__`` included.
+An engine holds a copy of the weights, and needs a second one while it reads the file. The exporting process already has the
+weights in the user's module, and may not have memory for more. So another process opens the file and runs it, while inputs and
+comparisons stay here. A model from an unknown source may take all memory or never end. Engines have no limit for that, but the
+other process has. It is a new interpreter with the same import paths, and does not run the user's ``__main__`` again.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from leapp.errors import ValidationError
 from leapp.graph.formats import EXTERNAL_DATA
 
 LARGE = 64 << 20
-"""Files up to this size run in this process: another interpreter would cost more than their weights."""
+"""Models up to this many bytes run in this process, because another interpreter needs more memory than their weights."""
 
 _HEAD = 8
-"""Bytes that say how long a message is."""
+"""How many bytes in front of a message hold its length."""
 
 _READY = b"leapp: ready\n"
 _START = """
@@ -47,7 +46,7 @@ serve(*sys.argv[2:])
 
 
 class EngineProcessError(Exception):
-    """The other process failed. This process has to try by itself to see whether the model is to blame."""
+    """The other process failed. The caller must run the model in this process to see whether the model is the cause."""
 
 
 def is_large(bundle: Bundle, nodes: Iterable[str]) -> bool:
@@ -91,11 +90,11 @@ class EngineProcess:
             self._process = self._process or _launch(self._memory, *modules)
 
     def open(self, function: Callable[..., Any], *args: Any) -> EngineProxy:
-        """Call ``function``, a public one of a module, in the other process and keep what it returns there.
+        """Call a public function of a module in the other process. Its result stays there; returns a proxy of it.
 
         Raises:
-            EngineProcessError: There can be no other process, or it raised.
-            ValidationError: It ended.
+            EngineProcessError: The other process cannot be started, or the function raised an error.
+            ValidationError: The other process ended.
         """
         self._opened += 1
         self.ask("open", self._opened, function, args)
@@ -108,7 +107,7 @@ class EngineProcess:
         assert process.stdout is not None
         try:
             message = pickle.dumps((self.dropped, *request))
-        except Exception as error:  # pickle raises whatever an object raises
+        except Exception as error:  # pickle passes on any error of the objects
             raise EngineProcessError(f"the request cannot be sent to another process: {error}") from error
         try:
             _send(process.stdin, message)
@@ -139,26 +138,26 @@ class EngineProcess:
 
 
 def _launch(memory: int | None, *modules: str) -> subprocess.Popen[bytes]:
-    # In an application that embeds Python this is the application, which must not be started again.
+    # In an application that embeds Python, sys.executable is the application, which must not be started again.
     if "python" not in Path(sys.executable or "").name.lower():
         raise EngineProcessError(f"{sys.executable!r} is not a Python interpreter")
     command = [sys.executable, "-c", _START, json.dumps(sys.path), str(memory or 0), *modules]
     try:
-        # In a session of its own, Ctrl-C does not reach it. This process ends it.
+        # In a session of its own it does not receive Ctrl-C. This process ends it.
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     except OSError as error:
         raise EngineProcessError(str(error)) from error
 
 
 class EngineProxy:
-    """Something that was opened in the other process: an engine, or a pipeline that is stepped."""
+    """A proxy of an object in the other process: an engine, or a pipeline."""
 
     def __init__(self, process: EngineProcess, number: int) -> None:
         self._process = process
         self._number = number
 
     def __call__(self, inputs: Mapping[str, Array], /) -> Mapping[str, Array]:
-        """Run it."""
+        """Run one step."""
         answer: Mapping[str, Array] = self._process.ask("call", self._number, dict(inputs))
         return answer
 
@@ -167,7 +166,7 @@ class EngineProxy:
         self._process.ask("reset", self._number)
 
     def __del__(self) -> None:
-        # Sent with the next request, if there is one.
+        # The other process learns of it with the next request.
         self._process.dropped.append(self._number)
 
 
@@ -180,7 +179,7 @@ def _ended(code: int) -> str:
 
 
 def limit_memory(size: int) -> None:
-    """Let this process hold at most so many bytes of data. An allocation beyond that fails and spares the machine."""
+    """Limit the data of this process to ``size`` bytes. A larger allocation fails, instead of using up the machine's memory."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -189,16 +188,16 @@ def limit_memory(size: int) -> None:
 
 
 def serve(memory: str, *modules: str) -> None:
-    """The other process: open, run and close what is requested, until the requests end.
+    """The main function of the other process: answers requests until the input is closed.
 
     Args:
         memory: The most bytes of data that it may hold; 0 sets no limit.
-        *modules: What to import beforehand.
+        *modules: Modules to import before the first request.
     """
     limit_memory(int(memory))
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
-    # What libraries print goes to the user, not into the answers.
+    # Output of libraries goes to stderr, since stdout carries the answers.
     os.dup2(2, 1)
     for module in modules:
         import_module(module)
@@ -211,7 +210,7 @@ def serve(memory: str, *modules: str) -> None:
             for number in dropped:
                 opened.pop(number, None)
             answer = True, _do(opened, *request)
-        except Exception as error:  # any engine may raise anything
+        except Exception as error:  # an engine may raise any type; the other side gets the message
             answer = False, f"{type(error).__name__}: {error}"
         _send(answers, pickle.dumps(answer))
 

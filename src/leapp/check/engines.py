@@ -1,6 +1,6 @@
-"""One node at a time in an engine of its own, as deployers would open it.
+"""Opens one node at a time in an engine of its own, as deployers do.
 
-ONNX Runtime rewrites a model when it opens it, more or less freely by level; each level is a program of its own.
+ONNX Runtime rewrites a model when it opens it, depending on its optimisation level, so each level is tested by itself.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from leapp.runtime.values import rows_of, to_array
 Array = np.ndarray[Any, np.dtype[Any]]
 Engine = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 Place = Callable[..., Any]
-"""Calls a function with arguments, in this process or in another one, for something that can be called from here."""
+"""Calls a function that opens an engine, in this process or in another one. Returns the engine or a proxy of it."""
 
 LEVELS = ("disable_all", "basic", "extended", "all")
 """ONNX Runtime's levels of graph optimisation."""
 
 
 def here(function: Callable[..., Any], *args: Any) -> Any:
-    """Open something in this process: simply call the function that opens it."""
+    """The place that opens engines in this process: it calls the function."""
     return function(*args)
 
 
@@ -42,7 +42,7 @@ def engines(bundle: Bundle, name: str, thorough: bool, place: Place = here) -> I
     Args:
         bundle: The bundle.
         name: The node.
-        thorough: Whether every level is wanted.
+        thorough: Whether to give every level too.
         place: Where engines are opened.
     """
     yield "", place(open_engine, bundle, name)
@@ -59,7 +59,7 @@ def open_engine(bundle: Bundle, name: str) -> Engine:
 
 
 def open_pipeline(bundle: Bundle) -> Pipeline:
-    """The whole bundle. The caller has decided whether its programs may run; an export checks its own."""
+    """The whole bundle as a pipeline. Programs in it run without a check of trust, which is up to the caller."""
     return Pipeline(bundle, allow_code=True)
 
 
@@ -80,7 +80,7 @@ def open_level(bundle: Bundle, name: str, level: str) -> Engine:
 
 
 def _plan(bundle: Bundle, name: str) -> Plan:
-    """The plan of one node of a checked contract. All of its ports are the graph's."""
+    """The plan of one node of a checked contract, with all its ports as inputs and outputs of the graph."""
     node = bundle.contract.nodes[name]
     inputs, outputs = tuple(p.name for p in node.inputs), tuple(p.name for p in node.outputs)
     wiring = Wiring(inputs={name: inputs}, outputs={name: outputs})

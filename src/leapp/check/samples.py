@@ -1,4 +1,4 @@
-"""Recorded samples run through the files of a bundle."""
+"""Runs the files of a bundle on recorded samples."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from leapp.runtime.values import from_raw
 Samples = Mapping[str, Sequence[Sample]]
 
 _RUNS = 12
-"""How often a random node may repeat a value before it counts as fixed."""
+"""An output that stays the same in this many runs counts as fixed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One output that is not what was traced.
+    """One output that differs from the traced value.
 
     Attributes:
         node: The node.
         port: Its output.
         sample: Which recorded pass, from 0.
-        difference: What is wrong.
+        difference: How it differs.
         element: The name of the worst element, if the port names its elements.
         engine: The engine, if it is not the runtime's own.
     """
@@ -51,9 +51,9 @@ class Outcome:
     """What running one node on its samples showed.
 
     Attributes:
-        verdicts: What differs; empty for a node that passed.
+        verdicts: The outputs that differ; empty for a node that passed.
         nonfinite: Outputs that do not differ and hold NaN or infinity.
-        random: Outputs that change from run to run, as they did when traced. Only their form was compared.
+        random: Outputs that change from run to run, as they did when traced. Only shape and dtype were compared.
         passes: How many samples were run.
         figures: How close each output came to the traced values, outputs that change from run to run left out.
     """
@@ -84,7 +84,7 @@ def check_node(
         rtol: Relative tolerance for floats.
         atol: Absolute tolerance for floats.
         opened: The engines that run it, see ``engines``.
-        random: Whether the node draws random numbers; ``None`` if that is not known, then it is tried.
+        random: Whether the node draws random numbers. ``None`` finds out by running it several times.
         form_only: Outputs of which only shape and dtype are compared.
     """
     outcome = Outcome(passes=len(samples))
@@ -121,7 +121,7 @@ def measure_node(
     thorough: bool = False,
     place: Place = here,
 ) -> tuple[Outcome, float | None]:
-    """What ``check_node`` finds, and the seconds of the shortest run on a sample; None without samples."""
+    """The outcome of ``check_node``, and the seconds of the shortest run on a sample (None without samples)."""
     times: list[float] = []
 
     def timed(engine: Engine) -> Engine:
@@ -138,7 +138,7 @@ def measure_node(
 
 
 def _varying(engine: Engine, given: Mapping[str, Array], outputs: Mapping[str, Array], runs: int) -> set[str]:
-    """The outputs that another run on the same inputs changes. A sampled choice may repeat itself a few times."""
+    """The outputs that differ in other runs on the same inputs. Several runs, because a random choice may repeat itself."""
     varying: set[str] = set()
     for _ in range(runs):
         again = engine(given)
@@ -149,7 +149,7 @@ def _varying(engine: Engine, given: Mapping[str, Array], outputs: Mapping[str, A
 
 
 def element_name(port: Port, index: Sequence[int]) -> str:
-    """What the port's ``element_names`` call the element at ``index``; empty if they do not."""
+    """The name of the element at ``index`` in the port's ``element_names``; empty if it has none."""
     names = port.element_names or []
     first = len(index) - len(names)
     if not index or first < 0:
@@ -169,7 +169,7 @@ class Stepper(Protocol):
         """One step."""
 
     def reset(self) -> None:
-        """Back to the initial values."""
+        """Set the state to the initial values."""
 
 
 def check_pipeline(
@@ -212,7 +212,7 @@ def _connected(contract: Contract, samples: Samples) -> bool:
 
 
 def _was_reset(contract: Contract, samples: Samples, number: int) -> bool:
-    """Whether every fed-back input of a pass has its initial value again, though its source says otherwise."""
+    """Whether every fed-back input of a pass has its initial value again, although its source had another value."""
     targets = [(s, t) for s, ts in contract.pipeline.feedback_flow.items() for t in ts]
     if not targets:
         return False

@@ -1,4 +1,4 @@
-"""TorchScript and ``.pt2`` files called as PyTorch calls them, without the copies that the runtime makes around them."""
+"""Runs TorchScript and ``.pt2`` files directly in PyTorch, without the copies that the runtime makes of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_torch_file(bundle: Bundle, name: str, samples: Sequence[Sample], place
     """Refuse a model that takes its inputs in another order than the node has them, or that writes to them.
 
     Raises:
-        ValidationError: With what is wrong. It does not happen to ONNX models, whose inputs have names and cannot be written.
+        ValidationError: The model does one of these. ONNX models cannot: their inputs have names and are read-only.
     """
     node = bundle.contract.nodes[name]
     if node.model.backend not in ("jit", "pt2"):

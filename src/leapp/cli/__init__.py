@@ -1,8 +1,7 @@
-"""The command line, ``leapp``: look at bundles, verify them, run them.
+"""The command ``leapp``: inspects, verifies and runs bundles.
 
-There is one module for each verb, and ``parser.VERBS`` lists them. They read bundles and run them; they know nothing of tracing
-and exporting. A verb imports NumPy, and modules that use it, inside its functions, so that help, completion and
-``inspect`` stay quick.
+There is one module for each verb, and ``parser.VERBS`` lists them. They know nothing of tracing and exporting. A verb imports
+NumPy, and modules that use it, inside its functions, so that help, completion and ``inspect`` start quickly.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("leapp: interrupted", file=sys.stderr)
         return 130
     except OSError as error:
-        # Otherwise Python reports the same error again when it closes the stream.
+        # Without this, Python reports the same error again when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # A reader that closes the pipe, such as head, has read enough.
+        # A closed pipe is no error: a reader such as head closes it when it has read enough.
         return 0 if isinstance(error, BrokenPipeError) else _unwritable(error.strerror or str(error))
 
 
@@ -76,5 +75,5 @@ def _answer(arguments: Namespace) -> int:
             raise
         expected = isinstance(error, (LeappError, OSError))
         return report(error, expected=expected, as_json=arguments.json)
-    write(answer, as_json=arguments.json)  # raises for the stream only
+    write(answer, as_json=arguments.json)  # outside of the try: it raises only if the output stream fails
     return answer.code

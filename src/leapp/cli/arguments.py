@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how their values are read. Nothing heavy is imported here."""
+"""Options that several verbs share, and the functions that parse their values. Imports no large package."""
 
 from __future__ import annotations
 

@@ -69,5 +69,5 @@ def command(arguments: Namespace) -> Answer:
 
 
 def is_late(misses: int, noise: int) -> bool:
-    """Whether more steps were late than the idle machine accounts for, give or take two standard deviations."""
+    """Whether more steps were late than empty steps, by more than two standard deviations."""
     return misses > noise + 2 * math.sqrt(noise)

@@ -1,4 +1,4 @@
-"""Write a new page of a bundle, with the results of replaying its samples or a recording."""
+"""Writes a new page of a bundle, with the results of replaying its samples or a recording."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def recorded_values(bundle: Bundle, path: str, *, replayed: bool = False) -> dic
 
 
 def _between(bundle: Bundle, steps: list[dict[str, Any]]) -> dict[tuple[str, str], list[Any]]:
-    """What every node takes from another and gives, step by step."""
+    """The values that every node takes from other nodes and gives to them, step by step."""
     from leapp.check.engines import open_engine
     from leapp.runtime.plan import make_plan
 
@@ -89,7 +89,7 @@ def _between(bundle: Bundle, steps: list[dict[str, Any]]) -> dict[tuple[str, str
 
 
 def _measure(bundle: Bundle, samples: Mapping[str, Sequence[Sample]], advance: Callable[[], None]) -> dict[str, Any]:
-    """Figures of every node, as the page takes them. The caller has checked that the models may run."""
+    """Times and differences of every node, for the page's ``details``. The caller has checked that the models may run."""
     from leapp.check.samples import measure_node
 
     validation: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""``leapp completion``: a shell's completion script, made from the parser, so that it knows every verb and option."""
+"""``leapp completion``: a completion script for a shell. It is made from the parser, so it has every verb and option."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leapp.cli.parser import VERBS, build
 
 
 class _Command(NamedTuple):
-    """What is completed after the name of a command: its options (flag, help, choices), the choices of its first argument."""
+    """The completions after the name of a command: its options (flag, help, choices) and the choices of its first argument."""
 
     options: list[tuple[str, str, list[str]]]
     words: list[str]

@@ -1,4 +1,4 @@
-"""``leapp deploy``: a bundle laid out for an inference server, or as a C++ header with types."""
+"""``leapp deploy``: writes a bundle for an inference server, or a C++ header with its types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_opened_bundle(parser)
     parser.add_argument("-o", "--output", required=True, metavar="DIRECTORY", help="the directory to write")
     add_code(parser)
-    # The fields of TritonOptions, whose defaults hold for those that are not given.
+    # The fields of TritonOptions. Options that are not given keep the defaults of that class.
     add = partial(parser.add_argument, default=argparse.SUPPRESS)
     add("--backend", choices=("native", "python"),
         help="the server's own engines, or leapp.runtime in its Python backend (default: native)")  # fmt: skip

@@ -85,7 +85,7 @@ def _weight_table(weights: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _changes(old: Mapping[tuple[str, str], Any], new: Mapping[tuple[str, str], Any]) -> Iterator[_Change]:
-    """What differs between two sets of facts, each by what it is and where; ``-`` stands for one that is not there."""
+    """The differences between two sets of facts, by subject and place. ``-`` stands for a missing fact."""
     for what, where in dict.fromkeys([*old, *new]):
         before, after = (facts.get((what, where), "-") for facts in (old, new))
         if before != after:
@@ -93,7 +93,7 @@ def _changes(old: Mapping[tuple[str, str], Any], new: Mapping[tuple[str, str], A
 
 
 def _facts(bundle: Bundle, other: Contract) -> Iterator[tuple[tuple[str, str], Any]]:
-    """What a bundle says. Details only of nodes and ports that the other one has too."""
+    """The facts of a bundle. Details are given only for nodes and ports that the other bundle has too."""
     contract, pipeline = bundle.contract, bundle.contract.pipeline
     for name, node in contract.nodes.items():
         yield ("node", name), "present"
@@ -126,7 +126,7 @@ def _form(value: Port | Weight) -> str:
 
 
 def _models(old: Bundle, new: Bundle) -> tuple[list[_Change], list[dict[str, Any]]]:
-    """The model files that changed, and the weights with how much each changed. Files are read as data."""
+    """The model files that changed, and for each weight how much it changed. Files are read as data, not run."""
     changes: list[_Change] = []
     weights: list[dict[str, Any]] = []
     for name, node in old.contract.nodes.items():
@@ -159,7 +159,7 @@ _READERS: dict[str, Callable[[Path], Sequence[Weight]]] = {
 
 
 def _weight_change(old: Weight, new: Weight) -> dict[str, Any] | None:
-    """The largest change of one value, and the change of the whole relative to what it was; None if nothing changed."""
+    """The largest change of one value, and the relative change of the whole weight; None if nothing changed."""
     import numpy as np
 
     if old.data is not None and old.data == new.data:
@@ -174,7 +174,7 @@ def _weight_change(old: Weight, new: Weight) -> dict[str, Any] | None:
 
 
 def _values(old: Bundle, new: Bundle, allow_code: bool) -> tuple[list[dict[str, Any]], str]:
-    """The largest difference of each common output over the recorded inputs, and over what, or why there is none."""
+    """The largest difference of each common output on the recorded inputs, and a text: on which inputs, or why not compared."""
     import numpy as np
 
     from leapp.check.compare import Figures

@@ -16,13 +16,13 @@ PACKAGES = {
     "numpy": "1.26", "msgspec": "0.19", "pyyaml": "6", "onnxruntime": "1.20", "onnx": "1.19", "onnxscript": "0.7.1",
     "onnx-ir": "0.1.16", "pillow": "10", "rich": "13", "torch": "2.7",
 }  # fmt: skip
-"""What leapp uses and the oldest version it is made for."""
+"""The packages that leapp uses, each with the oldest supported version."""
 
 _EXPORT = (*EXPORT.values(), "rich")
-"""What ``leapp[export]`` adds."""
+"""The packages that ``leapp[export]`` installs."""
 
 _BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
-"""Packages that are ONNX Runtime."""
+"""Packages that contain ONNX Runtime."""
 
 
 def command(arguments: Namespace) -> Answer:
@@ -60,7 +60,7 @@ def _version(name: str) -> str | None:
 def _providers() -> tuple[list[str], str | None]:
     try:
         import onnxruntime
-    except Exception as error:  # a broken build may raise anything
+    except Exception as error:  # importing a broken build may raise any type
         return [], " ".join(str(error).split())
     return list(onnxruntime.get_available_providers()), None
 

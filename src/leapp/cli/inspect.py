@@ -1,4 +1,4 @@
-"""``leapp inspect``: what a bundle says, without running it."""
+"""``leapp inspect``: shows the description of a bundle, without running it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def command(arguments: Namespace) -> Answer:
-    """What to feed a bundle, in which order, units and rate, and what is missing."""
+    """Show the inputs and outputs of a bundle, their order, units and rate, and which facts are missing."""
     bundle, damage = _open_damaged(arguments.bundle)
     contract, readable = bundle.contract, not damage
     if not damage and not arguments.quick:
@@ -77,7 +77,7 @@ def command(arguments: Namespace) -> Answer:
 
 
 def _open_damaged(path: str) -> tuple[Bundle, list[str]]:
-    """The bundle and what is damaged. A bundle with a damaged file has only its description."""
+    """The bundle and a list of its damage. A bundle with a damaged file has only its description."""
     try:
         return open_bundle(path, allow_outside=True), []
     except BundleError as error:
@@ -87,7 +87,7 @@ def _open_damaged(path: str) -> tuple[Bundle, list[str]]:
 
 
 def _damaged_models(bundle: Bundle) -> list[str]:
-    """What is wrong with the models. Opening a bundle checks every other file."""
+    """The damage of the models. Every other file was checked when the bundle was opened."""
     damage = []
     models = [name for name, node in bundle.contract.nodes.items() if node.model.model_path is not None]
     with progress("checking files", len(models)) as advance:
@@ -111,7 +111,7 @@ def _file_lines(bundle: Bundle, checked: str, damage: list[str]) -> Iterator[Tex
 
 
 def _describe(bundle: Bundle) -> dict[str, Any]:
-    """What a bundle says, as plain data."""
+    """The description of a bundle as plain data."""
     contract = bundle.contract
     pipeline = contract.pipeline
     configs = dict(pipeline.configs or {})

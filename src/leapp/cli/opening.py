@@ -1,4 +1,4 @@
-"""Opening the bundle of a command, and deciding whether the programs in it may run."""
+"""Opens the bundle of a command, and decides whether the programs in it may run."""
 
 from __future__ import annotations
 

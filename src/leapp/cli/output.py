@@ -1,4 +1,4 @@
-"""What a command answers, and how it is shown: JSON, or tables.
+"""The answer of a command, and its output as JSON or as tables.
 
 On a terminal a table fits the window: text wraps at spaces, and ``spare`` columns are left out before a name is broken.
 In a pipe every row is one line with all columns.
@@ -33,10 +33,10 @@ class Table:
     """Rows under a title. A table without rows, and columns that are empty in every row, are not shown.
 
     Attributes:
-        title: What stands above it.
+        title: The line above the table.
         columns: The names of the columns.
         rows: A cell for each column.
-        spare: Columns that a narrow window does without, the first to go first.
+        spare: Columns that are left out in a narrow window, in this order.
     """
 
     title: str
@@ -91,9 +91,9 @@ def report(error: Exception, *, expected: bool, as_json: bool) -> int:
 
 @contextmanager
 def progress(label: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-    """Show that long work goes on: a bar on a terminal, a line every ten seconds in a pipe.
+    """Show the progress of long work: a bar on a terminal, a line every ten seconds in a pipe.
 
-    Gives the function that advances it. Work that takes less than a second shows nothing.
+    Gives the function that advances the bar. Work that takes less than a second shows nothing.
     """
     done, began, ended = [0], time.monotonic(), threading.Event()
     terminal = _is_terminal(sys.stderr)
@@ -132,7 +132,7 @@ def progress(label: str, total: int | None = None) -> Iterator[Callable[[], None
 
 
 def announce(text: str) -> None:
-    """Print a line before long work during which a moving bar would disturb."""
+    """Print a line before long work that a moving bar would disturb, such as timing."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -141,7 +141,7 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 def _finite(value: Any) -> Any:
-    """The value without the numbers JSON lacks."""
+    """The value without NaN and infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {str(k): _finite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

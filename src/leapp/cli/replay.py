@@ -1,4 +1,4 @@
-"""``leapp replay``: give recordings, one or many, to a bundle and compare what it returns."""
+"""``leapp replay``: runs a bundle on recordings and compares its outputs and states."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def command(arguments: Namespace) -> Answer:
-    """Give recordings to a bundle and compare what it returns."""
+    """Run a bundle on recordings and compare its outputs and states."""
     from leapp.fleet import find_recordings, replay_fleet
 
     bundle = open_for(arguments)

@@ -48,7 +48,7 @@ def command(arguments: Namespace) -> Answer:
             advance()
     stacked: dict[str, Any] = {where: np.stack(values) for where, values in made.items()}
     if arguments.output:
-        with open(arguments.output, "wb") as file:  # np.savez adds .npz to a name that lacks it
+        with open(arguments.output, "wb") as file:  # a file object, because np.savez would add .npz to a name without it
             np.savez(file, **stacked)
     data = {
         "graph": bundle.graph,
@@ -69,7 +69,7 @@ def command(arguments: Namespace) -> Answer:
 
 
 def _inputs(bundle: Bundle, path: str | None, steps: int | None) -> tuple[dict[str, list[Array]], int, str]:
-    """The values of every graph input, step by step, how many steps, and where they come from."""
+    """The values of every graph input, step by step, the number of steps, and the source of the values as text."""
     from leapp.runtime.arrays import random_array
     from leapp.runtime.values import from_raw
 

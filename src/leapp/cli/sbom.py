@@ -1,4 +1,4 @@
-"""``leapp sbom``: what a bundle is made of, as a CycloneDX bill of materials."""
+"""``leapp sbom``: writes the CycloneDX bill of materials of a bundle."""
 
 from __future__ import annotations
 

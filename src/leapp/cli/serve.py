@@ -56,7 +56,7 @@ def command(arguments: Namespace) -> Answer:
     from leapp.serve.cluster import Cluster
     from leapp.serve.options import Options
 
-    # The arguments have the names of the options, apart from these.
+    # Most arguments have the names of fields of Options. The others are handled one by one below.
     given = {field.name: getattr(arguments, field.name) for field in fields(Options) if hasattr(arguments, field.name)}
     given |= {
         "allow_code": consent(arguments, open_for(arguments)),
@@ -67,7 +67,7 @@ def command(arguments: Namespace) -> Answer:
     }
     options = Options(**given)
     own = sys.stdout
-    # Ray prints to standard output, where programs read our answer.
+    # Ray prints to standard output, which is for the answer of this command.
     with redirect_stdout(sys.stderr):
         with progress("starting replicas"):
             cluster = Cluster(
@@ -79,7 +79,7 @@ def command(arguments: Namespace) -> Answer:
                 drain=arguments.drain,
             )
         leave = threading.Event()
-        # Only now, because Ray installs handlers of its own when it starts.
+        # Set after Ray has started, because Ray installs signal handlers of its own.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: leave.set())
         try:

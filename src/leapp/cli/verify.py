@@ -1,4 +1,4 @@
-"""``leapp verify``: every file checked, every sample replayed on this machine's engines."""
+"""``leapp verify``: checks every file, and replays every sample on this machine's engines."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _step(name: str, ok: bool, text: str) -> dict[str, Any]:
 
 
 def _trial(bundle: Bundle, allow_code: bool, place: Place) -> dict[str, Any]:
-    """What can be proven without samples: that the models open and run here."""
+    """Check a bundle without samples: whether the models open and run on this machine."""
     from leapp.check.engines import open_pipeline
     from leapp.runtime.arrays import random_array
     from leapp.runtime.plan import make_plan
@@ -78,7 +78,7 @@ def _trial(bundle: Bundle, allow_code: bool, place: Place) -> dict[str, Any]:
         with progress("opening engines"):
             plan = make_plan(bundle.contract)
             place(open_pipeline, bundle)({where: random_array(plan.input_ports[where]) for where in plan.inputs})
-    except Exception as error:  # any engine may raise anything
+    except Exception as error:  # an engine may raise any type; it is the result of this step
         return _step("trial", False, _why(error))
     return _step("trial", True, "ran on random values; the bundle carries no samples to compare with")
 
@@ -106,7 +106,7 @@ def _replay(
                 found, _ = measure_node(
                     bundle, name, samples.get(name, ()), *tolerance, thorough=arguments.thorough, place=place
                 )
-            except Exception as error:  # any engine may raise anything; it belongs to this node
+            except Exception as error:  # an engine may raise any type; it is the result of this node
                 steps.append(_step(f"node {name}", False, _why(error)))
             else:
                 steps.append(_node_step(name, found, arguments.thorough))
@@ -155,7 +155,7 @@ def _closed_loop(
 
 def _why(error: Exception) -> str:
     text = " ".join(str(error).split())
-    # The engine process writes the class of an error before its text. The classes of leapp say nothing to a user.
+    # The engine process writes the class of an error before its text. The names of leapp's classes do not help a user.
     name, _, rest = text.partition(": ")
     return f"cannot be run: {rest if hasattr(errors, name) else text}"
 

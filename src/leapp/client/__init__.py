@@ -1,4 +1,4 @@
-"""Run a bundle that another machine serves: the interface of ``leapp.runtime.Pipeline``, with the engines on the server.
+"""Runs a bundle on a server, with the interface of ``leapp.runtime.Pipeline``.
 
 Importing this package loads neither torch nor onnx, onnxruntime or ray. A connection needs the package ``websockets``.
 """

@@ -1,4 +1,4 @@
-"""One websocket to a server: open, ask, close. It handles bytes and time-outs; ports and state are in ``remote``."""
+"""A websocket connection to a server. It handles bytes and time-outs; ports and state are in ``remote``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leapp.errors import InputError, MissingDependencyError, ServerError, Server
 
 _MAX_WELCOME = 1 << 30
 _AT_ONCE = 64 * 1024
-"""Bytes that a connection accepts without waiting for the server."""
+"""How many bytes a connection accepts without waiting for the server."""
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
@@ -44,7 +44,7 @@ class Link:
         self._ticket = b""
 
     def bound(self, limit: int) -> None:
-        """Take no message longer than this from now on."""
+        """Refuse longer messages from now on."""
         self._limit = limit
 
     def ask(self, request: bytes | None, deadline: float) -> Message:
@@ -83,7 +83,7 @@ class Link:
         watch = threading.Timer(max(deadline - time.monotonic(), 0.0), self._break)
         watch.daemon = True
         if len(request) > _AT_ONCE:
-            # Sending has no time-out, and would block forever on a server that does not read.
+            # send() has no time-out of its own, and would block for ever on a server that does not read.
             watch.start()
         try:
             for frame in frames(request, self._ticket):
@@ -105,7 +105,7 @@ def open_link(url: str, token: str | None, deadline: float) -> tuple[Link, Messa
 
     Raises:
         Closed: The server cannot be reached now, or takes no session now.
-        ServerError: The server will never take this client: wrong token, wrong protocol.
+        ServerError: The server refuses this client for good: wrong token, wrong protocol.
     """
     try:
         from websockets.exceptions import InvalidHandshake, InvalidStatus
@@ -115,7 +115,7 @@ def open_link(url: str, token: str | None, deadline: float) -> tuple[Link, Messa
     headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
     stack = ExitStack()
     try:
-        # Numbers do not compress, and a proxy from the environment is not meant for a robot's server.
+        # No compression, because numbers do not compress. No proxy from the environment: it is not for a robot's server.
         opened = connect(
             url,
             additional_headers=headers,

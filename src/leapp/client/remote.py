@@ -1,8 +1,8 @@
-"""The engine on a server: each step is a request.
+"""The engine of a client: each step is a request to a server.
 
-A step is a function of the state, the inputs and the bundle. The server holds the state while a connection lasts and sends a
-copy back with every answer. So a step can be repeated on any server, any number of times, and the result of at most one
-answer is used. That is why a session survives the loss of its server.
+A step depends only on the state, the inputs and the bundle. The server holds the state while a connection lasts, and sends a
+copy back with every answer. So a step can be repeated on any server, and at most one of its answers is used. That is why a
+session survives the loss of its server.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RAISED: dict[str, type[LeappError]] = {
     "Full": Closed,
 }
 _SPARE = 1 << 20
-"""Bytes for everything in an answer that is not a tensor."""
+"""How many bytes an answer may have beside its tensors."""
 
 
 class RemoteEngine:
@@ -93,7 +93,7 @@ class RemoteEngine:
         return {k: to_array(k, self.plan.input_ports[k], initial[k], False) for k in self.plan.feedback}
 
     def _connect(self, deadline: float) -> Message:
-        """A new connection that is known to serve the right bundle. Tries until the deadline."""
+        """Connect, and check that the server has the right bundle. Tries until the deadline."""
         pause = 0.02
         while True:
             try:
@@ -146,7 +146,7 @@ class RemoteEngine:
         self._check_reply(outputs, state, self.plan.outputs)
         self.kept_inputs = kept_inputs
         self._begin, self._steps = "held", self._steps + 1
-        # A pipeline without feedback has a state that is known to be empty.
+        # Without feedback the state is empty, so it is known also without ``resume``.
         self._state = state if self._resume or not self.plan.feedback else None
         return {k: outputs[k] for k in self.plan.outputs}
 
@@ -160,7 +160,7 @@ class RemoteEngine:
                 raise ServerError(f"The server's answer has no value of {where!r} that fits the port.")
 
     def _asked(self, op: str, head: Mapping[str, Any], inputs: Mapping[str, Array]) -> Message:
-        """The answer to a request, from this connection or from the next ones until the time is up."""
+        """The answer to a request, from this connection or from new ones, until the time is up."""
         if self._closed:
             raise ServerError("This client is closed.")
         deadline = time.monotonic() + self.timeout
@@ -190,7 +190,7 @@ class RemoteEngine:
                 raise refusal
 
     def _drop(self) -> None:
-        """Forget the connection. From now on the session can only go on from the state that the client has."""
+        """Close the connection. The session can then continue only from the state that the client has."""
         if self._link is not None:
             self._link.close()
         self._link = None
@@ -240,7 +240,7 @@ _LOST = "Session lost: the server that held its state cannot be reached. Call re
 
 
 def _error(reply: Message) -> LeappError:
-    """What an error of the server means to the caller."""
+    """The error to raise for an error message of the server."""
     name, message = str(reply.head.get("error")), str(reply.head.get("message"))
     return _RAISED.get(name, ServerError)(message)
 

@@ -1,9 +1,10 @@
-"""What travels between a client and a server: a small JSON head and named tensors, as one binary message.
+"""The messages between a client and a server: a small JSON head and named tensors, in binary form.
 
 A message is the length of the head (four bytes, little-endian), the head, and a safetensors file that may be absent. On a
 websocket it is cut into frames that proxies accept; the first begins with the length of the message and a ticket, eight bytes
 each. The server puts a new ticket on every answer, and a request carries the ticket of the answer before it, so a client must
-read before it asks again. The bytes are not trusted: lengths are checked before memory is taken, and nothing is unpickled.
+read an answer before its next request. The bytes are not trusted: lengths are checked before memory is allocated, and nothing
+is unpickled.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def checked_array(where: str, raw: RawTensor) -> Array:
     except (ValueError, OverflowError):
         raise InputError(f"{where!r}: {len(raw.data)} bytes do not make a {raw.dtype} {list(raw.shape)}.") from None
     if raw.dtype == "bool" and array.size and array.view("uint8").max() > 1:
-        # Engines compute with other bytes as if they were numbers.
+        # Engines would compute with other bytes as with numbers.
         raise InputError(f"{where!r} is bool and holds bytes other than 0 and 1.")
     return array
 
@@ -102,14 +103,14 @@ def frames(message: bytes, ticket: bytes) -> Iterator[bytes]:
 
 
 class Assembly:
-    """Puts a message together from its frames. Takes no more memory than has arrived, and never more than the limit.
+    """Puts a message together from its frames. Uses no more memory than the bytes that arrived, and at most the limit.
 
     Args:
         limit: The most bytes a message may have.
-        hint: Where the limit comes from, for the message of the error.
+        hint: Says where the limit comes from, for the error message.
 
     Attributes:
-        ticket: That of the message whose frames came last; empty before the first.
+        ticket: The ticket of the latest message; empty before the first.
     """
 
     def __init__(self, limit: int, hint: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What is private in torch's core: dispatch, modes, TorchScript graphs."""
+"""Private names of torch's core: dispatch, modes, TorchScript graphs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ HigherOrderOperator: Any = torch._ops.HigherOrderOperator
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that sees every operator. Torch's own class loads the compiler at the first of them, to keep it from compiling
-    the mode; that takes more than a second, and while a session is open the compiler runs nothing.
+    """A mode that sees every operator.
+
+    Torch's own class loads the compiler at the first operator, to keep it from compiling the mode. That takes more than a
+    second, and is not needed, because the compiler runs nothing while a session is open.
     """
 
     @classmethod
@@ -37,32 +39,32 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 torch_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
-"""How many ``TorchFunctionMode`` are active. Torch's layers ask for it before they use a fused kernel."""
+"""How many ``TorchFunctionMode`` are active. Torch's layers read it before they use a fused kernel."""
 
 functorch_level: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
 """The innermost ``vmap``, ``grad`` or ``jvp`` that is running, or ``None``. Inside one, tensors are wrapped."""
 
 storage_expired: Callable[[Any], Any] = torch.UntypedStorage._expired
-"""Whether the memory that a weak reference stands for was freed. Storages have no public weak references."""
+"""Whether the memory of a weak reference was freed. Storages have no public weak references."""
 
 is_grad_enabled: Callable[[], bool] = torch._C.is_grad_enabled
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
-"""``torch.no_grad`` without its objects: a step of a small policy takes as long as one of those."""
+"""What ``torch.no_grad`` calls. Its context object takes as long as a step of a small policy."""
 
 registered_device: Callable[[], str] = torch._C._get_privateuse1_backend_name
 """The name of the device that an extension added to torch. Tensors get a method of that name."""
 
 disabled_torch_function: Any = torch._C._disabled_torch_function_impl
-"""What a class of tensors sets to be treated by functions like any tensor."""
+"""The ``__torch_function__`` of a tensor class that functions should treat like any tensor."""
 
 plain_dispatch: Callable[[], AbstractContextManager[None]] = torch._C._DisablePythonDispatcher
-"""A block in which operators run torch's own kernels, whatever Python has put in their place."""
+"""A context in which operators run torch's own kernels, not kernels that Python code registered."""
 
 copy_all: Callable[[Any, Any], Any] = torch._foreach_copy_
 """Copies a list of tensors into another in one call."""
 
 operator_names: Callable[[], Iterable[str]] = torch._C._dispatch_get_all_op_names
-"""The names of all operators. ``torch.ops`` lists those that were used already."""
+"""The names of all operators. ``torch.ops`` lists only those that were used already."""
 
 
 def find_operator(name: str) -> Any:
@@ -77,19 +79,19 @@ def is_composite(operator: Any) -> bool:
 
 
 def with_state(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> AbstractContextManager[Any]:
-    """Let a module use other parameters and buffers. ``torch.func.functional_call`` runs the module's hooks as well."""
+    """A context in which a module has other parameters and buffers. ``torch.func.functional_call`` would run its hooks too."""
     swapped: AbstractContextManager[Any] = _reparametrize_module(module, tensors)
     return swapped
 
 
 def wrapper_tensor(cls: type[torch.Tensor], like: torch.Tensor) -> Any:
-    """A tensor of a class of its own, in the form of ``like`` and without memory."""
+    """A tensor of class ``cls`` with the shape, dtype and device of ``like``, and without memory."""
     return torch.Tensor._make_wrapper_subclass(
         cls, like.shape, strides=like.stride(), storage_offset=like.storage_offset(), dtype=like.dtype, device=like.device
     )
 
 
-# TorchScript: torch.jit.trace compares and re-checks what it traced, keeps the paths of source files and cannot join graphs.
+# TorchScript: torch.jit.trace runs the function again to check it, stores the paths of source files and cannot merge graphs.
 
 
 def script_from_trace(function: Callable[..., Any], example: tuple[Any, ...], strict: bool, names: list[str]) -> Any:
@@ -98,23 +100,23 @@ def script_from_trace(function: Callable[..., Any], example: tuple[Any, ...], st
 
 
 def open_script(model: bytes | str, device: torch.device) -> Any:
-    """A TorchScript module as C++ has it. The one that ``torch.jit.load`` gives takes 50 % longer to make."""
+    """A TorchScript module as a C++ object. The Python wrapper of ``torch.jit.load`` takes 50 % longer to make."""
     unit: Any = torch._C.CompilationUnit()
     read: Any = torch._C.import_ir_module_from_buffer if isinstance(model, bytes) else torch._C.import_ir_module
     return read(unit, model, device, {}, False)
 
 
 def script_text(graph: Any) -> str:
-    """A TorchScript graph as text. To ask its nodes one by one takes several times as long."""
+    """A TorchScript graph as text. Reading its nodes one by one takes several times as long."""
     text: str = graph.str(False)
     return text
 
 
 def frozen_script(module: Any) -> Any:
-    """A module of ``open_script`` in eval mode, its attributes made constants if that can be done."""
+    """A module of ``open_script`` in eval mode, with its attributes as constants if that is possible."""
     wrapped: Any = wrap_cpp_module(module).eval()  # type: ignore[no-untyped-call]
     try:
-        # Numerics stay as saved: no folding of batch norms into convolutions.
+        # Batch norms are not folded into convolutions, which would change the rounding.
         return torch.jit.freeze(wrapped, optimize_numerics=False)._c
     except RuntimeError:
         return wrapped._c
@@ -168,7 +170,7 @@ def tensor_type() -> Any:
 
 
 def fuses_on_cpu() -> bool:
-    """Whether TorchScript may join expressions, which changes their rounding."""
+    """Whether TorchScript may fuse operators on the CPU, which changes their rounding."""
     return bool(torch._C._jit_can_fuse_on_cpu())
 
 
@@ -179,16 +181,16 @@ def set_fusion_strategy(strategy: list[tuple[str, int]]) -> list[tuple[str, int]
 
 
 def tensor_guards() -> Callable[..., Any] | None:
-    """The compiler's check of class, dtype, device, shape and strides of tensors in one call, or ``None`` if it is not there.
+    """The compiler's check of class, dtype, device, shape and strides of tensors in one call; ``None`` if torch lacks it.
 
-    To ask for each in Python takes longer than a small model.
+    Reading these attributes in Python takes longer than a small model.
     """
     guards: Callable[..., Any] | None = getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards", None)
     return guards
 
 
 def keep_stance() -> Callable[[], None]:
-    """A function that restores the compiler's present stance. ``set_stance`` as a context cannot be left from elsewhere."""
+    """A function that restores the compiler's present stance. The public way to restore it is a ``with`` block."""
     from torch._dynamo import eval_frame
 
     before = eval_frame._stance

@@ -1,4 +1,4 @@
-"""What is private about graphs of operators in torch: composite operators kept whole, modules made of graphs.
+"""Private names for graphs of operators in torch: composite operators kept whole, modules made of graphs.
 
 ``torch.export`` with ``run_decompositions`` is the public way to a functional graph; it traces twice and patches every
 composite operator of torch on each call. Its tracers, slow to load, are in :mod:`leapp.compat.tracers`.
@@ -23,7 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 fake_rules: dict[Any, Any] = fake_impls.op_implementations_dict
-"""How operators run on tensors without memory. A composite that is kept whole needs a rule for the time of a trace."""
+"""The rules for operators on tensors without memory. A composite operator that is kept whole needs one during a trace."""
 
 
 def kept_whole(operators: tuple[Any, ...]) -> AbstractContextManager[None]:
@@ -40,7 +40,7 @@ def is_whole_composite(operator: Any) -> bool:
 
 
 def set_kernels(operator: Any, kernels: dict[Any, Any]) -> None:
-    """Put back the Python kernels that ``kept_whole`` gave to an operator, which takes torch half a second to make."""
+    """Set the Python kernels of an operator that ``kept_whole`` made before. Torch takes half a second to make them."""
     operator.py_kernels.clear()
     operator.py_kernels.update(kernels)
     operator._dispatch_cache.clear()
@@ -53,7 +53,7 @@ def graph_module(graph: torch.fx.Graph) -> torch.fx.GraphModule:
 
 
 def core_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Torch's whole table of decompositions. ``torch.export.default_decompositions`` leaves out derivatives."""
+    """Torch's whole table of decompositions. The public ``torch.export.default_decompositions`` lacks derivatives."""
     from torch._decomp import decomposition_table
 
     return decomposition_table

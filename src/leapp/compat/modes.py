@@ -1,4 +1,4 @@
-"""What recording needs of torch below its public modes: the stacks of modes, dispatch keys, the life of memory."""
+"""Private names of torch for recording: the stacks of modes, dispatch keys, weak references to memory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = [
 ]  # fmt: skip
 
 Unseen: Callable[[], Any] = torch._C._DisableTorchDispatch
-"""As long as an instance lives, no dispatch mode sees what this thread does."""
+"""While an instance exists, no dispatch mode sees the calls of this thread."""
 
-# A mode that is entered in one function and left in another cannot be a ``with`` block, which is all that is public.
+# The public API for modes is a ``with`` block, but a node enters its modes in one function and leaves them in another.
 function_modes: Callable[[], int] = _len_torch_function_stack
 dispatch_modes: Callable[[], int] = _len_torch_dispatch_stack
 push_function_mode: Callable[[Any], None] = _push_on_torch_function_stack
@@ -34,20 +34,20 @@ push_dispatch_mode: Callable[[Any], None] = _python_dispatch._push_mode
 pop_dispatch_mode: Callable[[], Any] = _python_dispatch._pop_mode
 
 any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
-"""Whether autocast is on for some device. ``torch.is_autocast_enabled`` asks for one."""
+"""Whether autocast is on for any device. ``torch.is_autocast_enabled`` needs to know which one."""
 
 is_functorch_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
-"""Whether ``vmap``, ``grad`` or ``jvp`` has wrapped a tensor, whose memory is another's then."""
+"""Whether ``vmap``, ``grad`` or ``jvp`` has wrapped a tensor. A wrapped tensor has the memory of another one."""
 
 backward_task: Callable[[], int] = torch._C._current_graph_task_id
-"""The number of the backward pass that is running, or -1. What it calls is on no line of the program."""
+"""The number of the running backward pass, or -1. Its calls belong to no line of the program."""
 
 free_weak_storage: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
 """Frees a weak reference to memory."""
 
 
 def storage_uses(storage: torch.UntypedStorage) -> int:
-    """The reference count of a memory."""
+    """The reference count of a storage."""
     uses: int = torch._C._storage_Use_Count(storage._cdata)
     return uses
 
@@ -58,6 +58,6 @@ _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python) | torch._C.Dispat
 
 
 def normal_dispatch() -> Any:
-    """As long as it lives, calls of this thread reach the modes, even from inside a mode."""
+    """While the returned object exists, calls of this thread reach the modes, even from inside a mode."""
     include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     return torch._C._ForceDispatchKeyGuard(include, exclude - _PYTHON)

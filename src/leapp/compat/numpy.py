@@ -1,6 +1,4 @@
-"""What following NumPy needs: torch's own NumPy functions on tensors, NumPy's mark of an argument that was not given, and the
-dtypes in which NumPy 1 computes.
-"""
+"""Private names for NumPy: torch's NumPy functions on tensors, NumPy's default of missing arguments, dtypes of NumPy 1."""
 
 from __future__ import annotations
 
@@ -15,21 +13,21 @@ from torch._numpy import _unary_ufuncs_impl as unary_ufuncs
 __all__ = ["NO_VALUE", "PROMOTES_BY_VALUE", "binary_ufuncs", "dtypes_by_value", "torch_numpy", "unary_ufuncs"]
 
 NO_VALUE: Any = np._NoValue
-"""The default of arguments for which ``None`` means something."""
+"""NumPy's default of arguments for which ``None`` has a meaning."""
 
 PROMOTES_BY_VALUE = int(np.__version__.partition(".")[0]) < 2
-"""NumPy 1 looks at the value of a number to choose the dtype of a result; from NumPy 2 on its type alone decides."""
+"""Whether the value of a number influences the dtype of a result, as in NumPy 1. Since NumPy 2 only its type does."""
 
 
 def dtypes_by_value(operands: Sequence[Any]) -> list[np.dtype[Any]]:
-    """The dtypes that NumPy 1 takes the operands of a ufunc for: beside an array, a number has the smallest that holds it."""
+    """The dtypes of a ufunc's operands in NumPy 1. Beside an array, a number has the smallest dtype that holds it."""
     arrays = [np.asarray(operand) for operand in operands]
     common, own = np.result_type(*arrays), [array.dtype for array in arrays]
     if common == np.result_type(*own):
         return own
     found = []
     for array, dtype in zip(arrays, own, strict=True):
-        # The smallest dtype of a whole number may be unsigned where the arrays are not.
+        # The smallest dtype of a whole number may be unsigned although the arrays are signed.
         small = common if (dtype.kind in "fc") == (common.kind in "fc") else np.min_scalar_type(array)
         found.append(dtype if array.ndim else small)
     return found

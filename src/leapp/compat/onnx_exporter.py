@@ -1,4 +1,4 @@
-"""What is private in torch's ONNX exporter and in onnxscript.
+"""Private names of torch's ONNX exporter and of onnxscript.
 
 ``torch.onnx.export`` builds the tables of its library for every model, and offers no way to translate a graph that was traced
 already.
@@ -50,7 +50,7 @@ add_opset_imports: Callable[[ir.Model], None] = _ir_passes.add_opset_imports
 
 @contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
-    # To set a level would clear what every logger of the process has cached.
+    # ``disabled`` and not a level: setting a level clears the caches of all loggers of the process.
     before = logger.disabled
     logger.disabled = True
     try:
@@ -64,15 +64,15 @@ def operator_library(opset: int) -> Any:
     build = _registration.ONNXRegistry.from_torchlib
     # torch 2.7 and 2.8 have translations for one opset only.
     named = {"opset_version": max(opset, LIBRARY_OPSET)} if "opset_version" in inspect.signature(build).parameters else {}
-    # It reports every vision operator it will not translate because torchvision is absent.
+    # Silent, because it logs every vision operator that it cannot translate without torchvision.
     with _quiet(_registration.logger):
         return build(**named)
 
 
 def add_translation(library: Any, target: Any, function: Callable[..., Any]) -> None:
-    """Let the library translate an operator by a function of ours."""
+    """Add a translation of an operator to the library."""
     library.register_op(target, function)
-    # torch 2.7 and 2.8 read a signature from the function and look for arguments of these names; without one, they take it.
+    # torch 2.7 and 2.8 read a signature from the function and match arguments by name. Without a signature they do not.
     if "opset_version" not in inspect.signature(_registration.ONNXRegistry.from_torchlib).parameters:
         library.get_decomps(target)[0].signature = None
 
@@ -98,13 +98,13 @@ def translated_operators(library: Any) -> set[Any]:
 
 
 def decomposition_table(known: set[Any]) -> dict[Any, Callable[..., Any]]:
-    """How operators that are not in ``known`` are written with other operators."""
+    """Decompositions of the operators that are not in ``known``."""
     table: dict[Any, Callable[..., Any]] = _decomp.create_onnx_friendly_decomposition_table(known)
     return table
 
 
 def find_translation(node: torch.fx.Node, library: Any) -> Any:
-    """The translation of a node's operator for its arguments, or ``None``. An operator of ``torch.onnx.ops`` needs none."""
+    """The translation of a node's operator for its arguments, or ``None``, as for operators of ``torch.onnx.ops``."""
     target = node.target
     if isinstance(target, OpOverload) and target.name().startswith("onnx::"):
         return target
@@ -113,7 +113,7 @@ def find_translation(node: torch.fx.Node, library: Any) -> Any:
 
 def translate_graph(graph: torch.fx.Graph, model: ir.Model, library: Any) -> Mapping[str, Any]:
     """Add the nodes of a graph to a model; returns the ONNX value of each by name."""
-    # It reports every node without a module path to note in the metadata, which we strip.
+    # Silent, because it logs every node without a module path for the metadata, which leapp removes.
     with _quiet(_core.logger), _signatures_kept():
         values: Mapping[str, Any] = _core._translate_fx_graph(
             graph, model, graph_like=model.graph, owned_graphs={}, lower="at_conversion", registry=library
@@ -123,8 +123,9 @@ def translate_graph(graph: torch.fx.Graph, model: ir.Model, library: Any) -> Map
 
 @contextmanager
 def _signatures_kept() -> Iterator[None]:
-    """Operators are described to the translation by the signature made of their schema; made anew for every node of a graph,
-    that is a third of the time.
+    """Cache the signatures that the translation makes from operator schemas.
+
+    Torch makes them anew for every node of a graph, which takes a third of the time.
     """
     holder: Any = ir.schemas.OpSignature
     theirs = holder.__dict__["from_op_schema"]

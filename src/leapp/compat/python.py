@@ -1,4 +1,4 @@
-"""What is private in CPython."""
+"""Private names of CPython."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from types import FrameType
 __all__ = ["getframe"]
 
 getframe: Callable[[int], FrameType] = sys._getframe
-"""The caller at a depth. ``inspect.stack`` reads the source of every caller; a line is asked for at each recorded call."""
+"""The frame at a depth. The public ``inspect.stack`` reads the source of every caller, too slow for each recorded call."""

@@ -1,6 +1,6 @@
-"""What is private in torch's tracers: tensors without memory, symbolic sizes, functional traces.
+"""Private names of torch's tracers: tensors without memory, symbolic sizes, functional traces.
 
-To import this loads torch's compiler and a computer algebra system, which takes longer than most exports.
+Importing this loads torch's compiler and a computer algebra system, which takes longer than most exports.
 """
 
 from __future__ import annotations

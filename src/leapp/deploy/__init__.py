@@ -1,6 +1,6 @@
-"""Deployments: a bundle written for an inference server, for C++, as one ONNX model, or checked against a target.
+"""Deploys bundles: writes them for an inference server, for C++ or as one ONNX model, and checks them against a target.
 
-It writes files; it starts no server. Each name is imported at its first use, so that ``leapp check`` does not load NumPy.
+It writes files and starts no server. Each name is imported at its first use, so that ``leapp check`` does not load NumPy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOMES = {
 }  # fmt: skip
 
 
-if not TYPE_CHECKING:  # a checker takes a module with this function for one that has every name
+if not TYPE_CHECKING:  # a type checker would accept every name of a module with __getattr__
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:

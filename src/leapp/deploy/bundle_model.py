@@ -20,10 +20,10 @@ class TritonPythonModel:
     """One step of the pipeline for each request."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Open the bundle that lies in the directory of this version."""
+        """Open the bundle in the directory of this version."""
         found = settings(args)
         bundle = Path(args["model_repository"]) / args["model_version"] / found["bundle"]
-        # The server accepts only the dtypes of the configuration; one that is not the port's own is converted.
+        # The server accepts only the dtypes of the configuration. cast=True converts a dtype that is not the port's own.
         # Programs were allowed when the bundle was deployed; the digest shows that they are unchanged.
         self._pipeline = Pipeline(
             bundle,
@@ -42,7 +42,7 @@ class TritonPythonModel:
             self._sequences = Sequences(self._fresh, found["idle_seconds"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer requests one by one. A failure concerns its own request only."""
+        """Answer requests one by one. A request that fails does not affect the others."""
         return [self._answer(request) for request in requests]
 
     def _fresh(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class TritonPythonModel:
             response = self._step(request)
             sequences.keep(request, self._pipeline.state())
             return response
-        except Exception as reason:  # the remaining requests are still answered
+        except Exception as reason:  # an engine may raise any type; the other requests must still be answered
             return error(reason)
         finally:
             if sequences is not None:

@@ -1,4 +1,4 @@
-"""A C++ header for one bundle: a struct for each side, enums of element names, sizes. A misspelt joint does not compile.
+"""Writes a C++ header for one bundle: structs for inputs and outputs, enums of element names. A misspelt name cannot compile.
 
 The header uses ``leapp/typed.hpp`` of the C++ runtime in ``cpp/``. It is made from the description of the ports only.
 """
@@ -23,7 +23,7 @@ _TYPES = {
     "complex128": "std::complex<double>", **{f"{sign}int{bits}": f"std::{sign}int{bits}_t" for sign in ("", "u")
     for bits in (8, 16, 32, 64)},
 }  # fmt: skip
-"""Dtypes without a C++ type of their own have one of the same name in ``leapp``."""
+"""C++ types by dtype. The C++ runtime defines a type of the same name for the other dtypes."""
 
 _KEYWORDS = frozenset(
     """alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class co_await
@@ -37,7 +37,7 @@ _KEYWORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CppHeader:
-    """What was written.
+    """The header that was written.
 
     Attributes:
         path: The header.
@@ -96,12 +96,12 @@ def deploy_cpp(bundle: str | os.PathLike[str] | Bundle, directory: str | os.Path
 
 
 class _Side:
-    """The inputs or the outputs of the pipeline.
+    """The inputs, or the outputs, of the pipeline.
 
     Attributes:
         title: ``Input`` or ``Output``.
         ports: The port of each key.
-        fields: The field of each key: its port's name, with the node's where several nodes have that name.
+        fields: The field of each key: the name of its port, with the name of the node if several nodes have such a port.
     """
 
     def __init__(self, title: str, ports: Mapping[str, Port], taken: Collection[str]) -> None:
@@ -114,7 +114,7 @@ class _Side:
 
 
 def _identifier(text: str, taken: Collection[str]) -> str:
-    """A C++ name for a text that differs from the taken ones."""
+    """A C++ identifier for a text, different from the taken ones."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", text)
     name = re.sub(r"__+", "_", name).strip("_") or "value"
     if name[0].isdigit() or name in _KEYWORDS:
@@ -127,13 +127,13 @@ def _identifier(text: str, taken: Collection[str]) -> str:
 
 
 def _elements(key: str, port: Port) -> tuple[str, ...] | None:
-    """The names of all elements of a port, in their order; None unless each element has one of its own."""
+    """The names of all elements of a port, in order; None unless each element has a unique name."""
     names = describe(key, port, "").element_names
     return names if names and len(set(names)) == len(names) == math.prod(port.shape) else None
 
 
 def _enums(ports: Mapping[str, Port]) -> dict[tuple[str, ...], str]:
-    """An enum for every list of names, called after what it names."""
+    """An enum for every list of element names, named after what the elements are, such as ``Joint``."""
     found: dict[tuple[str, ...], str] = {}
     for key, port in ports.items():
         names = _elements(key, port)
@@ -158,7 +158,7 @@ def _quoted(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """Text that cannot end or continue a comment line."""
+    """Text for a ``//`` comment, without characters that would end or continue the line."""
     return re.sub(r"[^\x20-\x7e]", "?", text).replace("\\", "/")
 
 

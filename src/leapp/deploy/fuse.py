@@ -1,8 +1,8 @@
-"""The whole pipeline as one ONNX model.
+"""Writes the whole pipeline as one ONNX model.
 
-Graph inputs and states come in, graph outputs and next states go out, all under their ``node/port`` keys. The contract and
-the initial values travel in the model's metadata, so the file says by itself how to run it. Needs the ``onnx`` package,
-imported when a model is fused, and no tensor library.
+Its inputs are the graph inputs and the states, its outputs the graph outputs and the next states, all under their ``node/port``
+keys. The contract and the initial values are in the metadata of the model, so the file contains everything that is needed to
+run it. Needs the ``onnx`` package, imported when a model is fused, and no tensor library.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from leapp.graph.contract import Contract, key
 from leapp.graph.validate import execution_order, feedback_ports, graph_ports, ports, sources
 
 CONTRACT = "leapp.contract"
-"""Metadata key of the contract: the bundle's YAML as JSON."""
+"""The metadata key of the contract, which is the bundle's YAML as JSON."""
 INITIAL_VALUES = "leapp.initial_values"
-"""Metadata key of the initial values: JSON from state input to dtype, shape and little-endian bytes in base64."""
+"""The metadata key of the initial values: JSON from state input to dtype, shape and little-endian bytes in base64."""
 
 _LIMIT = 1_800_000_000
 _DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -47,14 +47,14 @@ def fuse_onnx(bundle: str | os.PathLike[str] | Bundle, path: str | os.PathLike[s
     """Write the pipeline of ``bundle`` as one ONNX model.
 
     Args:
-        bundle: A bundle whose nodes are all ONNX: its directory, its YAML, or what ``open_bundle`` gave.
-        path: The file to write. Weights beyond protobuf's limit go to ``<path>.data``.
+        bundle: A bundle with ONNX nodes only: its directory, its YAML, or an opened bundle.
+        path: The file to write. If the model is too large for protobuf, its weights go to ``<path>.data``.
 
     Returns:
         ``path``.
 
     Raises:
-        BundleError: If a node is not ONNX, or the models cannot live in one file.
+        BundleError: If a node is not ONNX, or the models cannot be merged into one file.
 
     Example:
         >>> from leapp.deploy import fuse_onnx
@@ -128,7 +128,7 @@ def _metadata(bundle: Bundle) -> dict[str, str]:
 
 
 def _prepared(bundle: Bundle, name: str) -> Any:
-    """A node's model with its weights inside and without functions of its own, whose names could clash."""
+    """A node's model with its weights inside. Its functions are inlined, because their names could clash with others."""
     import onnx
     import onnx.inliner
 
@@ -137,12 +137,12 @@ def _prepared(bundle: Bundle, name: str) -> Any:
         return onnx.inliner.inline_local_functions(model) if model.functions else model
     except BundleError:
         raise
-    except Exception as error:  # onnx may raise anything for a damaged file
+    except Exception as error:  # onnx may raise any type for a damaged file
         raise BundleError(f"Node '{name}': the ONNX model cannot be read: {error}") from error
 
 
 def _agree(models: dict[str, Any]) -> list[Any]:
-    """One version for each operator set: the highest, to which the other models are converted."""
+    """Convert all models to the same version of each operator set: the highest among them."""
     import onnx
     import onnx.version_converter
 
@@ -161,13 +161,13 @@ def _agree(models: dict[str, Any]) -> list[Any]:
                 raise BundleError(f"{what}; one file has one version. Export both with the same.")
             try:
                 models[name] = onnx.version_converter.convert_version(model, wanted[domain])
-            except Exception as error:  # the converter may raise anything
+            except Exception as error:  # the converter may raise any type
                 raise BundleError(f"{what}, and it cannot be converted. Export both with the same opset_version.") from error
     return [onnx.helper.make_opsetid(domain, version) for domain, version in sorted(wanted.items())]
 
 
 def _joined(contract: Contract, models: Mapping[str, Any], graph: Any) -> None:
-    """Move the models into one graph, every value under a name of its own."""
+    """Move the models into one graph, with unique names for all values."""
     taken = {*ports(contract.nodes, "inputs"), *ports(contract.nodes, "outputs")}
     infos: dict[str, Any] = {}
     for name, model in models.items():
@@ -190,13 +190,13 @@ def _move(contract: Contract, name: str, graph: Any, into: Any, taken: set[str])
     names = {value.name: fed.get(where, where) for where, value in inputs.items()}
     _check_ports(name, "input", {p.name for p in node.inputs}, names)
     _check_ports(name, "output", {p.name for p in node.outputs}, [value.name for value in graph.output])
-    # An output that is an input or a weight has no value of its own.
+    # An output that is an input or a weight is made by no operator, so it needs a copy to get its own name.
     copied = {where: value.name for where, value in outputs.items() if value.name in names or value.name in weights}
     names |= {value.name: where for where, value in outputs.items() if where not in copied}
 
     def rename(value: str) -> str:
         if not value:
-            return value  # an optional input that is not given
+            return value  # empty: an optional input that is not given
         if value not in names:
             names[value] = _free_name(f"{name}/{value}", taken)
             taken.add(names[value])
@@ -223,7 +223,7 @@ def _check_ports(node: str, side: str, declared: set[str], found: Any) -> None:
 
 
 def _rename(graph: Any, prefix: str, rename: Callable[[str], str]) -> None:
-    """Give every value of a graph, and of the graphs inside it, its new name."""
+    """Rename every value of a graph and of its subgraphs."""
     import onnx
 
     for node in graph.node:

@@ -1,4 +1,4 @@
-"""Run a fused model in plain ONNX Runtime, with its states carried by hand, and compare it with the recorded passes."""
+"""Runs a fused model in plain ONNX Runtime, passing its states from step to step, and compares it with the recorded passes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class FusedModel:
         self.reset()
 
     def reset(self) -> None:
-        """Back to the initial values."""
+        """Set the states to the initial values."""
         self._state = dict(self._initial)
 
     def __call__(self, inputs: dict[str, Array], /) -> dict[str, Array]:
-        """One step."""
+        """Run one step."""
         if self._plan.batch is not None:
             self._follow_batch(inputs)
         outputs = dict(zip(self._names, self._session.run(None, {**inputs, **self._state}), strict=True))

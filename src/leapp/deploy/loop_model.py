@@ -1,7 +1,7 @@
-"""The model above an ensemble: keeps, for each sequence, what one step gives to the next.
+"""The Triton model that calls an ensemble and keeps, for each sequence, the values that one step passes to the next.
 
-``leapp deploy triton`` copies this file into a repository as ``model.py``; Triton's Python backend runs it. It stands
-alone: it knows NumPy and the backend's own module, not leapp.
+``leapp deploy triton`` copies this file into a repository as ``model.py``, and Triton's Python backend runs it. It imports
+NumPy and the backend's own module, not leapp.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Sequences:
     """One state for each sequence. A sequence that is idle for too long is forgotten.
 
     Args:
-        fresh: Makes the state a sequence starts with.
+        fresh: Makes the state with which a sequence starts.
         idle: After how many seconds without a request it is forgotten.
     """
 
     def __init__(self, fresh: Callable[[], Any], idle: float) -> None:
         self._fresh = fresh
         self._idle = idle
-        # In the order of their last use: idle sequences come first.
+        # In the order of their last use, so that idle sequences come first.
         self._kept: dict[int | str, tuple[float, Any]] = {}
 
     def find(self, request: Any) -> Any:
@@ -65,7 +65,7 @@ class Sequences:
 
 
 def settings(args: Mapping[str, str]) -> dict[str, Any]:
-    """What the configuration of a model says under ``leapp``."""
+    """The settings in the configuration of a model under ``leapp``."""
     found: dict[str, Any] = json.loads(json.loads(args["model_config"])["parameters"]["leapp"]["string_value"])
     return found
 
@@ -76,7 +76,7 @@ def error(reason: object) -> Any:
 
 
 class TritonPythonModel:
-    """Gives each request with the fed-back values to the ensemble, and keeps what comes back for the next one."""
+    """Sends each request to the ensemble together with the fed-back values, and keeps the new values for the next request."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read the initial values."""
@@ -89,14 +89,14 @@ class TritonPythonModel:
         self._sequences = Sequences(lambda: self._initial, self._settings["idle_seconds"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer requests one by one. A failure concerns its own request only."""
+        """Answer requests one by one. A request that fails does not affect the others."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
         try:
             state = self._sequences.find(request)
             return self._step(request, state)
-        except Exception as reason:  # the remaining requests are still answered
+        except Exception as reason:  # the backend may raise any type; the other requests must still be answered
             return error(reason)
         finally:
             self._sequences.leave(request)
@@ -112,7 +112,7 @@ class TritonPythonModel:
             preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0),
         ).exec()
         if response.has_error():
-            # Some models may have stepped and some not, so their states no longer fit together.
+            # Some models of the ensemble may have run and some not, so their states no longer belong to the same step.
             self._sequences.drop(request)
             raise RuntimeError(f"{response.error().message()} The sequence is lost, start it again.")
         made = {tensor.name(): tensor for tensor in response.output_tensors()}

@@ -1,6 +1,6 @@
-"""The targets that leapp knows, and whether one of them can take a bundle.
+"""The rules of the known targets, and the check whether a target can run a bundle.
 
-The rules are about descriptions and file names. Nothing is run here, so a target may still refuse an operator.
+The rules are about descriptions and file names. No model is run here, so a target may still refuse an operator.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TargetRules:
-    """What a target takes.
+    """The rules of a target.
 
     Attributes:
-        about: The facts in a sentence.
-        dtypes: Port dtypes it takes as they are.
-        converted: Port dtypes it takes as another.
+        about: A sentence about the target.
+        dtypes: Port dtypes that it accepts.
+        converted: Port dtypes that it converts to another dtype.
         opsets: The lowest and highest ONNX opset it reads, ``None`` without a bound.
         opset: The ONNX opset that an export for it is written in.
         any_batch: What to do about models that take any batch; ``None`` if they run as they are.
@@ -64,7 +64,7 @@ def check_target(bundle: Bundle, name: str) -> list[Finding]:
 
 
 def spelled(contract: Contract, name: str) -> Contract:
-    """The contract as the target ``name`` reads it best. What it means stays the same."""
+    """The contract in the form that the target ``name`` reads best. Its meaning stays the same."""
     contract = replace(contract, system={**contract.system, TARGET: name})
     if name != "isaac-ros":
         return contract
@@ -76,7 +76,7 @@ def spelled(contract: Contract, name: str) -> Contract:
 
 
 def _listed(ports: tuple[Port, ...]) -> tuple[Port, ...]:
-    """Ports whose element names are a list for each axis. ``temporal_axis`` says which of them is the axis over time."""
+    """Ports with element names as one list for each axis. ``temporal_axis`` says which axis runs over time."""
     found = []
     for port in ports:
         names = port.element_names or []
@@ -147,7 +147,7 @@ def _isaac_ros(bundle: Bundle) -> Iterator[Finding]:
 def _isaac_ros_feedback(bundle: Bundle) -> Iterator[Finding]:
     if not bundle.contract.pipeline.feedback_flow:
         return
-    # A bundle that is still being written has no description on disk yet.
+    # While a bundle is being written, its description is not on disk yet.
     written = bundle.path.read_text(encoding="utf-8-sig") if bundle.path.exists() else dump_contract(bundle.contract)
     document: Any = yaml_text.parse(written, bundle.path.name)
     if "feedback_connections" not in document["pipeline"]:

@@ -37,8 +37,8 @@ class Deployment:
     Attributes:
         path: Its directory, as it was given.
         model: The model that clients call.
-        models: All models, each with what runs it.
-        inputs: For each input of the pipeline, what the server calls it, its type and its dimensions.
+        models: All models, each with its backend.
+        inputs: For each input of the pipeline its name, type and dimensions on the server.
         outputs: The same for each output.
         stateful: Whether requests belong to sequences, with a correlation id and a start flag.
         digest: The digest of the bundle that was deployed, if it is sealed.
@@ -71,7 +71,7 @@ def deploy_triton(
 
     Args:
         bundle: The bundle's YAML file or its directory, or a bundle that is already open.
-        repository: The directory to write. What an earlier deployment of the same graph wrote there is replaced.
+        repository: The directory to write. An earlier deployment of the same graph there is replaced.
         options: How to write it.
         allow_outside: Let files of an unsealed bundle lie outside its directory.
         allow_code: As for ``leapp.runtime.Pipeline``: the server runs every program in its repository.

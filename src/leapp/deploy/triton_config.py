@@ -1,6 +1,6 @@
-"""What the ``config.pbtxt`` of a Triton model says: options, names, data types and dimensions, and its notation.
+"""The content and the notation of a Triton model's ``config.pbtxt``: options, names, data types and dimensions.
 
-A port that the server cannot take is refused by name.
+A port that the server cannot handle is refused with its name.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class TritonOptions:
 
 
 class Word(str):
-    """A text that is written bare: the name of an enum value."""
+    """A text that is written without quotes: the name of an enum value."""
 
     __slots__ = ()
 
@@ -96,9 +96,9 @@ def describe(where: str, name: str, port: Port, backend: str | None, *, batched:
 
     Args:
         where: The key of the port, for messages.
-        name: What the server calls the tensor.
+        name: The name of the tensor on the server.
         port: The port.
-        backend: The backend of the node that runs it, or None where Python does.
+        backend: The backend of the node, or None if Python runs it.
         batched: Whether the first axis is the batch, which the server adds by itself.
 
     Raises:
@@ -116,7 +116,7 @@ def describe(where: str, name: str, port: Port, backend: str | None, *, batched:
         raise BundleError(f"{where!r} has the shape {list(port.shape)}; batches need an axis beside the first one.")
     if not shape and backend == "jit":
         raise BundleError(f"{where!r} is a single number without axes, which Triton cannot give to TorchScript. Use ONNX.")
-    # The server has no tensors without axes. Engines that have them accept a tensor of one element.
+    # The server has no 0-d tensors. Engines accept a tensor of one element instead.
     return {"name": name, "data_type": Word(f"TYPE_{_TYPES[port.dtype]}"), "dims": list(shape or (1,))}
 
 
@@ -161,7 +161,7 @@ def output_names(plan: Plan) -> dict[str, str]:
 
 
 def safe_name(text: str) -> str:
-    """The text as the name of a directory that is also part of an address."""
+    """The text as a name for a directory, which is also part of a URL."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", re.sub(r"^[.-]", "_", text)) or "_"
 
 
@@ -189,7 +189,7 @@ def pbtxt(message: Mapping[str, Any]) -> str:
 
 
 def entries(mapping: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A map field, which is a list of keys with values."""
+    """A map field in this notation: a list of entries with key and value."""
     return [{"key": key, "value": value} for key, value in mapping.items()]
 
 
@@ -214,7 +214,7 @@ def _scalar(value: object) -> str:
         return str(value)
     if not isinstance(value, str):
         raise TypeError(f"{value!r} has no place in a configuration.")
-    # Octal escapes are read the same everywhere; hexadecimal ones swallow the digits after them.
+    # Octal, because a hexadecimal escape would include hexadecimal digits that follow it.
     return '"' + "".join(_ESCAPES.get(c) or (f"\\{ord(c):03o}" if ord(c) < 32 or ord(c) == 127 else c) for c in value) + '"'
 
 

@@ -1,6 +1,6 @@
-"""A repository with one model for each node, run by the server's own engines, and an ensemble that wires them.
+"""Writes a repository with one model for each node, run by the server's own engines, and an ensemble that connects them.
 
-Where state must be kept above the ensemble, a small Python model stands in front of it.
+If state must be kept outside of the ensemble, a small Python model is added that calls the ensemble.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENGINES = {"onnx": ("onnxruntime", "onnxruntime_onnx"), "jit": ("pytorch", "pyt
 
 
 class NativeRepository(Repository):
-    """The models of all nodes and the ones that join them. See ``Repository``."""
+    """The models of all nodes, the ensemble, and the Python model if there is one. See ``Repository``."""
 
     def __init__(
         self, bundle: Bundle, plan: Plan, values: Mapping[str, RawTensor], model: str, root: Path, options: TritonOptions
@@ -31,7 +31,7 @@ class NativeRepository(Repository):
         self._division = _divide(plan)
         self._batched = options.max_batch_size > 0
         taken = [model]
-        # Names begin with that of the graph: a server of several bundles may have two nodes of the same name.
+        # Model names begin with the name of the graph, because two bundles on one server may have nodes of the same name.
         for wanted in ("wiring", *plan.order):
             taken.append(free_name(f"{model}.{safe_name(wanted)}", taken, "_"))
         self._ensemble = taken[1] if self._division.guarded else model
@@ -48,7 +48,7 @@ class NativeRepository(Repository):
             path = self.copy_model(node, self.version_folder(self._models[node]))
             paths[node] = path.relative_to(self.root).as_posix()
             models |= self.write_config(self._node_config(node))
-        # An ensemble needs a version directory too, and object stores do not keep empty directories.
+        # An ensemble needs a version directory, and object stores drop empty directories, so it gets a README.
         models |= self._write_joint(self._ensemble_config(), "README", "An ensemble has no model file; see config.pbtxt.\n")
         if self._division.guarded:
             code = Path(__file__).with_name("loop_model.py").read_text(encoding="utf-8")
@@ -58,7 +58,7 @@ class NativeRepository(Repository):
         return self.contract(paths, file), models
 
     def _write_joint(self, config: dict[str, Any], name: str, text: str) -> dict[str, str]:
-        """Write a model that joins the nodes, and the one file of its version."""
+        """Write a model that connects the nodes: its configuration, and the one file of its version."""
         folder = self.version_folder(config["name"])
         folder.mkdir(parents=True)
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
@@ -174,7 +174,7 @@ class NativeRepository(Repository):
 
 
 def _state(entry: dict[str, Any], output: dict[str, Any], file: str) -> dict[str, Any]:
-    """A state in a configuration. It starts from the bytes in a file of the model's directory."""
+    """A state in a configuration. Its initial value is in a file of the model's directory."""
     form = {"data_type": entry["data_type"], "dims": entry["dims"]}
     return {
         "input_name": entry["name"],
@@ -186,15 +186,15 @@ def _state(entry: dict[str, Any], output: dict[str, Any], file: str) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """Where feedback is kept.
+    """Where each feedback is kept.
 
-    Triton can hold a state for one model. Feedback from one node to another, and states that this mechanism cannot express,
-    are held by the Python model above the ensemble.
+    Triton can keep a state for one model. Feedback from one node to another, and states that Triton cannot keep, are kept by
+    the Python model that calls the ensemble.
 
     Attributes:
         inside: For each node, the state inputs that the server keeps for its model, with the outputs they take next.
         above: Every other fed-back input, with the output it takes next.
-        guarded: Whether a model must stand above the ensemble, to hold feedback or to keep the states in step.
+        guarded: Whether the Python model is needed, to keep feedback or to make all states advance together.
     """
 
     inside: dict[str, dict[str, str]]
@@ -207,13 +207,13 @@ def _divide(plan: Plan) -> _Division:
     inside: dict[str, dict[str, str]] = {node: {} for node in plan.order}
     for target, source in plan.feedback.items():
         node = split_key(target)[0]
-        # The server finds a state by its output, so an output can be one state only; and it cannot reshape a state.
+        # The server finds a state by its output, so an output can feed one state only. And it cannot reshape a state.
         if node == split_key(source)[0] and plan.input_ports[target].shape and source not in inside[node].values():
             inside[node][target] = source
     above = {t: s for t, s in plan.feedback.items() if t not in inside[split_key(t)[0]]}
     shown = {*plan.outputs, *plan.edges.values(), *above.values()}
     for node, states in inside.items():
-        # A step of an ensemble needs a tensor that goes in and one that comes out.
+        # Each step of an ensemble needs at least one input tensor and one output tensor.
         if not set(plan.input_keys(node)) - states.keys() or not shown.intersection(plan.output_keys(node)):
             above |= states
             states.clear()
@@ -224,10 +224,10 @@ def _divide(plan: Plan) -> _Division:
 
 
 def _steps_as_one(plan: Plan, stateful: list[str]) -> bool:
-    """Whether the states in an ensemble take a step together with the whole pipeline, or not at all.
+    """Whether the states in an ensemble always advance together with the whole pipeline.
 
-    An ensemble skips nodes that the outputs a client chose do not need, and it stops in the middle when a node fails or
-    the client gives up. So a state is safe only in the one node that comes last and gives all outputs.
+    An ensemble skips nodes that the requested outputs do not need, and stops in the middle if a node fails or the client
+    cancels. So a state is safe only in a single node that runs last and gives all outputs.
     """
     if len(stateful) != 1:
         return not stateful

@@ -1,4 +1,4 @@
-"""A repository with one model, which runs the whole bundle in the server's Python backend."""
+"""Writes a repository with one model, which runs the whole bundle in the server's Python backend."""
 
 from __future__ import annotations
 

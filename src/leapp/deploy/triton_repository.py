@@ -1,4 +1,4 @@
-"""A model repository that is being written: one directory for each model, with its configuration and its versions."""
+"""The base class for writing a model repository: one directory for each model, with its configuration and its versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from leapp.runtime.plan import Plan
 
 
 class Repository:
-    """What the repositories of both backends have in common.
+    """Writes the parts that the repositories of both backends have in common.
 
     Args:
         bundle: The bundle to deploy.
@@ -42,7 +42,7 @@ class Repository:
         """Write everything.
 
         Returns:
-            The contract as seen from the root, and the models with what runs each.
+            The contract with paths relative to the root, and the models, each with its backend.
         """
         raise NotImplementedError
 
@@ -51,7 +51,7 @@ class Repository:
         return self.root / model / str(self.options.version)
 
     def config(self, name: str, inputs: list[Any], outputs: list[Any], **more: Any) -> dict[str, Any]:
-        """The configuration of a model. ``instance_group`` is added to that of a model which has a backend."""
+        """The configuration of a model. A model with a backend also gets an ``instance_group``."""
         options = self.options
         policy = {"latest": {"num_versions": 1}, "all": {}, "specific": {"versions": [options.version]}}
         config = {
@@ -70,16 +70,16 @@ class Repository:
         return config
 
     def python_config(self, inputs: list[Any], outputs: list[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration of the model that clients call, if Python runs it. The model reads its settings from there."""
+        """The configuration of a Python model that clients call. The model reads its ``settings`` from it."""
         parameters = entries({"leapp": {"string_value": json.dumps(settings, ensure_ascii=False)}})
         state = {"sequence_batching": self.sequence_batching()} if self.plan.feedback else {}
         return self.config(self.model, inputs, outputs, backend="python", parameters=parameters, **state)
 
     def sequence_batching(self) -> dict[str, Any]:
-        """The ``sequence_batching`` of a model with state, states aside.
+        """The ``sequence_batching`` of a model with state, without the entries for the states.
 
-        Sequences are served oldest first. The other strategy keeps a slot of a batch for each sequence, and without batches
-        there is only one slot.
+        Sequences are served oldest first. Triton's other strategy reserves a slot of a batch for each sequence, and without
+        batches there is only one slot.
         """
         return {
             "max_sequence_idle_microseconds": round(self.options.idle_seconds * 1e6),
@@ -87,14 +87,14 @@ class Repository:
         }
 
     def write_config(self, config: Mapping[str, Any]) -> dict[str, str]:
-        """Write the configuration of a model into its directory, and return what runs it by its name."""
+        """Write the configuration of a model into its directory, and return its name and backend."""
         folder = self.root / config["name"]
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.pbtxt").write_text(pbtxt(config), encoding="utf-8", newline="\n")
         return {config["name"]: config.get("backend") or config["platform"]}
 
     def copy_model(self, node: str, folder: Path) -> Path:
-        """Copy a node's model, verified, into a directory, and the external data it names along with it.
+        """Copy a node's model and its external data, both verified, into a directory.
 
         Returns:
             The path of the copy.
@@ -115,7 +115,7 @@ class Repository:
         return path
 
     def contract(self, paths: Mapping[str, str], values: str | None) -> Contract:
-        """The contract of the bundle with its models and initial values at other places."""
+        """The contract of the bundle with other paths of its models and initial values."""
         contract, replace = self.bundle.contract, msgspec.structs.replace
         models = {name: replace(node.model, model_path=paths[name]) for name, node in contract.nodes.items()}
         nodes = {name: replace(node, model=models[name]) for name, node in contract.nodes.items()}

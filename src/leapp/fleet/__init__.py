@@ -1,7 +1,7 @@
 """Replay many recordings through a bundle: in one process, or on the cores and machines of a Ray cluster.
 
-Both engines give the same recordings to the same worker and gather what comes back in the same way, so their answers are
-equal. Ray is imported by its own engine only.
+Both engines run the same worker code and gather the results in the same way, so they give equal reports. Ray is imported by its
+own engine only.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ __all__ = ["Departure", "FleetReport", "PortReport", "find_recordings", "replay_
 
 
 def find_recordings(patterns: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The files that names and patterns such as ``runs/**/*.mcap`` stand for, each once, sorted.
+    """The files that match names and patterns such as ``runs/**/*.mcap``, each once, sorted.
 
     Raises:
-        InputError: A name or pattern stands for no file.
+        InputError: A name or pattern matches no file.
 
     Example:
         >>> find_recordings(["run*.npz"])
@@ -38,7 +38,7 @@ def find_recordings(patterns: Iterable[str | os.PathLike[str]]) -> list[str]:
     """
     found: set[str] = set()
     for pattern in [os.fspath(one) for one in patterns]:
-        # The name of a file may hold brackets.
+        # A file name may contain brackets, which glob() would read as a pattern.
         files = [pattern] if os.path.isfile(pattern) else [p for p in glob.glob(pattern, recursive=True) if os.path.isfile(p)]
         if not files:
             raise InputError(f"No file matches {pattern!r}.")
@@ -64,12 +64,11 @@ def replay_fleet(
     progress: Callable[[], None] | None = None,
     **options: Any,
 ) -> FleetReport:
-    """Give every recording to a bundle and compare what it returns.
+    """Run a bundle on every recording and compare its outputs and states.
 
-    The recorded inputs are given, from the recorded state on, and outputs and states are compared with the recorded ones.
-    With a ``baseline`` they are compared with those of that bundle, which gets the same inputs and starts from the same
-    state; each bundle then keeps its own state. A recording that cannot be replayed is reported; the rest is
-    still replayed.
+    Each replay starts from the recorded state and gets the recorded inputs. Outputs and states are compared with the recorded
+    ones, or with those of the ``baseline``, which gets the same inputs and starts from the same state. A recording that cannot
+    be replayed is reported, and the others are still replayed.
 
     Args:
         bundle: The bundle's YAML file, its directory, or the opened bundle.
@@ -111,8 +110,9 @@ def replay_fleet(
     for one in (new, *old):
         require_signed(one, trust)
         require_trust(one, options.get("allow_code"))
-    # Workers open the same bundles, whose programs were accepted here.
-    options |= {"allow_code": True, "threads": options.get("threads") or 1}  # every core has a worker of its own
+    # Workers open the same bundles, and this process has already decided that their programs may run.
+    # One thread each, since there is a worker for every core.
+    options |= {"allow_code": True, "threads": options.get("threads") or 1}
     job, ports = make_job(new, old[0] if old else None, rtol, atol, options)
     with Journal(journal) as kept:
         places: dict[int, bytes] = {}

@@ -41,10 +41,10 @@ class Journal:
         self._places: dict[bytes, tuple[int, int]] = {}
         self._file: BinaryIO
         if path is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the journal)
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the journal
             self._file.write(_MAGIC)
             return
-        # Mode "a" would write behind an incomplete entry, and "w" would empty a file that is not a journal.
+        # Not mode "a", which would write after an incomplete entry, nor "w", which would empty a file that is not a journal.
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
         try:
             self._open(os.fspath(path))
@@ -56,7 +56,7 @@ class Journal:
         if not _lock(self._file):
             raise InputError(f"Another run is writing to the journal {name}. Wait for it, or name another with --journal.")
         found = self._file.read(len(_MAGIC))
-        # A run that was killed early leaves a part of the first line, or nothing.
+        # A run that was killed early leaves only a part of the first line, or an empty file.
         if not _MAGIC.startswith(found):
             raise InputError(f"{name} is not a journal of leapp replay. Name another file with --journal.")
         if found != _MAGIC:
@@ -82,7 +82,7 @@ class Journal:
         return self._places.keys()
 
     def add(self, key: bytes, result: Result) -> None:
-        """Keep a result. It is flushed to the operating system when this returns."""
+        """Add a result to the file. When this returns, the operating system has it."""
         data = msgspec.msgpack.encode(_Entry(key, msgspec.Raw(msgspec.msgpack.encode(result))))
         place = self._file.seek(0, os.SEEK_END)
         self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
@@ -104,7 +104,7 @@ class Journal:
 
 
 def _lock(file: BinaryIO) -> bool:
-    """Whether no other process holds the file. The lock ends with the process, however it ends."""
+    """Lock the file, until the process ends. Returns whether no other process has the lock."""
     try:
         import fcntl
     except ImportError:

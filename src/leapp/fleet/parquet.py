@@ -1,4 +1,4 @@
-"""The rows of all recordings as a Parquet file. Knows pyarrow, which is imported when it is asked for."""
+"""Writes the rows of all recordings as a Parquet file. Imports pyarrow when it is needed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_output(path: str | os.PathLike[str]) -> None:
 
 
 def write_table(path: str | os.PathLike[str], rows: Iterable[dict[str, Any]]) -> None:
-    """Write rows, a part of them at a time. The file appears when it is whole."""
+    """Write rows in parts. The file appears under its name when it is complete."""
     pyarrow, parquet = _pyarrow()
     schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in _TYPES.items()])
     unfinished = Path(f"{os.fspath(path)}.unfinished")

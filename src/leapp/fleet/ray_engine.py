@@ -29,16 +29,16 @@ _LOST_WORKERS = 3
 """How many workers may die with a recording before it is given up."""
 
 _AHEAD = 4
-"""How many tasks wait at a worker. Ray Data looks for free workers ten times a second; short tasks must not wait for that."""
+"""How many tasks are queued at a worker. Ray Data looks for free workers only ten times a second, too slow for short tasks."""
 
 _TOGETHER = 16
-"""The most recordings in one task: each task has a cost, but its results are known only at its end."""
+"""The most recordings in one task. Fewer tasks cost less, but the results of a task are known only at its end."""
 
 
 def replay_on_ray(
     job: Job, paths: Sequence[str], known: frozenset[bytes], address: str | None, workers: int | None
 ) -> Generator[Outcome, None, None]:
-    """The outcome of every recording, as they come."""
+    """The outcomes of all recordings, in the order in which they finish."""
     with _cluster(address, workers):
         cores = int(job.options["threads"])
         pool = workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // cores)
@@ -62,7 +62,7 @@ def replay_on_ray(
 
 
 def _division(count: int, workers: int) -> Iterator[tuple[int, int]]:
-    """Where each task begins and ends: many recordings at first, few at last, so that all workers end together."""
+    """The first and one-past-last recording of each task. Tasks get shorter, so that all workers end at about the same time."""
     begin = 0
     while begin < count:
         end = begin + max(1, min(_TOGETHER, (count - begin) // (4 * workers)))
@@ -71,10 +71,10 @@ def _division(count: int, workers: int) -> Iterator[tuple[int, int]]:
 
 
 def _start_ledger() -> Any:
-    """An actor that counts what was begun and not finished, and outlives the workers.
+    """Start an actor that counts recordings that were begun and not finished, and that outlives the workers.
 
-    Its class is made here, so that Ray sends it along: a process that only counts need not load this package. It runs on the
-    machine of this program, which collects the results; on another machine it could die with its workers.
+    Its class is defined inside this function, so that Ray sends it by value: a process that only counts need not load this
+    package. It runs on the machine of this program, because on another machine it could die together with its workers.
     """
 
     class Ledger:
@@ -93,16 +93,16 @@ def _start_ledger() -> Any:
 
 
 class _RayWorker:
-    """A worker as Ray Data calls it. Engines that cannot be opened are the outcome of every recording."""
+    """A worker for Ray Data. If the engines cannot be opened, every recording gets that error as its outcome."""
 
     def __init__(self, job: Job, known: frozenset[bytes], ledger: Any) -> None:
         self._ledger, self._error = ledger, ""
-        # Counting costs a call for each recording. Only a worker that replaces a dead one, and gets its tasks, counts.
+        # Counting costs a call for each recording, so only a worker that replaces a dead one counts.
         careful = ray.get_runtime_context().was_current_actor_reconstructed
         self._run = self._run_careful if careful else self._run_plain
         try:
             self._worker = Worker(job, known)
-        except Exception as error:  # Ray would start such a worker again and again.
+        except Exception as error:  # an engine may raise any type, and Ray would restart a worker that raises for ever
             self._error = reason(error)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
@@ -114,7 +114,7 @@ class _RayWorker:
         return Outcome(number, error=self._error) if self._error else self._worker.run(number, path)
 
     def _run_careful(self, number: int, path: str) -> Outcome:
-        # The first worker that died did not count.
+        # The first worker that died is not in the count.
         if ray.get(self._ledger.begin.remote(number)) >= _LOST_WORKERS:
             return Outcome(number, error=f"Its worker died {_LOST_WORKERS} times. Replay it alone with the local engine.")
         outcome = self._run_plain(number, path)
@@ -124,12 +124,12 @@ class _RayWorker:
 
 @contextmanager
 def _cluster(address: str | None, workers: int | None) -> Iterator[None]:
-    """Ray, connected: what the program is connected to already, the cluster at the address, or one on this machine."""
+    """Connect to Ray for the block: the present connection, the cluster at the address, or a new one on this machine."""
     if ray.is_initialized():
         yield
         return
     if address is None:
-        # The internal log of a cluster that starts here does not help a user.
+        # Silence the internal log of a cluster that starts here.
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     connect(address, num_cpus=workers if address is None else None, logging_level=logging.ERROR)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)

@@ -25,7 +25,7 @@ Ports = Mapping[str, Mapping[str, Port]]
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A value that is not the wanted one.
+    """A value that differs from the expected one.
 
     Attributes:
         recording: The file, as it was named.
@@ -56,8 +56,8 @@ class PortReport:
         differing: In how many of them a value is beyond the tolerance.
         count: How many values were compared.
         equal: How many were equal. NaN equals NaN.
-        unlike: How many were finite on one side only. They count as infinitely far, and not for the mean.
-        beyond: How many were further away than tolerated.
+        unlike: How many were finite on one side only. Their difference counts as infinite, and is left out of the mean.
+        beyond: How many differed by more than the tolerance.
         largest: The largest difference.
         mean: The mean difference.
         percentiles: Percentiles of the difference, by percent: never too small, and less than 0.8 % too large.
@@ -124,7 +124,7 @@ class _Gathered:
     worst: list[Departure] = field(default_factory=list)
 
     def report(self, role: str, key: str) -> PortReport:
-        # The exact sum, whatever the order of the numbers.
+        # fsum() is exact, so the order of the recordings does not matter.
         self.merged.total = math.fsum(self.totals)
         percentiles = {f"{percent:g}": self.merged.percentile(percent) for percent in PERCENTILES}
         return PortReport(
@@ -135,11 +135,11 @@ class _Gathered:
 def make_report(
     results: Iterable[tuple[str, Result]], ports: Ports, worst: int, resumed: int, failed: dict[str, str]
 ) -> FleetReport:
-    """The report over the results of recordings, which come with their names and in the order of recordings.
+    """The report over the results of all recordings.
 
     Args:
-        results: Each recording and what it showed.
-        ports: The outputs and states that there are.
+        results: Name and result of each recording, in the order of the recordings.
+        ports: All outputs and states.
         worst: How many of the worst recordings to list for each port.
         resumed: How many recordings were replayed before.
         failed: Recordings that could not be replayed, and why.
@@ -158,7 +158,7 @@ def make_report(
             into.totals.append(statistics.total)
             if statistics.largest > 0:
                 place = Departure(recording, key, statistics.step, _element(port, statistics.index), statistics.largest)
-                # Sorting is stable: of equal ones the earlier recording stays in front.
+                # Sorting is stable, so of equal differences the earlier recording comes first.
                 into.worst = sorted([*into.worst, place], key=lambda one: -one.largest)[:worst]
             if statistics.first is not None:
                 into.differing += 1
@@ -199,7 +199,7 @@ def _statistics(result: Result) -> Iterator[tuple[str, str, Statistics]]:
 def _element(port: Port, index: Sequence[int]) -> str:
     if port.batch_axis is None:
         return element_name(port, index) or str(list(index))
-    # A row of a batch has a number, whatever the row that was traced is called.
+    # A row of a batch is named by its number, not by the element name of the traced row.
     names = list(port.element_names or [])
     place = port.batch_axis - (len(port.shape) - len(names))
     if place >= 0:

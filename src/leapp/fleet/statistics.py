@@ -1,8 +1,8 @@
-"""How far the values of one port are from the wanted ones, in figures that merge.
+"""Statistics of the differences between the values of one port and the expected ones. They can be merged.
 
-Counts, the largest difference and the bins merge exactly, in any order. Percentiles come from bins that split every power
-of two into 128: what is reported is never below the true percentile and less than 0.8 % above it. Knows arrays, no ports
-and no files.
+Counts, the largest difference and the bins merge exactly, in any order. Percentiles come from bins that split every power of
+two into 128, so a reported percentile is never below the true one and less than 0.8 % above it. Knows arrays, no ports and no
+files.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from leapp.runtime.arrays import Array
 from leapp.runtime.distance import beyond, gaps
 
 _SHIFT = 45
-"""Of the 52 bits after the point of a float64, the bins keep seven."""
+"""How many of the 52 fraction bits of a float64 the bins leave out: they keep seven."""
 
 
 class Statistics(Figures):
     """The absolute differences of one port, and where they are.
 
     Attributes:
-        beyond: How many were further away than tolerated.
+        beyond: How many differed by more than the tolerance.
         step: The first step with the largest difference.
-        index: The first element with it in that step.
+        index: The first element with the largest difference in that step.
         first: The first step with a value beyond the tolerance, if there is one.
         first_index: The first element with the largest difference beyond the tolerance in that step.
-        first_largest: That difference.
+        first_largest: The difference of that element.
     """
 
     beyond: int = 0
@@ -68,12 +68,12 @@ class Statistics(Figures):
         self.beyond += int(wrong.sum())
         if self.first is None and wrong.any():
             row = _place(wrong)[0]
-            # Where something is beyond the tolerance every difference is above 0, so nothing else can win.
+            # A difference beyond the tolerance is above 0, so the largest is never one of the zeros put in here.
             self.first_index = _place(np.where(wrong[row], gap[row], 0.0))
             self.first, self.first_largest = steps[row], float(gap[row][self.first_index])
 
     def merge(self, other: Statistics) -> None:
-        """Add the counts and bins of another run. The caller adds ``total`` and places, in the order of runs."""
+        """Add the counts and bins of another run. The caller adds ``total`` and the positions, in the order of runs."""
         for name in ("count", "equal", "unlike", "beyond"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.largest = max(self.largest, other.largest)
@@ -88,11 +88,11 @@ class Statistics(Figures):
         """A percentile of the differences: never too small, less than 0.8 % too large; NaN without values.
 
         Args:
-            percent: Which one, with at most one decimal.
+            percent: The percentile, with at most one decimal.
         """
         if not self.count:
             return math.nan
-        # In whole numbers, because a rounded product may be one too many.
+        # Computed in integers, because a rounded float product may be one too large.
         wanted = -(-self.count * round(percent * 10) // 1000)
         passed = self.equal
         if passed >= wanted:
@@ -119,5 +119,5 @@ class Result(msgspec.Struct):
 
 
 def _place(values: Array) -> tuple[int, ...]:
-    """Where the largest value is first."""
+    """The first index of the largest value."""
     return tuple(int(i) for i in np.unravel_index(int(values.argmax()), values.shape))

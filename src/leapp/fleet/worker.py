@@ -1,4 +1,4 @@
-"""One recording after the other through one bundle, or through two that are compared.
+"""Replays recordings one after another in one bundle, or in two that are compared.
 
 A worker opens the engines once and then holds one recording at a time. The result of a recording depends only on the job
 and on the file, not on other workers.
@@ -31,15 +31,15 @@ from leapp.runtime.plan import Plan, make_plan
 from leapp.runtime.recording import Recording, RunStep
 
 _CHUNK = 128
-"""Steps compared at once: enough to make the cost of a call small, few enough to need little memory."""
+"""How many steps are compared in one call: many for speed, few for little memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is done with every recording.
+    """The task for every recording.
 
     Attributes:
-        bundles: The YAML files of the bundle and, if it is not compared with what was recorded, of the baseline.
+        bundles: The YAML files of the bundle and of the baseline, if there is one.
         prints: The fingerprints of both, so that every machine can check that it has the same bundles.
         rtol: How much a value may differ, relative to the wanted one.
         atol: How much a value may differ in any case.
@@ -55,7 +55,7 @@ class Job:
     options: dict[str, Any]
 
     def conditions(self) -> bytes:
-        """All that a result depends on apart from the recording."""
+        """A key of everything that a result depends on, except the recording."""
         engines = {name: package_version(name) for name in ("numpy", "onnxruntime", "torch")}
         versions = {"leapp": leapp_version(), **engines}
         facts = [self.prints, self.rtol, self.atol, self.options, versions]
@@ -63,12 +63,12 @@ class Job:
 
 
 class Outcome(msgspec.Struct):
-    """What became of one recording.
+    """The outcome of one recording.
 
     Attributes:
         number: Which recording, counted from 0.
-        key: What its result is kept under; empty if it could not be replayed.
-        result: What it showed; None if the journal has it already, or if it could not be replayed.
+        key: The key of its result in the journal; empty if it could not be replayed.
+        result: Its result; None if the journal has it already, or if it could not be replayed.
         error: Why it could not be replayed.
     """
 
@@ -81,7 +81,7 @@ class Outcome(msgspec.Struct):
 def make_job(
     bundle: Bundle, baseline: Bundle | None, rtol: float, atol: float, options: dict[str, Any]
 ) -> tuple[Job, Ports]:
-    """The job, and the ports it is about. Outputs that only one of the bundles has are among them.
+    """The job, and the ports that it compares, including outputs that only one of the bundles has.
 
     Raises:
         BundleError: The two bundles do not take the same inputs and states, or have no output in common.
@@ -144,7 +144,7 @@ class Worker:
         self._conditions = job.conditions()
 
     def run(self, number: int, path: str) -> Outcome:
-        """Replay one recording. Whatever is wrong with it becomes an outcome, not an error."""
+        """Replay one recording. An error becomes the outcome of the recording and is not raised."""
         try:
             before = _stamp(path)
             key = hashlib.sha256(self._conditions + hash_file(Path(path))[1].encode()).digest()
@@ -153,7 +153,7 @@ class Worker:
             result = self._replay(path)
             if _stamp(path) != before:
                 raise InputError("The file changed while it was replayed. Run again when it is complete.")
-        except Exception as error:  # Engines may raise anything, and one recording must not stop the run.
+        except Exception as error:  # an engine may raise any type, and one recording must not stop the run
             return Outcome(number, error=reason(error))
         return Outcome(number, key, result)
 
@@ -176,13 +176,13 @@ class Worker:
         for step, (got, need) in enumerate(zip(made, want, strict=True)):
             outputs.add(step, got.outputs, need.outputs)
             if got.state is not None and need.state is not None:
-                # The state that a step finds is what the step before left.
+                # The state before a step is the state after the step before it.
                 states.add(step - 1, got.state, need.state)
         return Result(step + 1, outputs.finish(), states.finish())
 
 
 class _Comparison:
-    """The outputs or the states of one recording. Steps are compared in groups, because each call has a cost."""
+    """Compares the outputs or the states of one recording, many steps in one call for speed."""
 
     def __init__(self, rtol: float, atol: float) -> None:
         self._tolerances = rtol, atol
@@ -208,7 +208,7 @@ class _Comparison:
         self._waiting.clear()
 
     def _count(self, statistics: Statistics, rows: Sequence[tuple[int, Array, Array]]) -> None:
-        # Most values are equal to the bit, and bytes are compared faster than numbers.
+        # Most values are equal, and comparing bytes is faster.
         if b"".join([got.tobytes() for _, got, _ in rows]) == b"".join([want.tobytes() for _, _, want in rows]):
             count = sum(want.size for _, _, want in rows)
             statistics.count += count

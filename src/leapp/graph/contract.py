@@ -1,7 +1,7 @@
 """The plain description of an exported pipeline: nodes, ports, wiring.
 
-This is what a bundle's YAML says, as values. It knows no file format, no engine and no tensor library: reading and
-writing are the bundle's work, running is the runtime's.
+These are the contents of a bundle's YAML as Python values. This module knows no file format, no engine and no tensor library:
+``leapp.bundle`` reads and writes, ``leapp.runtime`` runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
         return math.prod(self.shape) * DTYPES[self.dtype].size
 
     def facts(self, node: str) -> dict[str, Any]:
-        """The port as plain data, with its public key. What an annotation said beyond the known facts is ``extra``."""
+        """The port as plain data, with its public key. ``extra`` has the further keys of the annotation."""
         extra = {name: value for name, value in self.extra.items() if name not in ("units", "unit")}
         known = {"shape": list(self.shape), "dtype": self.dtype, "kind": self.kind, "units": self.units}
         names = {"element_names": self.element_names, "temporal_period_ms": self.temporal_period_ms}
@@ -92,7 +92,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a bundle's YAML says. ``nodes`` keeps the order in which the nodes were completed."""
+    """The whole content of a bundle's YAML. ``nodes`` has the order in which the nodes were completed."""
 
     nodes: dict[str, Node]
     pipeline: Wiring
@@ -105,6 +105,6 @@ def key(node: str, port: str) -> str:
 
 
 def split_key(text: str) -> tuple[str, str]:
-    """The node and port of a public key. Port names hold no slash, so the last one separates."""
+    """The node and port of a public key. Port names contain no slash, so the last slash separates them."""
     node, _, port = text.rpartition("/")
     return node, port

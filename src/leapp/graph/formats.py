@@ -1,4 +1,4 @@
-"""The formats of model files: one record each. Which exporter writes a format stands in ``leapp.export.backends``."""
+"""The formats of model files: one record each. ``leapp.export.backends`` says which exporter writes a format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 EXTERNAL_DATA = ".data"
-"""What is added to the name of an ONNX file for the file that holds its large weights."""
+"""The suffix of the file with the large weights of an ONNX file, after the name of that file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Format:
         name: The ``backend`` in a bundle's YAML.
         title: What messages call it.
         suffixes: How its files end; the first is the one that leapp writes.
-        engine: The package that runs it; None for what leapp describes but does not run.
+        engine: The package that runs it; None for a format that leapp describes but does not run.
         is_program: Whether opening such a file can run code that came with it.
     """
 

@@ -1,4 +1,4 @@
-"""What the description of a pipeline lacks for deployment."""
+"""Lists the facts that are missing in the description of a pipeline for deployment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from leapp.semantics import TEMPORAL_AXIS
 
 
 def deployment_gaps(contract: Contract) -> list[str]:
-    """What a deployer would have to ask for: one line for each kind of missing fact."""
+    """The missing facts, one line for each kind."""
     outside = [item for side in ("inputs", "outputs") for item in graph_ports(contract, side).items()]
     gaps = []
     if contract.pipeline.frequency is None:
@@ -27,5 +27,5 @@ def deployment_gaps(contract: Contract) -> list[str]:
 
 def _needs_names(port: Port) -> bool:
     named = any(axis and axis != TEMPORAL_AXIS for axis in port.element_names or ())
-    # Images and grids have no names; vectors do.
+    # Only vectors need element names, images and grids do not.
     return not named and sum(size != 1 for size in port.shape) == 1

@@ -1,4 +1,4 @@
-"""Small tables of HTML for notebooks, and the picture. Everything from outside is escaped; no script, no network."""
+"""HTML tables and the picture for notebooks. All text of the bundle is escaped; there are no scripts and no requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leapp.graph.validate import graph_ports, ports
 
 _CELL = "text-align:left;vertical-align:top;padding:2px 10px 2px 0;white-space:normal"
 _SHOWN = 6
-"""How many element names a cell shows before it says how many follow."""
+"""How many element names a cell shows. After them it says how many more there are."""
 
 
 def card(title: str, facts: Mapping[str, object], parts: Iterable[str]) -> str:
@@ -36,12 +36,12 @@ def table(caption: str, headers: Sequence[str], rows: Sequence[Sequence[object]]
 
 
 def picture(name: str, contract: Contract) -> str:
-    """The drawn graph, as an image in which nothing can run; nothing where it cannot be drawn."""
+    """The drawn graph as an ``<img>``, in which scripts cannot run; empty if it cannot be drawn."""
     from leapp.view.picture import draw  # a higher layer, loaded in notebooks only
 
     try:
         svg = draw(contract, name).svg()
-    except Exception:  # a table is worth more than a picture
+    except Exception:  # drawing may fail in any way, and the notebook must still show the tables
         return ""
     data = base64.b64encode(svg.encode()).decode()
     style = "display:block;max-width:100%;height:auto;margin:4px 0"
@@ -49,7 +49,7 @@ def picture(name: str, contract: Contract) -> str:
 
 
 def describe_contract(title: str, graph: str, contract: Contract, digest: str | None) -> str:
-    """What a deployer asks first: what goes in, what is kept, what comes out, at which rate, from which files."""
+    """The facts that a deployer needs first: inputs, states, outputs, rate and files."""
     pipeline = contract.pipeline
     entering = ports(contract.nodes, "inputs")
     state = sorted({target for targets in pipeline.feedback_flow.values() for target in targets})

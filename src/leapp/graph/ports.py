@@ -1,4 +1,4 @@
-"""A port's description made from what the annotation said about it."""
+"""Makes the description of a port from its annotation."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def port(
     """Describe a port.
 
     Args:
-        name: The public port name; it wins over ``semantics.name``, which an exporter may have had to change.
+        name: The public port name. It is used instead of ``semantics.name``, which an exporter may have had to change.
         dtype: The dtype as the YAML spells it.
         shape: The shape of the values.
-        semantics: What the annotation said, if anything.
+        semantics: The annotation, if there is one.
         batch_axis: The axis that takes any size, if there is one.
 
     Raises:
@@ -34,7 +34,7 @@ def port(
     fields: dict[str, Any] = plain(semantics.to_dict(), f"semantics of port '{name}'")
     if fields.get("element_names") is not None:
         check_element_names(f"'{name}'", fields["element_names"], shape)
-        # An axis without names is an empty list: Isaac ROS Deploy reads a list for each axis and fails on null.
+        # An axis without names is written as an empty list, because Isaac ROS Deploy fails on null.
         fields["element_names"] = [[] if axis is None else axis for axis in fields["element_names"]]
     own = {key: fields.pop(key) for key in _OWN_FIELDS if key in fields}
     return Port(name=name, dtype=dtype, shape=shape, batch_axis=batch_axis, extra=fields, **own)

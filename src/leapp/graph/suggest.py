@@ -1,4 +1,4 @@
-"""Refuse unknown names, and suggest the nearest known one."""
+"""Refuses unknown names and suggests the nearest known one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint such as `` Did you mean 'export_with'?``, or the list of what exists."""
+    """A hint such as `` Did you mean 'export_with'?``, or the list of known names."""
     known = list(known)
     return close(name, known, 0.5) or f" Known: {', '.join(known) or 'none'}."
 

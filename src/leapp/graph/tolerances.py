@@ -1,9 +1,9 @@
-"""How far a float may be from the expected one unless the caller says otherwise."""
+"""The default tolerances when floats are compared."""
 
 from __future__ import annotations
 
 RTOL = 1e-3
-"""Relative to the size of the expected value."""
+"""The relative tolerance."""
 
 ATOL = 1e-5
-"""Absolute, added to the relative one."""
+"""The absolute tolerance, which is added to the relative one."""

@@ -1,7 +1,7 @@
-"""The rules of a pipeline: what a port may say, how ports may be wired, and the order in which nodes run.
+"""The rules of a pipeline: valid ports, valid wiring, and the order in which nodes run.
 
-Every rule stands here once. Reading a bundle, planning a run and exporting apply them and add what they know: a line, a
-file, a remedy.
+Every rule is written here once. Reading a bundle, planning a run and exporting apply them, and add a line, a file or a remedy
+to the message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Problem(NamedTuple):
     """A rule that is broken.
 
     Attributes:
-        path: Where it stands, as the keys of the YAML that lead there.
+        path: The keys of the YAML that lead to the place.
         text: What is wrong, without a full stop.
     """
 

@@ -1,7 +1,7 @@
-"""From links between ports to the pipeline section of a contract.
+"""Makes the pipeline section of a contract from the links between ports.
 
-A link says that an input takes the value of an output, in the same pass or (feedback) in the next one. Everything else
-follows: what is a graph input, what is a graph output, and whether the ends of a link fit.
+A link means that an input takes the value of an output, in the same pass or (feedback) in the next one. From the links follow
+the inputs and outputs of the graph.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def wire(
 ) -> Wiring:
     """Build the flow maps and the graph's inputs and outputs.
 
-    A graph input is an input that nothing feeds. A graph output is an output that feeds nothing, or one that is
-    ``wanted``. Nodes that are linked with each other and would return nothing (constants do not count) return what they
-    feed back (``states`` only if there is nothing else): a loop on the previous action returns its action.
+    A graph input is an input that nothing feeds. A graph output is an output that feeds nothing, or one that is ``wanted``. A
+    group of linked nodes without such an output (constants do not count) gets its feedback outputs as graph outputs: a loop on
+    the previous action returns the action. ``states`` are taken only if the group has no other feedback.
 
     Args:
         nodes: The nodes in completion order.
         links: All links.
-        wanted: Output keys that are graph outputs whatever they feed.
+        wanted: Output keys that are graph outputs even if they feed other nodes.
         states: Output keys that exist for feedback inside their node only.
         static: Output keys that are constants.
 

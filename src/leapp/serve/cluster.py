@@ -1,4 +1,4 @@
-"""A service on Ray Serve: replicas behind one address, their figures, draining and stopping.
+"""Runs a service on Ray Serve: replicas behind one address, their metrics, draining and stopping.
 
 Ray is imported when it is used. It keeps replicas alive, scales them and passes connections on to them; ``Service`` answers
 the requests.
@@ -32,7 +32,7 @@ from leapp.serve.service import Service
 _APPLICATION, _NAMESPACE, _BOARD = "leapp", "leapp", "leapp-board"
 _POST_EVERY = 0.25
 _OTHER_REQUESTS = 64
-"""Requests that a replica takes beside its sessions: HTTP, and clients that learn that it is full."""
+"""How many requests a replica accepts beside its sessions: HTTP requests, and clients that are told that it is full."""
 
 
 class Cluster:
@@ -72,7 +72,7 @@ class Cluster:
         # Every replica, whenever it starts, must open the same bundle.
         options = replace(options, bundle=str(Path(bundle.path).resolve()), expect_digest=bundle.digest)
         if bundle.digest is not None and options.allow_code is None:
-            # Replicas open the same bundle, whose programs were accepted here.
+            # Replicas open the same bundle, and this process has already decided that its programs may run.
             options = replace(options, allow_code=True, trust=None)
         self.digest, self._drain, self._closed = bundle.digest, drain, False
         host = f"[{options.host}]" if ":" in options.host else options.host
@@ -84,7 +84,7 @@ class Cluster:
             connect(address, namespace=_NAMESPACE, logging_level="WARNING")
         try:
             if _serve_runs(ray):
-                # Its proxies listen on an address that this call did not choose and that other machines may reach.
+                # Its proxies listen on an address that this call did not choose, which other machines may reach.
                 raise ServerError("Ray Serve already runs on this cluster. End it ('serve shutdown') or use another one.")
             if address is None and self._started:
                 _check_enough(ray.cluster_resources(), autoscaling, replicas, resources or {})
@@ -92,7 +92,7 @@ class Cluster:
             ray.get(self._board.draining.remote())
             serve.start(http_options={"host": options.host, "port": options.port}, logging_config={"log_level": "WARNING"})
             serve.run(deployment.bind(), name=_APPLICATION, route_prefix="/")
-        except BaseException as error:
+        except BaseException as error:  # also after Ctrl-C, the cluster must not stay behind
             why = _why(error)
             self.close()
             if isinstance(error, RuntimeError) and not isinstance(error, ServerError):
@@ -132,7 +132,7 @@ class Cluster:
         """End the replicas without waiting for sessions."""
         ray, serve = _ray()
         if ray.is_initialized() and not self._closed:
-            with suppress(Exception):
+            with suppress(Exception):  # Ray raises many types for a cluster that is gone already
                 serve.shutdown()
             if self._started:
                 ray.shutdown()
@@ -146,10 +146,10 @@ class Cluster:
 
 
 class _Board:
-    """An actor to which replicas post their figures, and which answers whether they should drain.
+    """An actor to which replicas post their metrics. The answer to a post says whether the replica should drain.
 
-    A replica takes sessions only after its first post. So every replica either learns then that the server is draining, or
-    is known here and learns it with its next post.
+    A replica accepts sessions only after its first post, so no replica accepts sessions without knowing whether the server is
+    draining.
     """
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class _Board:
         return self._draining
 
     def latest(self) -> dict[str, Snapshot]:
-        # Ray knows which replicas are alive. A slow one must stay in the list.
+        # Ray is asked which replicas are alive, so that a slow one stays in the list.
         ray, _ = _ray()
         alive = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
         self._posted = {actor: posted for actor, posted in self._posted.items() if actor in alive}
@@ -209,14 +209,14 @@ def _deployment(
     *,
     local: bool,
 ) -> Any:
-    """The replicas as Ray Serve takes them.
+    """The deployment of the replicas for Ray Serve.
 
     Raises:
         InputError: Ray does not take the options.
     """
     _, serve = _ray()
     unknown = sorted(set(autoscaling or {}) - set(serve.config.AutoscalingConfig.model_fields))
-    if unknown:  # Ray ignores them silently.
+    if unknown:  # Ray would ignore them silently
         known = ", ".join(sorted(serve.config.AutoscalingConfig.model_fields))
         raise InputError(f"Autoscaling has no {', '.join(unknown)}. Ray Serve takes: {known}.")
     try:
@@ -228,7 +228,7 @@ def _deployment(
             ray_actor_options=dict(resources or {}),
             max_ongoing_requests=options.sessions + _OTHER_REQUESTS,
             graceful_shutdown_timeout_s=drain,
-            # A robot is waiting while Ray replaces a replica that died.
+            # Checked often, because a robot waits until Ray has replaced a replica that died.
             health_check_period_s=1.0,
         )
     except (ValueError, TypeError) as error:
@@ -238,7 +238,7 @@ def _deployment(
 def _check_enough(
     machine: Mapping[str, float], autoscaling: Mapping[str, Any] | None, replicas: int | None, resources: Mapping[str, Any]
 ) -> None:
-    """Refuse what this machine does not have; Ray would wait for it forever."""
+    """Refuse more replicas than this machine has resources for. Ray would wait for them for ever."""
     count = replicas or 1 if autoscaling is None else autoscaling.get("min_replicas", 1)
     wanted = {"CPU": resources.get("num_cpus", 1), "GPU": resources.get("num_gpus", 0), **resources.get("resources", {})}
     for name, each in wanted.items():
@@ -253,7 +253,7 @@ def _check_enough(
 def _why(error: BaseException) -> str:
     """The reason why replicas did not start, from the status of the deployment."""
     _, serve = _ray()
-    with suppress(Exception):
+    with suppress(Exception):  # without a status, the message of the error is the reason
         status = serve.status().applications[_APPLICATION].deployments["replica"]
         found: list[str] = re.findall(r"^leapp\.errors\.\w+: (.+)$", status.message, re.MULTILINE)
         if found:
@@ -262,7 +262,7 @@ def _why(error: BaseException) -> str:
 
 
 def _replica(options: Options, local: bool) -> Any:
-    """The class of a replica, as Ray Serve takes it."""
+    """The class of a replica for Ray Serve."""
     _, serve = _ray()
 
     def build() -> Service:
@@ -288,8 +288,8 @@ def _open(options: Options) -> Service:
         found: Mapping[str, Snapshot] = await board.latest.remote()
         return found
 
-    # A model may take all memory or never end. Engines have no limits for that, so this process has them. faulthandler's
-    # timer also ends a process whose engine never gives control back to Python.
+    # A model may take all memory or never end. Engines have no limits for that, so the process gets limits. The timer of
+    # faulthandler also ends a process whose engine never returns to Python.
     limit_memory(memory_of_machine())
     faulthandler.dump_traceback_later(options.timeout, exit=True, file=2)
     service = Service(options, serve.get_replica_context().replica_id.unique_id, gather)

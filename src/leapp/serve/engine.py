@@ -1,7 +1,7 @@
-"""The engines of a replica, as a function from state and inputs to outputs and next state.
+"""The engines of a replica: a function from state and inputs to outputs and next state.
 
-Each session has its own state; the engines have none: what they hold between two steps is overwritten before the next one,
-so no session can read the values of another. Steps run one after another on one thread, in the order of their requests.
+Each session has its own state. The state in the engines is overwritten before each step, so no session can read the values of
+another. Steps run one after another on one thread, in the order of their requests.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class SharedEngine:
         )
         if options.batch is not None and self.pipeline.batch is not None:
             self.pipeline.reset(batch=options.batch)
-        fix_batch(self.pipeline)  # The inputs of one session must not change the batch of all.
+        fix_batch(self.pipeline)  # the inputs of one session must not change the batch size of all
         self.pipeline.warm_up()
-        # A state belongs to one bundle, also if the bundle has no seal.
+        # A state is tied to its bundle by a digest, also if the bundle has no seal.
         self.digest, self.graph = bundle.digest or fingerprint(bundle), bundle.graph
         self.description = dump_contract(bundle.contract)
         self.initial: State = self.pipeline.state()

@@ -1,7 +1,7 @@
 """Tensors in JSON: as nested lists, or as base64.
 
-A float that JSON lacks is written as the text ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``. Dtypes without numbers in JSON
-(complex, bfloat16, 8-bit floats) travel as base64 only.
+JSON has no NaN and infinity, so these are written as the text ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``. Complex numbers,
+bfloat16 and 8-bit floats are sent as base64 only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def from_json(where: str, value: Any) -> Any:
-    """What a step takes for a tensor in JSON: an array for base64, nested lists as they are.
+    """A tensor in JSON as a value for a step: an array for base64, nested lists as they are.
 
     Raises:
         InputError: The base64 form is damaged. The error names the port.
@@ -46,7 +46,7 @@ def from_json(where: str, value: Any) -> Any:
 
 
 def longest_text(ports: Iterable[PortInfo]) -> int:
-    """The most characters that JSON with one value of each port has, however its numbers are written."""
+    """The most characters of JSON text with one value of each port."""
     return sum(math.prod(port.shape) * _characters(numpy_dtype(port.dtype)) for port in ports)
 
 

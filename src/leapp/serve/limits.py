@@ -1,4 +1,4 @@
-"""How many requests a client may send."""
+"""Limits how many requests a client may send."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Allowance:
 
 
 class Allowances:
-    """One allowance for each of the latest clients. The table does not grow with their number.
+    """One allowance for each of the latest clients. At most ``most`` clients are remembered.
 
     Args:
         rate: Requests a second of one client.

@@ -1,4 +1,4 @@
-"""Counting what a replica does, and the Prometheus text of all replicas together."""
+"""Counts what a replica does, and writes the counts of all replicas as Prometheus text."""
 
 from __future__ import annotations
 

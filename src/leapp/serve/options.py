@@ -21,7 +21,7 @@ class Options:
         expect_digest: Refuse any bundle but the one with this digest.
         host: The address to listen on. Any but a loopback address needs a token.
         port: The port to listen on.
-        token: What every request must carry, at least 16 characters.
+        token: The token that every request must have, at least 16 characters.
         threads: Threads of one ONNX session.
         providers: ONNX Runtime execution providers.
         device: Where TorchScript and ``.pt2`` nodes run.
@@ -29,9 +29,9 @@ class Options:
         allow_outside: As for ``leapp.runtime.Pipeline``.
         trust: As for ``leapp.runtime.Pipeline``.
         nonfinite: What to do about NaN and infinity in inputs.
-        batch: Run up to this many sessions at once, as rows of a bundle whose every port has that many rows. Whether rows
-            affect each other is tried on a few values; ``docs/scale.md`` says what that cannot show. None runs each session
-            alone.
+        batch: Run up to this many sessions at once, as rows of a bundle in which every port has that many rows. A few values
+            are tried to see whether rows affect each other; ``docs/scale.md`` says what that cannot show. None runs each
+            session alone.
         max_bytes: The most bytes of one request. None takes what the ports of the bundle need.
         rate: The most requests a second of one session, or of one address over HTTP.
         sessions: The most sessions in one replica.

@@ -1,7 +1,7 @@
-"""Many sessions in one run of the engines: each is a row of a batch.
+"""Runs many sessions in one step of the engines: each session is a row of a batch.
 
-The batch always has the same number of rows, so a row is computed in the same way however many sessions wait. Whether rows
-are independent is tried before the first session: a bundle whose rows affect each other is refused.
+The batch always has the same number of rows, so a row is computed in the same way however many sessions wait. Before the first
+session, the independence of the rows is tested: a bundle whose rows affect each other is refused.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from leapp.serve.metrics import Metrics
 from leapp.serve.options import Options
 
 _SCALES = (1e-6, 1e2, 1e4, 1e8, 1e30)
-"""The other rows are also tried much smaller and much larger: some models mix rows only then."""
+"""Factors for the other rows in the test: some models mix rows only if values are very small or very large."""
 _CLOSE = {"rtol": RTOL, "atol": ATOL}
-"""How far a row may be from the same row at another place of the batch, where a kernel may round differently."""
+"""The tolerance between a row and the same row at another position of the batch, where a kernel may round differently."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class RowEngine(SharedEngine):
             jobs, self._waiting = self._waiting[: self._rows], self._waiting[self._rows :]
             try:
                 results = await loop.run_in_executor(self._thread, self._run, jobs)
-            except RuntimeError as error:  # The thread has ended; its callers must not wait.
+            except RuntimeError as error:  # the thread has ended: pass the error to the waiting callers
                 results = [error] * len(jobs)
             for job, result in zip(jobs, results, strict=True):
                 if job.done.cancelled():
@@ -104,17 +104,17 @@ class RowEngine(SharedEngine):
             self._metrics.time("leapp_wait_seconds", began - job.asked)
         try:
             return self._together(jobs)
-        except Exception as error:
+        except Exception as error:  # an engine may raise any type; the error goes to the session
             if len(jobs) == 1:
                 return [error]
-            # One of them made the engines fail. Each runs alone, so that only that one gets the error.
+            # Run each job alone, so that only the one that made the engines fail gets the error.
             return [result for job in jobs for result in self._run([job])]
         finally:
             self.busy_since = None
 
     def _together(self, jobs: Sequence[_Job]) -> list[tuple[dict[str, Array], State] | Exception]:
         began = time.perf_counter()
-        # Rows without a session repeat the first, which is a valid input.
+        # Rows without a session get a copy of the first row, which is a valid input.
         order = [*range(len(jobs)), *[0] * (self._rows - len(jobs))]
         axes = self._axes
         self._whole.load_state({k: np.concatenate([jobs[i].state[k] for i in order], axes[k]) for k in self.initial})
@@ -134,7 +134,7 @@ class _InputCheck(Pipeline):
         self._engine = NoEngine(make_plan(bundle.contract))
 
     def checked(self, state: State, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], State]:
-        """What a step is given and the state it starts from, both known to fit. Changes nothing."""
+        """The inputs of a step and the state before it, both checked. Changes nothing."""
         values, overrides, _ = self._gather(inputs)
         if set(state) != set(self._plan.feedback):
             raise UnknownPortError(f"The state has the keys {sorted(state)}, expected {sorted(self._plan.feedback)}.")
@@ -147,7 +147,7 @@ def _taken(values: Mapping[str, Array], row: int, axes: Mapping[str, int]) -> di
 
 
 def _batch_axes(pipeline: Pipeline, rows: int) -> dict[str, int]:
-    """The axis of every port that has the rows: the marked one in a pipeline that takes any batch, else the first."""
+    """The axis of the rows in every port: the batch axis in a pipeline that takes any batch, else the first axis."""
     axes: dict[str, int] = {}
     for port in pipeline.ports:
         axis = port.batch_axis if pipeline.batch is not None else 0
@@ -167,12 +167,12 @@ def _check_same_start(initial: Mapping[str, Array], axes: Mapping[str, int]) -> 
 
 
 def _check_independent(pipeline: Pipeline, rows: int, axes: Mapping[str, int]) -> None:
-    """Refuse a bundle in which what is in one row reaches another."""
+    """Refuse a bundle in which the values of one row influence another row."""
     ports = [*pipeline.input_ports.values(), *pipeline.feedback_ports.values()]
     given = {port.key: random_array(Port(name=port.name, dtype=port.dtype, shape=port.shape)) for port in ports}
     try:
         whole = _made(pipeline, given)
-    except Exception:
+    except BundleError:
         # Some integers are indices, and a random one may be out of range.
         given = {k: v if v.dtype.kind == "f" else np.zeros_like(v) for k, v in given.items()}
         whole = _made(pipeline, given)
@@ -191,7 +191,7 @@ def _check_independent(pipeline: Pipeline, rows: int, axes: Mapping[str, int]) -
 
 
 def _fillings(given: Mapping[str, Array], axes: Mapping[str, int]) -> list[dict[str, Array]]:
-    """Other values of the same form: NaN, which spreads to all it touches, zeros, and the same rows in another order."""
+    """Other values of the same shape: NaN, which spreads to every result that uses it, zeros, and the rows in another order."""
     return [
         {k: np.full_like(v, np.nan) if v.dtype.kind == "f" else np.array(v) for k, v in given.items()},
         {k: np.zeros_like(v) for k, v in given.items()},
@@ -218,7 +218,7 @@ def _made(pipeline: Pipeline, given: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _one_row(contract: Contract) -> Contract:
-    """What a bundle says, as one row of it."""
+    """A contract for one row of the batch."""
     nodes = {
         name: msgspec.structs.replace(node, inputs=tuple(map(_row, node.inputs)), outputs=tuple(map(_row, node.outputs)))
         for name, node in contract.nodes.items()

@@ -63,7 +63,7 @@ class Service:
         self.metrics = Metrics()
         self.engine = SharedEngine(options, self.metrics) if options.batch is None else RowEngine(options, self.metrics)
         sizes = self.engine.sizes()
-        # A state among the inputs replaces the one held, so a request may bring it twice.
+        # A request may contain a state twice: in the state, and among the inputs, where it replaces the held one.
         self.max_bytes = options.max_bytes or 2 * sum(sizes.values()) + _SPARE
         ports = [*self.engine.pipeline.input_ports.values(), *self.engine.pipeline.feedback_ports.values()]
         self._max_json = options.max_bytes or longest_text(ports) + 2 * self.max_bytes
@@ -75,7 +75,7 @@ class Service:
         self._holders: Counter[str] = Counter()
 
     def drain(self) -> None:
-        """Take no more requests: sessions end after the step they are at, new ones are refused.
+        """Accept no more requests: sessions end after their current step, and new ones are refused.
 
         Example:
             >>> Service(Options("exports/my_policy")).drain()
@@ -109,7 +109,7 @@ class Service:
         """Refuse a client that is not admitted.
 
         Raises:
-            Refusal: The token is missing or wrong, or a web page asks a server that has none.
+            Refusal: The token is missing or wrong, or a web page sends a request to a server without a token.
         """
         headers = {name.lower(): value for name, value in scope.get("headers", [])}
         if self.options.token is not None:
@@ -117,7 +117,7 @@ class Service:
             if not hmac.compare_digest(given, f"Bearer {self.options.token}".encode()):
                 raise Refusal(401, "This server requires its token: 'Authorization: Bearer TOKEN'.")
         elif b"origin" in headers:
-            # A browser lets any web page send requests to loopback; only a token keeps them out.
+            # A browser lets any web page send requests to this machine; only a token keeps them out.
             raise Refusal(403, "Web pages are not served without a token.")
         elif (host := headers.get(b"host")) is not None and not self._is_own(host.decode("latin-1")):
             # A web page whose domain resolves to this machine (DNS rebinding) sends its own domain here.
@@ -188,7 +188,7 @@ class Service:
         except _BAD as error:
             self._count(error)
             status, headers, body = 400, {}, _problem(error, str(error))
-        except Exception as error:  # engines raise anything; the server goes on
+        except Exception as error:  # an engine may raise any type; the client gets the message, and the server continues
             self._count(error)
             status, headers, body = 500, {}, _problem(error, f"The step failed: {error}")
         kind = "text/plain; version=0.0.4" if isinstance(body, str) else "application/json"

@@ -1,10 +1,10 @@
 """One session: a websocket connection with a state of its own.
 
-The state lives exactly as long as the connection. A request says which step it asks for and what to start from: the state
-held here, the initial one, or one it brings along. A request for a held state that is not here is answered with
-``SessionLostError``; it is never stepped from anything else. A client must read an answer before it sends the next request,
-because a proxy would store any number of unread answers. So every request carries the ticket of the answer before it, and a
-request without it ends the session.
+The state exists as long as the connection. A request says which step it wants and from which state: the one held here, the
+initial one, or one that it brings along. If the wanted state is not the one held here, the answer is ``SessionLostError``; the
+step never runs from another state. A client must read an answer before it sends the next request, because a proxy would store
+any number of unread answers. So every request carries the ticket of the answer before it, and a request without it ends the
+session.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _BAD = (InputError, InputTypeError, UnknownPortError, SessionLostError)
 _NORMAL, _POLICY, _TOO_BIG, _RESTART, _LATER = 1000, 1008, 1009, 1012, 1013
 _MOMENT = 1.0
-"""Seconds that a client has to read the last message."""
+"""How many seconds a client has to read the last message."""
 
 
 class _End(Exception):
@@ -48,12 +48,12 @@ class Session:
         self._ticket = b""
 
     async def run(self, full: str = "") -> None:
-        """Answer requests until one side ends the session, or say why there is no room."""
+        """Answer requests until one side ends the session. With ``full``, only send that as the reason for a refusal."""
         draining = asyncio.ensure_future(self._service.draining.wait())
         try:
             await self._talk(full, draining)
         except (OSError, asyncio.TimeoutError):
-            pass  # The client disconnected or does not read. Its session ends with the connection.
+            pass  # the client disconnected or does not read; the session ends with the connection
         finally:
             draining.cancel()
 
@@ -77,7 +77,7 @@ class Session:
                 await self._send({"type": "websocket.close", "code": end.code})
 
     async def _has_left(self) -> bool:
-        """Whether the client disconnects soon. What it still sends is read: closing now would lose the last message to it."""
+        """Whether the client disconnects soon. Its messages are read meanwhile: closing now would lose the last answer."""
 
         async def wait() -> None:
             while (await self._receive())["type"] != "websocket.disconnect":
@@ -114,7 +114,7 @@ class Session:
             try:
                 request = assembly.add(frame)
             except InputError as error:
-                # It is not known any more where the next message begins.
+                # After this the beginning of the next message is not known.
                 raise _End(_TOO_BIG, "InputError", str(error)) from None
             if request is None:
                 continue
@@ -138,7 +138,7 @@ class Session:
             return self._problem(type(error).__name__, str(error))
         except LeappError as error:
             return self._problem("ServerError", str(error))
-        except Exception as error:  # engines raise anything; the session goes on
+        except Exception as error:  # an engine may raise any type; the client gets the message, and the session continues
             return self._problem("ServerError", f"The step failed: {error}")
 
     async def _stepped(self, message: Message) -> bytes:

@@ -1,4 +1,4 @@
-"""See an exported pipeline: the picture of a contract, as PNG and SVG, and the page with everything known of it."""
+"""Shows an exported pipeline: the picture of a contract as PNG and SVG, and the HTML page with all details."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Read back the facts that only the page of an export holds.
+"""Reads the facts that only the page of an export contains.
 
-The page inside a bundle may come from an attacker, so it is never shown; a new page is drawn. Its data is read only where it
-has the form that an export writes: texts, numbers, lists of known entries.
+The page inside a bundle may come from an attacker, so it is never shown; a new page is written. Of its data, only values of the
+types that an export writes are used: texts, numbers, lists of known entries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a picture says about a contract: nodes, ports with their role and details, links, a title. No coordinates."""
+"""The facts that a picture shows about a contract: nodes, ports with their role and details, links, a title. No coordinates."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from leapp.view.order import Segment, assign_heights, cut_cycles, layer_nodes, r
 
 _CURVE_MIN, _CURVE_MAX = 56.0, 240.0
 _BAND_GAP = 44.0
-# Another fold must make everything at least this much larger: wires between bands are longer ones.
+# One more band must make everything at least this much larger, because wires between bands are longer.
 _FOLD_GAIN = 1.15
-# A window this high shows things at their natural size, and larger ones do not help.
+# In a window of this height everything has its natural size, and a higher window does not help.
 _SMALL = 520.0
 
 _Bend = tuple[Spot, int]
@@ -33,9 +33,9 @@ _Net = tuple[Spot, LinkKind]
 
 
 class _Column(msgspec.Struct):
-    """One layer: where it stands, and which wires run in the tracks left and right of it, innermost first.
+    """One layer: its position, and the wires in the tracks to its left and right, innermost first.
 
-    The boxes of a layer start at one line, ``indent`` to the right of ``x``; tags and loops stand left of it.
+    The boxes of a layer are aligned at ``x + indent``; tags and loops are left of that.
     """
 
     width: float
@@ -70,12 +70,12 @@ class _Detour(msgspec.Struct, frozen=True):
 
     @property
     def leaving(self) -> _Net:
-        """The wires it leaves with."""
+        """The wires with which it shares the way out."""
         return self.link.source, self.link.kind
 
     @property
     def arriving(self) -> _Net:
-        """The wires it arrives with."""
+        """The wires with which it shares the way in."""
         return self.link.target, self.link.kind
 
 
@@ -112,7 +112,7 @@ class Sheet:
         return _Detour(link, start if end < start else start + 1, end if end > start else end + 1)
 
     def _steps(self, link: LinkFacts) -> Iterator[tuple[int, Segment[_Item]]]:
-        """The pieces of a direct wire: the layer each starts in, and what it joins."""
+        """The pieces of a direct wire, each with the layer in which it starts."""
         start, end = self._layer[link.source[0]], self._layer[link.target[0]]
         bends: list[tuple[_Item, float]] = [((link.source, layer), 0.0) for layer in range(start + 1, end)]
         path: list[tuple[_Item, float]] = [
@@ -136,7 +136,7 @@ class Sheet:
             if self._layer[link.source[0]] not in layers:
                 continue
             for layer, segment in self._steps(link):
-                # Wires from one output share their bends, so a segment may come again.
+                # A dict, because wires from one output share segments.
                 segments[layer][segment] = None
                 if segment.right not in height:
                     height[segment.right] = 0.0
@@ -186,14 +186,14 @@ class Sheet:
             for layer in band:
                 column = self._columns[layer]
                 x += _tracks(column.entries)
-                # Neighbouring bands stand on different pixels, so that two tracks never fall on one line.
+                # Neighbouring bands are shifted by half a track, so that two tracks are never on one line.
                 column.x = math.ceil(x / TRACK) * TRACK + (index % 2) * TRACK / 2
                 x = column.outer + min(max(need.get(layer, 0.0), _CURVE_MIN), _CURVE_MAX)
                 width = max(width, column.outer)
         return width
 
     def _place_bands(self, detours: Sequence[_Detour], heights: Sequence[float]) -> float:
-        """Share out the lanes, move every band to its place below them, and return the sheet's height."""
+        """Assign the lanes, move every band below its lanes, and return the sheet's height."""
         spans: list[dict[_Net, list[float]]] = [{} for _ in range(len(self._bands) + 1)]
         for detour in detours:
             net = detour.leaving
@@ -254,12 +254,12 @@ class Sheet:
 
 
 def _tracks(wires: Sequence[object]) -> float:
-    """The room for so many tracks beside a layer; arrow heads need some even without."""
+    """The width of the tracks beside a layer. Arrow heads need some width even without tracks."""
     return (len(wires) + 2) * TRACK if wires else TRACK
 
 
 def _curve(start: Point, end: Point) -> tuple[float, ...]:
-    """An S from ``start`` to ``end``, level at both ends."""
+    """An S-shaped curve from ``start`` to ``end``, horizontal at both ends."""
     middle = (start[0] + end[0]) / 2
     return end if abs(start[1] - end[1]) < 0.01 else (middle, start[1], middle, end[1], *end)
 
@@ -284,13 +284,13 @@ def _share_lanes(spans: Mapping[_Net, tuple[float, float]]) -> dict[_Net, int]:
 def _fold(shapes: Mapping[str, NodeBox], links: Sequence[LinkFacts], aspect: float) -> tuple[dict[str, int], list[range]]:
     """The layer of every node, and the layers of every band.
 
-    Feedback counts backwards: its target stands left of its source, as it ran before it.
+    Feedback counts backwards: its target is left of its source, because the target runs first.
     """
     pairs = [(link.source[0], link.target[0]) if link.kind == "data" else (link.target[0], link.source[0]) for link in links]
     acyclic = cut_cycles(list(shapes), pairs)
     heights = {name: shape.outer.height + 32 for name, shape in shapes.items()}
     widths = {name: shape.outer.width + _CURVE_MIN + 2 * TRACK for name, shape in shapes.items()}
-    # No layer grows far beyond the height of the window that would hold all boxes.
+    # A layer may be about as high as a window that holds all boxes.
     high_enough = math.sqrt(sum(heights[name] * widths[name] for name in shapes) / aspect)
     layer = layer_nodes(list(shapes), acyclic, heights, max(1000.0, 1.5 * high_enough))
     count = max(layer.values()) + 1

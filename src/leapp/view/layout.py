@@ -1,6 +1,6 @@
-"""Every coordinate of the picture: connected nodes form a sheet, sheets stand in rows between title and legend.
+"""Computes every coordinate of the picture: connected nodes form a sheet, and rows of sheets lie between title and legend.
 
-Renderers only draw what stands here.
+Renderers draw the result without further decisions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHEET_GAP = 48.0
 
 
 class LegendEntry(msgspec.Struct, frozen=True):
-    """What one sign means: ``sign`` is the kind of link, tag or port that the renderers know how to draw."""
+    """The meaning of one sign. ``sign`` is a kind of link, tag or port."""
 
     sign: str
     box: Box
@@ -39,7 +39,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def arrange(subject: Subject, aspects: Sequence[float] = (1.6,)) -> list[Layout]:
-    """One layout for each aspect: how many times as wide as high the window is that it should fill."""
+    """One layout for each aspect, which is the width of the window divided by its height."""
     own: dict[str, list[LinkFacts]] = {}
     for link in subject.links:
         if link.source[0] == link.target[0]:
@@ -61,7 +61,7 @@ def arrange(subject: Subject, aspects: Sequence[float] = (1.6,)) -> list[Layout]
 
 
 def _pack(sheets: Sequence[Sheet], aspect: float) -> list[Point]:
-    """A place for every sheet, in order, in rows of one width."""
+    """The position of every sheet, in order, in rows of equal width."""
     area = sum((sheet.width + _SHEET_GAP) * (sheet.height + _SHEET_GAP) for sheet in sheets)
     limit = max([math.sqrt(area * aspect * 1.15), *(sheet.width for sheet in sheets)])
     x = y = row = 0.0

@@ -1,4 +1,4 @@
-"""What is drawn, in order, in which colour: the layout as a list of simple marks. No file format.
+"""Translates a layout into a list of simple marks with colours, in drawing order. No file format.
 
 Any two signs differ in shape or line as well as in colour.
 """
@@ -63,7 +63,7 @@ Mark = Rect | Polygon | Line | Label
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The marks of one thing: ``role`` is what it is, ``key`` its public name, ``title`` its full description."""
+    """The marks of one node, port or wire: ``role`` is its kind, ``key`` its public name, ``title`` its full description."""
 
     role: str
     key: str
@@ -72,7 +72,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def compose(layout: Layout) -> list[Group]:
-    """Everything to draw, back to front. The order depends on the links alone, not on where they run."""
+    """Everything to draw, back to front. The order depends only on the links, not on their positions."""
     return [
         Group("title", "", "", layout.title),
         *_wires(layout.routes),
@@ -189,7 +189,7 @@ def _marker(sign: str, at: Point) -> Iterator[Mark]:
 
 
 def _tag(kind: str, box: Box) -> Iterator[Mark]:
-    """What a graph takes in and gives out points along the flow; a bar marks what never changes."""
+    """A tag: an arrow for graph inputs and outputs, a bar for static outputs."""
     tip = box.right if kind == "static" else box.right - 7
     middle = box.y + box.height / 2
     sides = ((box.x, box.y), (tip, box.y), (box.right, middle), (tip, box.bottom), (box.x, box.bottom))

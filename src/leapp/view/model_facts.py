@@ -1,4 +1,4 @@
-"""Operators and weights of a node's model as the page shows them: few numbers, bounded work however large the model is."""
+"""Operators and weights of a node's model for the page: a few numbers, with limited work for models of any size."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MAX_VALUES = 1 << 16
-"""How many values of a weight are looked at."""
+"""How many values of a weight are read."""
 _MAX_OPERATORS, _MAX_WEIGHTS, _BINS = 400, 60, 32
 
 
 def model_facts(path: Path) -> dict[str, Any]:
-    """The ``operators`` and ``weights`` of an ONNX file; nothing of a file that is missing or damaged."""
+    """The ``operators`` and ``weights`` of an ONNX file; empty for a file that is missing or damaged."""
     try:
         model = read_onnx(path)
     except (OSError, ValueError):
@@ -37,7 +37,7 @@ def weights_facts(weights: Sequence[dict[str, Any]], total: int) -> dict[str, An
 
 
 def weight_facts(name: str, shape: Sequence[int], dtype: str, values: npt.NDArray[np.generic] | None = None) -> dict[str, Any]:
-    """One weight: its form, and range, mean and spread of its values.
+    """One weight: its shape and dtype, and range, mean and standard deviation of its values.
 
     Args:
         name: Its name.
@@ -69,10 +69,10 @@ def weight_facts(name: str, shape: Sequence[int], dtype: str, values: npt.NDArra
 
 
 def spaced(values: Any, most: int) -> Any:
-    """At most so many of the values of a flat array or tensor, evenly spaced."""
+    """At most ``most`` values of a flat array or tensor, evenly spaced."""
     return values[:: -(-len(values) // most)] if len(values) > most else values
 
 
 def rounded(value: Any) -> float | None:
-    """A number in four digits; None for one that JSON lacks."""
+    """A number rounded to four digits; None for NaN and infinity, which JSON lacks."""
     return float(f"{float(value):.4g}") if math.isfinite(value) else None

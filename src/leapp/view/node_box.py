@@ -1,7 +1,6 @@
-"""One node, measured: its box, header, port rows, tags, and the loops of its own states around it.
+"""Measures one node: its box, header, port rows, tags, and the loops of its own states around it.
 
-Sizes follow from the text alone, so nothing is cut and nothing runs over its border. ``layered`` decides where
-a node stands.
+Sizes are computed from the text, so no text is cut off or crosses a border. ``layered`` decides where a node is placed.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class Label(msgspec.Struct, frozen=True):
         return Box(self.x, self.baseline - size * 0.95, self.width, size * 1.2)
 
     def moved(self, dx: float, dy: float) -> Label:
-        """The same line elsewhere."""
+        """The same line, shifted."""
         return msgspec.structs.replace(self, x=self.x + dx, baseline=self.baseline + dy)
 
 
@@ -105,7 +104,7 @@ class Route(LinkFacts, frozen=True):
         return flatten(self.path)
 
     def moved(self, dx: float, dy: float) -> Route:
-        """The same wire elsewhere."""
+        """The same wire, shifted."""
         path = tuple([tuple([n + (dy if i % 2 else dx) for i, n in enumerate(piece)]) for piece in self.path])
         return Route(self.kind, self.source, self.target, path)
 
@@ -138,7 +137,7 @@ def lines_of(style: str, text: str, x: float, y: float, limit: float = _LINE) ->
 
 
 def measure(facts: NodeFacts, links: Sequence[LinkFacts], x: float = 0.0, y: float = 0.0) -> NodeBox:
-    """The node with the corner of its box at a place. ``links`` are those from the node to itself."""
+    """The node with the upper left corner of its box at ``x``, ``y``. ``links`` are those from the node to itself."""
     header_labels = lines_of("node", facts.name, x + _PAD, y + 9)
     header_labels += lines_of("subtitle", facts.subtitle, x + _PAD, y + 10 + len(header_labels) * line_height("node"))
     header_bottom = header_labels[-1].baseline + 11
@@ -211,7 +210,7 @@ def _surroundings(box: Box, ports: Sequence[PortBox], links: Sequence[LinkFacts]
 
 
 def _nested(spots: Iterable[Spot], anchors: dict[Spot, Point]) -> dict[Spot, int]:
-    """Tracks counted from the node outwards: the lowest port gets the innermost, so loops do not cross."""
+    """The track of each port, counted from the node outwards. The lowest port gets the innermost, so loops do not cross."""
     return {spot: index for index, spot in enumerate(sorted(spots, key=lambda spot: -anchors[spot][1]))}
 
 

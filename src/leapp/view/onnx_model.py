@@ -1,7 +1,7 @@
-"""Read the operators of an ONNX file with their shapes, and its weights. Nothing is run.
+"""Reads the operators of an ONNX file with their shapes, and its weights. Nothing is run.
 
-Reads the protobuf wire format itself, so neither the ``onnx`` package nor an engine sees the file. The work is bounded,
-because the file may be damaged or built to keep its reader busy.
+It parses the protobuf wire format itself, so neither the ``onnx`` package nor an engine opens the file. The work is limited,
+because the file may be damaged or made to keep its reader busy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DTYPES = {dtype.onnx: name for name, dtype in DTYPES.items()}
 
 
 class Weight(msgspec.Struct, frozen=True):
-    """One initializer. ``data`` are its bytes, None if the file holds them in another way."""
+    """One initializer. ``data`` are its bytes; None if the file stores them as separate numbers."""
 
     name: str
     shape: tuple[int, ...]
@@ -108,7 +108,7 @@ class _Message:
         return next(reversed(self.texts(number)), "")
 
     def numbers(self, number: int) -> list[int]:
-        """The numbers of a field, which stand alone or packed one after the other."""
+        """The numbers of a field, stored one by one or packed."""
         values = self._found.get(number << 3 | NUMBER, [])[:_MAX_NUMBERS]
         for part in self.parts(number):
             value = shift = 0
@@ -168,7 +168,7 @@ def _attribute(attribute: _Message) -> Any:
 
 
 def _weight(tensor: _Message, directory: Path | None, files: dict[str, mmap.mmap | bytes | None]) -> Weight:
-    # Values that are not one block of bytes come as a field each; those are not needed.
+    # Only values stored as one block of bytes are read, not those stored as separate fields.
     data = next(reversed([*tensor.parts(4), *tensor.parts(9)]), None)
     entries = [_Message(part, 4) for part in tensor.parts(13)]
     outside = {entry.text(1): entry.text(2) for entry in entries}
@@ -181,7 +181,7 @@ def _weight(tensor: _Message, directory: Path | None, files: dict[str, mmap.mmap
 
 
 def _outside(entry: Mapping[str, str], directory: Path, files: dict[str, mmap.mmap | bytes | None]) -> memoryview | None:
-    """The bytes of a weight in a file beside the model, and nowhere else."""
+    """The bytes of a weight in another file of the model's directory. Other directories are not read."""
     location = entry["location"]
     if Path(location).name != location or (directory / location).is_symlink():
         return None
@@ -198,7 +198,7 @@ def _outside(entry: Mapping[str, str], directory: Path, files: dict[str, mmap.mm
 
 
 def _value_form(info: _Message) -> str:
-    """The shape and dtype of a value, as far as the file tells."""
+    """The shape and dtype of a value, as far as the file has them."""
     tensors = [_Message(tensor, 16) for kind in info.parts(2) for tensor in _Message(kind, 4).parts(1)]
     if not tensors:
         return ""

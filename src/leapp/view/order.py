@@ -1,4 +1,4 @@
-"""Where things go in a layered drawing: layers, order within a layer, heights. Pure graph arithmetic.
+"""Positions in a layered drawing: layers, order within a layer, heights. Works on plain graphs.
 
 Items are any hashable values: nodes, and the bends of edges that pass through a layer. No text, no boxes, no colours.
 """
@@ -42,7 +42,7 @@ def cut_cycles(nodes: Sequence[str], pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def layer_nodes(nodes: Sequence[str], pairs: Sequence[Pair], height: Mapping[str, float], cap: float) -> dict[str, int]:
-    """A layer for every node, to the right of all it depends on, no layer filled beyond ``cap``.
+    """A layer for every node, to the right of all nodes it depends on. No layer gets higher than ``cap``.
 
     A node that feeds at least as many nodes as feed it moves right, next to its first consumer.
     """
@@ -76,13 +76,13 @@ def layer_nodes(nodes: Sequence[str], pairs: Sequence[Pair], height: Mapping[str
 
 
 _End = tuple[T, float]
-"""Where a segment ends: an item, and the place within it from 0 at its top to 1."""
+"""The end of a segment: an item, and the position in it from 0 at the top to 1 at the bottom."""
 
 
 def reduce_crossings(
     layers: Sequence[Sequence[T]], segments: Sequence[Sequence[Segment[T]]], height: Mapping[T, float], sweeps: int = 12
 ) -> list[list[T]]:
-    """Order every layer by the mean place of its neighbours, back and forth; the order with fewest crossings wins.
+    """Order every layer by the mean position of its neighbours, in several sweeps. Returns the order with the fewest crossings.
 
     ``segments[i]`` join ``layers[i]`` and ``layers[i + 1]``.
     """
@@ -115,7 +115,7 @@ def _sort_layer(layer: list[T], fixed: Sequence[T], joined: Sequence[tuple[_End[
     pulls: dict[T, list[float]] = {}
     for (there, part), (here, _) in joined:
         pulls.setdefault(here, []).append(at[there] + part)
-    # An item without neighbours there keeps its relative place instead of drifting to an end.
+    # An item without neighbours in the other layer keeps its relative position.
     scale = max(len(fixed), 1) / max(len(layer), 1)
     mean = {item: sum(pulls[item]) / len(pulls[item]) if item in pulls else index * scale for index, item in enumerate(layer)}
     layer.sort(key=lambda item: mean[item])
@@ -140,9 +140,9 @@ def assign_heights(
     stiff: Mapping[T, float],
     rounds: int = 6,
 ) -> dict[T, float]:
-    """The top of every item, keeping each layer's order and margins, with edges as level as that allows."""
+    """The top of every item, with edges as horizontal as the order and the margins of the layers allow."""
     top: dict[T, float] = {}
-    # Level edges must not cost height: no layer reaches far beyond the fullest one.
+    # Horizontal edges must not make the drawing higher: no layer may reach far beyond the fullest one.
     room = 0.53 * max(sum(height[item] + 2 * margin[item] for item in layer) for layer in layers)
     for layer in layers:
         y = -sum(height[item] + 2 * margin[item] for item in layer) / 2
@@ -175,9 +175,9 @@ def _settle(
     top: dict[T, float],
     room: float,
 ) -> None:
-    """Nearest places to the wishes that keep order, distance and ``room`` on both sides of zero.
+    """Set the positions nearest to ``wish`` that keep the order, the margins and ``room`` on both sides of zero.
 
-    Isotonic regression by pooling neighbours; bounds only clip its result.
+    This is isotonic regression by pooling neighbours, with the result clipped to ``room``.
     """
     shift, below = [], 0.0
     for index, item in enumerate(layer):

@@ -1,7 +1,7 @@
-"""The page of a pipeline: one offline HTML file with the graph, its ports, what was traced and how it was proven.
+"""Writes the page of a pipeline: one offline HTML file with the graph, its ports, the recorded values and the proof.
 
-It reads a contract, recorded samples and further facts as plain data. It runs no model and makes no network call: style, script
-and data are in the file, and its security policy forbids everything else.
+It reads a contract, recorded samples and further facts as plain data, and runs no model. Style, script and data are in the
+file, and its content security policy forbids everything else, network requests included.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ _DARK = {
     "#0f766e": "#4fc9b8",
     "#9d174d": "#f08db8",
 }
-"""The colours of the picture and what they become on a dark ground."""
+"""The colours of the picture, each with its colour on a dark background."""
 
 Recorded = Mapping[tuple[str, str], Sequence[Any]]
 """Values by side (``in``, ``out``) and port ``node/port``, one for each step: arrays, or raw tensors as bundles hold them."""
 
 _MAX_PASSES, _MAX_STEPS, _MAX_LINES, _MAX_BARS = 32, 240, 6, 48
 _ASPECTS = (1.6, 1.0, 0.55, 2.5)
-"""How many times as wide as high a window may be; the first is that of the picture."""
+"""Width divided by height of the windows that have a layout. The first is that of the picture."""
 _MAX_LAID_OUT = 120
-"""A pipeline of more nodes has one layout."""
+"""A pipeline with more nodes gets one layout only."""
 
 
 def write_page(
@@ -120,7 +120,7 @@ def page(
         samples: The recorded passes of each node, shown as curves and played over the graph.
         recording: The values of a run by side (``in``, ``out``) and port ``node/port``, one for each step. Shown instead
             of the samples.
-        details: What only the exporter knows, as plain data. All keys may be missing:
+        details: Facts that only the exporter knows, as plain data. All keys may be missing:
 
             * ``static_outputs``: keys ``node/port`` of outputs that never change
             * ``digest``: the digest of the bundle
@@ -183,7 +183,7 @@ def page(
 
 
 def _draw_for_page(contract: Contract, name: str, details: Mapping[str, Any]) -> Picture:
-    """The picture with layouts for windows of several proportions."""
+    """The picture, with layouts for windows of several shapes."""
     exported = details.get("nodes", {})
     known = {n: exported.get(n, {}).get("parameters") for n in contract.nodes}
     counts = {n: int(count) for n, count in known.items() if count is not None}
@@ -192,7 +192,7 @@ def _draw_for_page(contract: Contract, name: str, details: Mapping[str, Any]) ->
 
 
 def _layouts(layouts: Sequence[Layout]) -> list[dict[str, Any]]:
-    """How far each node stands from its place in the first layout, and the wires; equal layouts come once."""
+    """For each layout the wires, and the shift of each node from its position in the first layout. Equal layouts come once."""
     found: dict[tuple[Point, ...], dict[str, Any]] = {}
     first = layouts[0].nodes
     for layout in layouts:
@@ -262,13 +262,13 @@ def _dark_style() -> str:
 
 
 def _embedded(data: Any) -> str:
-    """JSON that cannot leave its script element, whatever names say."""
+    """JSON for a script element. Names in it cannot close the element."""
     text = json.dumps(_plain(data), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON takes it: control characters escaped as in the picture, NaN and infinity as text."""
+    """The value for JSON, with control characters escaped as in the picture, and NaN and infinity as text."""
     if isinstance(value, str):
         return visible(value)
     if value is None or isinstance(value, int):
@@ -324,7 +324,7 @@ def _port(node: str, port: Port, values: Sequence[Any], passes: int) -> dict[str
 
 
 def _spark(values: Sequence[Any], most: int) -> dict[str, Any] | None:
-    """Recorded values in few numbers: the elements that vary most over the passes, or the elements of a single pass."""
+    """A few numbers of recorded values: the elements that vary most over the passes, or the elements of a single pass."""
     import numpy as np
 
     from leapp.errors import MissingDependencyError
@@ -333,7 +333,7 @@ def _spark(values: Sequence[Any], most: int) -> dict[str, Any] | None:
 
     if not values or 0 in values[0].shape or str(values[0].dtype).startswith("complex"):
         return None
-    # Evenly spaced ones and the last.
+    # Evenly spaced passes, and the last one.
     shown = values if len(values) <= most else [*values[: -1 : -(-(len(values) - 1) // (most - 1))], values[-1]]
     try:
         flats = [(v if isinstance(v, np.ndarray) else from_raw(v)).reshape(-1) for v in shown]
@@ -342,7 +342,7 @@ def _spark(values: Sequence[Any], most: int) -> dict[str, Any] | None:
     low, high = flats[0].astype(np.float32), flats[0].astype(np.float32)
     for flat in flats[1:]:
         if flat.shape != low.shape:
-            # A run with another batch from step to step has no elements that could be followed.
+            # If the batch size changes from step to step, there is no element to follow.
             return None
         narrow = flat.astype(np.float32)
         np.fmin(low, narrow, out=low)

@@ -1,8 +1,8 @@
-"""The marks of a scene as a PNG: an image of at most 256 colours, one byte a pixel. No window, no display, no system font.
+"""Writes marks as a PNG with at most 256 colours, one byte for each pixel. Needs no window and no display.
 
-Straight lines and boxes are filled areas on whole pixels. Text, curves and corners are coverage masks from Pillow; a mask
-mixes its colour with the ground it falls on. This is several times faster, and smaller, than drawing the picture enlarged
-in full colour.
+Straight lines and boxes are filled areas on whole pixels. Text, curves and corners are masks from Pillow, which say how much of
+each pixel is covered; the colour is mixed with the colour below. This is several times faster, and gives smaller files, than
+drawing the picture enlarged in full colour.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _HANDY_AREA, _LARGEST_AREA = 3e6, 40e6
 _LEVELS = 16
-"""Steps between a colour and the ground it is mixed with."""
+"""How many steps there are between a colour and the colour below it."""
 _SMOOTH = 3
-"""How much larger than the picture a mask is drawn before it is shrunk."""
+"""By this factor a mask is drawn larger before it is shrunk, for smooth edges."""
 
 
 def png_scale(width: float, height: float) -> float:
-    """Pixels per layout unit: two for small graphs, one for large ones, less only for enormous ones."""
+    """Pixels for each layout unit: two for small graphs, one for large ones, less for very large ones."""
     area = width * height
     return min(2.0, max(1.0, math.sqrt(_HANDY_AREA / area)), math.sqrt(_LARGEST_AREA / area))
 
@@ -58,7 +58,7 @@ def _colours(marks: Iterable[Mark]) -> Iterator[str]:
 
 
 class _Canvas:
-    """Pixels that are numbers of colours, and the table of these colours."""
+    """An image with a palette: pixels are indices into a table of colours."""
 
     def __init__(self, width: int, height: int, scale: float, colours: Iterable[str]) -> None:
         import numpy as np
@@ -68,7 +68,7 @@ class _Canvas:
         self._count = len(self._numbers)
         self._palette = np.zeros((256, 3))
         self._palette[: self._count] = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in self._numbers]
-        # Of a mixed colour: the ground it was mixed with, and how much it covers.
+        # For a mixed colour: the colour below with which it was mixed, and how much it covers.
         self._origin: dict[int, tuple[int, int]] = {}
         self._mixes: dict[int, Mask] = {}
         self._mixed: dict[int, npt.NDArray[np.bool_]] = {}
@@ -97,7 +97,7 @@ class _Canvas:
         return data.getvalue()
 
     def _mix(self, colour: int, under: Mask) -> Mask:
-        """For every level and ground the number of the mixed colour, complete for the grounds in ``under``."""
+        """A table from level and colour below to the index of the mixed colour, complete for the colours in ``under``."""
         import numpy as np
 
         if colour not in self._mixes:
@@ -111,7 +111,7 @@ class _Canvas:
             known[ground] = True
             origin, level = self._origin.get(ground, (ground, 0))
             if level:
-                # Two edges meet, as where curves cross: the one that covers more of the pixel is seen.
+                # Where two edges meet in a pixel, as at a crossing, the one that covers more of it is shown.
                 table[:, ground] = self._mix(colour, np.array([origin]))[:, origin]
                 table[: level + 1, ground] = ground
             else:
@@ -120,7 +120,7 @@ class _Canvas:
         return table
 
     def _between(self, colour: int, ground: int) -> list[int]:
-        """The numbers of the colours from ``ground`` to ``colour``: new ones, or near ones that are there."""
+        """The indices of the colours from ``ground`` to ``colour``: new ones, or similar ones if the palette is full."""
         import numpy as np
 
         part = np.arange(1, _LEVELS - 1)[:, None] / (_LEVELS - 1)
@@ -136,7 +136,7 @@ class _Canvas:
         return numbers
 
     def _fill(self, x0: float, y0: float, x1: float, y1: float, colour: int) -> None:
-        """All pixels of an area given in pixels."""
+        """Fill an area, given in pixels."""
         left, top = max(round(x0), 0), max(round(y0), 0)
         self._pixels[top : max(round(y1), top + 1), left : max(round(x1), left + 1)] = colour
 
@@ -174,14 +174,14 @@ class _Canvas:
 
     def _polygon(self, points: Sequence[Point], fill: str) -> None:
         scaled = [(x * self._scale, y * self._scale) for x, y in points]
-        # The same shape elsewhere has the same mask if it starts on a whole pixel.
+        # The offset from a whole pixel: the same shape with the same offset has the same mask.
         x, y = (round(scaled[0][i]) - scaled[0][i] for i in (0, 1))
         moved = [(px + x, py + y) for px, py in scaled]
         shape = tuple((round(px - moved[0][0], 1), round(py - moved[0][1], 1)) for px, py in moved)
         self._stamp(*self._shape(shape, moved, None), self._numbers[fill])
 
     def _line(self, points: Sequence[Point], colour: str, width: float) -> None:
-        """Straight level pieces as areas, the rest as masks of a few points each, whose areas are small."""
+        """Draw horizontal and vertical pieces as areas, and the others as masks of a few points each, to keep masks small."""
         ink, wide = self._numbers[colour], max(1, round(width * self._scale))
         scaled = [(x * self._scale, y * self._scale) for x, y in points]
         bent: list[Point] = []
@@ -200,7 +200,7 @@ class _Canvas:
             else:
                 if not bent or len(bent) == 8:
                     self._bent(bent, ink, wide)
-                    # One point of the piece before, so that the joint is closed.
+                    # Includes one point of the piece before, so that there is no gap.
                     bent = [*bent[-2:-1], (x0, y0)]
                 bent.append((x1, y1))
         self._bent(bent, ink, wide)
@@ -209,7 +209,7 @@ class _Canvas:
         if len(points) < 2:
             return
         if not ink:
-            # The ground's own colour, number 0, shows only where something is.
+            # The background colour, index 0, is visible only where something was drawn before.
             left, top, right, bottom = (round(edge(p[i] for p in points)) for edge in (min, max) for i in (0, 1))
             if not self._pixels[max(top - width, 0) : bottom + width, max(left - width, 0) : right + width].any():
                 return

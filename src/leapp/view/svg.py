@@ -1,4 +1,4 @@
-"""The marks of a scene as SVG text. Groups carry the public names, so a page can find and highlight them."""
+"""Writes marks as SVG text. Groups have the public names, so that the page can find and highlight them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def encode_mark(mark: Mark) -> str:
         return f'<path d="{path_data(mark.path)}" fill="none" {stroke}/>'
     size, bold, colour = STYLES[mark.style]
     weight = ' font-weight="bold"' if bold else ""
-    # The text takes its measured width in any font. Text with glyphs that our font lacks was measured with escapes.
+    # textLength gives the text its measured width in any font. Text with characters that our font lacks was measured with
+    # escapes, so its width is not set.
     exact = drawable(mark.text, bold) == mark.text and mark.width > 0
     length = f' textLength="{_number(mark.width)}" lengthAdjust="spacingAndGlyphs"' if exact else ""
     return (

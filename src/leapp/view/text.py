@@ -1,4 +1,4 @@
-"""Text that is measured before it is drawn: fonts, visible forms of odd characters, line breaking.
+"""Measures text before it is drawn: fonts, escapes for unusual characters, line breaking.
 
 It knows neither graphs nor colours. Pillow is imported at the first measurement, so importing this package does not load it.
 """
@@ -25,7 +25,7 @@ TYPEFACES = (
 )
 
 _WORD = re.compile(r"[^\s_/.:,\-]*[\s_/.:,\-]?")
-# Not a character in any font, so it draws the "missing glyph" box.
+# No font has this character, so it is drawn as the "missing glyph" box.
 _MISSING = "\U0010fffe"
 
 

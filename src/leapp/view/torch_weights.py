@@ -1,8 +1,8 @@
-"""Read the weights of TorchScript and ``.pt2`` files as data: torch is not loaded and nothing of the file is run.
+"""Reads the weights of TorchScript and ``.pt2`` files as data: torch is not loaded and nothing of the file is run.
 
 Both are zip files with the bytes of each tensor in an entry of its own. A ``.pt2`` file describes them in JSON, a TorchScript
-file in a pickle, of which only the calls that describe a tensor are understood; any other name in it is refused. The work is
-bounded by the size of the file.
+file in a pickle. Only pickle calls that describe a tensor are accepted; any other name in the pickle is refused. The work is
+limited by the size of the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leapp.view.onnx_model import Weight
 
 _MAX_TEXT, _MAX_PICKLE, _MAX_AXES = 64 << 20, 4 << 20, 64
 _COPIED = 64
-"""Items of a list or tuple that a call in a pickle may copy: a long one that is copied often would fill the memory."""
+"""The most items of a list or tuple that a pickle call may copy: many copies of a long list would fill the memory."""
 _STORAGES = {
     "FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
     "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
@@ -35,10 +35,10 @@ _DTYPES = {
 
 
 def read_torch_weights(path: Path) -> tuple[Weight, ...]:
-    """The named weights of a model; those that cannot be read as data are without values.
+    """The named weights of a model. A weight whose values cannot be read has none.
 
     Raises:
-        ValueError: The file is damaged, or it is written in another way.
+        ValueError: The file is damaged, or has another structure.
     """
     try:
         with zipfile.ZipFile(path) as package:
@@ -47,7 +47,7 @@ def read_torch_weights(path: Path) -> tuple[Weight, ...]:
             if "byteorder" in names and entries.read(names["byteorder"]) != b"little":
                 raise ValueError("its numbers are not little-endian")
             return tuple(_exported(entries, names) if path.suffix == ".pt2" else _scripted(entries, names))
-    except Exception as error:  # a damaged zip file, pickle or JSON can fail in any way
+    except Exception as error:  # zipfile, pickle and json raise many types for a damaged file
         raise ValueError(f"{path.name} cannot be read as data: {error}") from error
 
 
@@ -99,7 +99,7 @@ def _exported(entries: _Entries, names: Names) -> Iterator[Weight]:
 
 
 class _Descriptions(pickle.Unpickler):
-    """Reads what a pickle says of tensors. Names lead to the functions of this module and nowhere else."""
+    """Reads the descriptions of tensors in a pickle. Only functions of this module can be called."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and name in _STORAGES:
@@ -129,7 +129,7 @@ def _copied(items: Any = ()) -> tuple[Any, ...]:
 
 
 def _unpickled(data: bytes) -> Any:
-    """What a pickle describes. Its numbers of places are looked at first: a large one makes the reader take as much memory."""
+    """The object in a pickle. Its memo indices are checked first, because a large index makes the reader allocate memory."""
     for opcode, argument, _ in pickletools.genops(data):
         if opcode.name == "BUILD" or ("PUT" in opcode.name and not 0 <= int(argument or 0) <= len(data)):
             raise pickle.UnpicklingError(f"it has an unusual {opcode.name}")
