@@ -120,9 +120,9 @@ class Staging:
         text, self.digest = seal(dump_contract(contract), files)
         yaml_name = f"{graph}.yaml"
         (self.path / yaml_name).write_text(text, encoding="utf-8", newline="\n")
-        sync_all([self.path / name for name in (*staged, yaml_name)])
-        for folder in {self.path, *((self.path / name).parent for name in staged)}:
-            sync(folder)
+        # The staging directory itself is synced right before it is put in place.
+        folders = {os.path.dirname(name) for name in staged} - {""}
+        sync_all([self.path / name for name in (*staged, yaml_name, *folders)])
         with locked(self.final.parent):
             self._put({*staged, yaml_name}, yaml_name)
         self._done = True
@@ -168,6 +168,7 @@ class Staging:
         inside = self.path.parent == self.final
         if not self.final.exists():
             (self.path / _MARK).unlink()
+            sync(self.path)
             os.rename(self.path, self.final)
             sync(self.final.parent)
             return

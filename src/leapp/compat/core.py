@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -73,6 +74,7 @@ def find_operator(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet, None), overload, None)
 
 
+@functools.cache
 def is_composite(operator: Any) -> bool:
     """Whether torch computes an operator by calling other operators. Kernels are not listed publicly."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
