@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import leapp
 from leapp import TensorSemantics, annotate
-from leapp.errors import AnnotationTypeError, ExportError, LeappError
+from leapp.errors import AnnotationTypeError, ExportError, LeappError, TraceError
 
 A = annotate
 X = torch.arange(3.0)
@@ -584,3 +585,31 @@ def test_quantised_layers_are_refused_with_the_backend_that_writes_them(backend:
         torch.testing.assert_close(leapp.InferenceManager(tmp_path / "g").run_policy({"n/x": x})["n/y"], network(x))
     finally:
         torch.backends.quantized.engine = engine
+
+
+def _result_read_unseen() -> None:
+    x = A.input_tensors("n", {"x": np.arange(3.0)})
+    x.sum()
+    A.output_tensors("n", {"y": np.float32(x * 2.0)}, export_with="jit")  # END
+
+
+def _input_read_unseen() -> None:
+    x = A.input_tensors("n", {"x": np.arange(3.0)})  # END
+    A.output_tensors("n", {"y": np.float32(x)}, export_with="jit")
+
+
+def _state_read_unseen() -> None:
+    A.input_tensors("n", {"x": np.arange(3.0)})
+    h = A.state_tensors("n", {"h": np.ones(3, np.float32)})
+    A.update_state("n", {"h": np.float32(h * np.full(3, 0.5))})  # END
+
+
+@pytest.mark.parametrize("code", [_result_read_unseen, _input_read_unseen, _state_read_unseen])
+def test_the_line_where_a_trace_ends_unseen(code: Callable[[], None]) -> None:
+    """A type of NumPy reads an array as compiled code does. The last recorded call before it is named."""
+    with pytest.raises(TraceError, match=rf"(?s)no recorded call reads .*{HERE}.*np\.float32\(array\)") as refused:
+        code()
+    source = Path(__file__).read_text().splitlines()
+    ends = [line for line in str(refused.value).splitlines() if "no recorded call reads" in line]
+    lines = {int(number) for end in ends for number in re.findall(r"test_errors\.py:(\d+)", end)}
+    assert any("# END" in source[line - 1] for line in lines), ends

@@ -17,6 +17,7 @@ from leapp.capture.replay import cut
 from leapp.capture.user_line import Where
 from leapp.errors import AnnotationError, AnnotationTypeError, TraceError
 from leapp.export import is_onnx
+from leapp.export.failures import spelled_call
 from leapp.semantics import TensorSemantics
 from leapp.tracing import tracked_buffers
 from leapp.tracing.attributes import Attributes, Changed
@@ -30,6 +31,24 @@ from leapp.tracing.value_roles import Length
 Tensor = torch.Tensor
 Given = dict[str, tuple[Tensor, TensorSemantics | None]]
 """Tensors by port name, with their semantics."""
+
+
+def unread(node: NodeTrace) -> str:
+    """The recorded results that no recorded call reads, or else such inputs, as lines of a message: there the trace ends."""
+    tape = node.require_traced()
+    read = {slot for call in tape.calls for slot in call.reads}
+    ends = dict.fromkeys(spelled_call(c) for c in tape.calls if c.outs and read.isdisjoint(c.outs))
+    lines = [f"\n  no recorded call reads the result of {end}" for end in ends] or [
+        f"\n  no recorded call reads the input '{name}', declared at {port.where}: declare it before the computation and use "
+        "what input_tensors() returns"
+        for name, port in node.inputs.items()
+        if port.slot not in read
+    ]
+    advice = (
+        "\nCode outside of PyTorch and NumPy (numba, MuJoCo), np.float32(array) and writes into arrays that were made before the "
+        "node are not recorded: write it with PyTorch or NumPy (array.astype(np.float32)), or end the node before it."
+    )
+    return "".join(lines[:5]) + advice if lines else ""
 
 
 class Finisher:
@@ -125,7 +144,8 @@ class Finisher:
         whose = f" It belongs to node '{owner.node}'." if owner is not None else ""
         born = self._recorder.plain_calls.made_inside.get(t)
         made = f" It was made at {born}: {born.text!r}." if born is not None else ""
-        escapes = "".join(f"\n  {e.kind} at {e.where}: {e.where.text}" for e in node.tape.escapes[:5]) or self._lost_in(node)
+        noted = dict.fromkeys(f"\n  {e.kind} at {e.where}: {e.where.text}" for e in node.tape.escapes)
+        escapes = "".join(list(noted)[:5]) or self._lost_in(node) or unread(node)
         raise TraceError(
             f"node '{node.name}', output '{name}' (at {at}) is a {type(t).__name__} that is not computed from the node's "
             f"inputs.{whose}{made} Pass a constant as static_outputs=. Declare a value that an earlier call left with "

@@ -18,6 +18,7 @@ from leapp.errors import AnnotationError, AnnotationTypeError, SessionError, Tra
 from leapp.graph.suggest import nearest
 from leapp.semantics import TensorSemantics
 from leapp.tracing.declaring import Declaring
+from leapp.tracing.finishing import unread
 from leapp.tracing.later_passes import Passes
 from leapp.tracing.node import InputPort, NodeTrace, TrackedBuffer
 from leapp.tracing.opening import Opening
@@ -66,12 +67,12 @@ class StateUpdates:
             # The first value of a state may be a constant, such as the zeros of an empty history.
             self._recorder.constants.slot(node.require_traced(), t)
         elif owner is not node.tape:
-            whose = "is not computed from the node's inputs or states"
+            whose, ends = "is not computed from the node's inputs or states", unread(node)
             if owner is not None:
-                whose = f"belongs to node '{owner.node}'"
+                whose, ends = f"belongs to node '{owner.node}'", ""
             raise TraceError(
                 f"node '{node.name}': the update of state '{name}' at {at} {whose}. Compute it from values that "
-                "input_tensors() or state_tensors() returned."
+                f"input_tensors() or state_tensors() returned.{ends}"
             )
 
     def _declare_late(
