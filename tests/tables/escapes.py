@@ -179,6 +179,8 @@ row("shape_of_unique", lambda x: x * torch.unique(x).numel(), ints(0, 5, 3, 4), 
 row("shape_of_masked_select", lambda x: x * torch.masked_select(x, x > 0).size(0), N34, reports=("size", "shape"))
 row("shape_of_bincount", lambda x: x * len(torch.bincount(x)), ints(0, 6, 5), reports=("len", "shape"))
 row("shape_of_repeat_interleave", lambda x: x * torch.repeat_interleave(x).shape[0], ints(0, 4, 3), reports=("shape",))
+row("shape_of_repeats", lambda x: x * torch.repeat_interleave(torch.ones(3), x).shape[0], ints(0, 4, 3), reports=("shape",))
+row("shape_of_one_hot", lambda x: x * F.one_hot(x).shape[-1], ints(0, 6, 5), reports=("shape",))
 row("shape_iterated", lambda x: x + sum(i * v for i, v in enumerate(x[x > 0])), N34, reports=("iter", "unbind", "len", "shape"))
 row("shape_divisor", lambda x: x * (x[x > 0].sum() / max(len(x[x > 0]), 1)), N34, reports=("len", "shape"))
 

@@ -1451,3 +1451,29 @@ def test_an_input_that_the_node_writes_to_is_followed(where: str, tmp_path: Path
     got = leapp.InferenceManager(tmp_path / "g")({"n/x": torch.tensor([4.0, 5.0, 6.0], dtype=torch.float64)})["n/y"]
     assert got.tolist() == [10.0, 12.0, 14.0]
     assert held[0].tolist() == [1.0, 2.0, 3.0]
+
+
+SIZED_BY_NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "one_hot": lambda x: (lambda h: h.reshape(h.shape[0], -1).float() * 2.0)(nn.functional.one_hot(x.long(), 20)),
+    "one_hot of a NumPy number": lambda x: nn.functional.one_hot(x.long(), np.int64(20)).unflatten(-1, (4, -1)).size(1) * x,
+    "repeat_interleave": lambda x: (lambda y: y.view(y.shape[0], -1) + 1.0)(x[:, None].repeat_interleave(3, dim=1)),
+    "torch.repeat_interleave": lambda x: (lambda y: y + torch.zeros(y.size()))(torch.repeat_interleave(x, 2)),
+    "repeat_interleave of a size": lambda x: (lambda y: y.reshape(y.numel()) + 1.0)(
+        torch.repeat_interleave(x, torch.tensor([1, 2, 1]), output_size=4)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIZED_BY_NUMBERS)
+def test_a_shape_that_numbers_fix(name: str, tmp_path: Path) -> None:
+    """Other calls of these functions have shapes that depend on values; to read the shape of these ones is no escape."""
+    function = SIZED_BY_NUMBERS[name]
+
+    def step(number: int) -> None:
+        x = A.input_tensors("n", {"x": values(number)})
+        A.output_tensors("n", {"y": function(x)}, export_with="jit")
+
+    trace(tmp_path, step, 2)
+    assert leapp.compile_graph(visualize=False) == {"n": True}
+    assert leapp.report().escapes == []
+    torch.testing.assert_close(InferenceManager(tmp_path / "g")({"n/x": values(9)})["n/y"], function(values(9)))

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from leapp.capture.call_kinds import classes_given
 from leapp.capture.replay import Replay
 from leapp.capture.tape import Call
 from leapp.capture.trees import ATOMS, tensors
@@ -101,5 +102,4 @@ def _form(value: Any) -> Any:
 
 def _only_checks(call: Call) -> bool:
     name = getattr(call.func, "__name__", "")
-    classes = call.args[1] if len(call.args) > 1 else call.kwargs.get("num_classes", -1)
-    return name in _CHECKS or (name == "one_hot" and isinstance(classes, int) and classes >= 0)
+    return name in _CHECKS or (name == "one_hot" and classes_given(call.args, call.kwargs))

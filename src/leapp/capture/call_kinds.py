@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from leapp.capture.indexed_views import getitem, setitem
@@ -129,6 +130,12 @@ def _identify(func: Any) -> tuple[str, Callable[..., Any], bool]:
     if isinstance(func, OpOverload):
         return f"{func._opname}.{func._overloadname}", func, False
     return name, func, False
+
+
+def classes_given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of ``one_hot`` says how many classes there are. If not, the largest value tells."""
+    classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+    return isinstance(classes, (int, np.integer)) and bool(classes >= 0)
 
 
 def _in_place(name: str) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from leapp.capture.aliasing import version_of
 from leapp.capture.batch.symbolic_size import Number, bare, numbers
-from leapp.capture.call_kinds import Kind, classify
+from leapp.capture.call_kinds import Kind, classes_given, classify
 from leapp.capture.plain_calls import draws_random_numbers
 from leapp.capture.substitutes import CONSTRUCTORS, HANDLERS
 from leapp.capture.tape import TEXTS, Call, Escape, Ref, Tape, is_known, refer
@@ -205,7 +205,7 @@ class TracedCalls:
         if kind.factory and any(True for _ in tensors((args, kwargs))):
             slots = tuple(r.slot for r in refs.values())
             tape.escapes.append(Escape(kind.name, where(), tuple(results[0].shape), None, slots))
-        if kind.dynamic or _masked(kind, args) or not tape.dynamic.isdisjoint(r.slot for r in refs.values()):
+        if _sized_by_values(kind, args, kwargs, refs) or not tape.dynamic.isdisjoint(r.slot for r in refs.values()):
             tape.dynamic.update(s for s, o in zip(outs, results, strict=True) if o.dim())
             self.recorder.dynamic = self.recorder.dynamic or bool(tape.dynamic)
             if isinstance(out, (list, tuple)) and not hasattr(out, "_fields") and not kind.dynamic and kind.name != "where":
@@ -263,6 +263,16 @@ def _looked_up(known: dict[int, Ref], found: list[Ref], value: Any) -> Ref:
 def _versions(given: list[Tensor]) -> list[tuple[Tensor, int]]:
     """Tensors with their version counters, to see whether a call writes to them. Inference tensors have none."""
     return [(t, version) for t in given if (version := version_of(t)) is not None]
+
+
+def _sized_by_values(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], refs: dict[int, Ref]) -> bool:
+    """Whether the shape of the result depends on traced values. The tags of torch tell it for most functions."""
+    if kind.name == "one_hot":
+        return not classes_given(args, kwargs)
+    if kind.name == "repeat_interleave":
+        repeats = kwargs.get("repeats", args[min(1, len(args) - 1)] if args else None)
+        return id(repeats) in refs and kwargs.get("output_size") is None
+    return kind.dynamic or _masked(kind, args)
 
 
 def _masked(kind: Kind, args: tuple[Any, ...]) -> bool:
