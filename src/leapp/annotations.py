@@ -157,7 +157,7 @@ class Annotate:
     def register_buffer(self, node_name: str, tensors: Any) -> Any:
         """Declare tensors or arrays that the node writes to in place.
 
-        Go on with what it returns: for an array that is another object over the same memory, which the node follows.
+        Use the returned values from here on. For an array it is another object over the same memory, whose calls are recorded.
 
         Args:
             node_name: A node opened by ``input_tensors``.

@@ -31,8 +31,6 @@ OTHERS = ["networkx.linalg", "scipy.linalg.tests.test_special_matrices"]
 
 def run(modules: list[str], where: Path) -> None:
     """Run the tests of installed modules inside an open node."""
-    for name in modules:
-        pytest.importorskip(name.partition(".")[0])
     # NumPy leaves out tests that need more memory than this: CI runs two of these at a time.
     settings = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "NPY_AVAILABLE_MEM": "2GB"}
     done = subprocess.run(
@@ -51,7 +49,6 @@ def core() -> list[str]:
 
 @pytest.mark.pinned("the tests of this NumPy")
 def test_numpy(tmp_path: Path) -> None:
-    pytest.importorskip("hypothesis")  # NumPy's own conftest needs it
     run([f"numpy.{name}" for name in [*core(), *NUMPY_SOAK]] if SOAK else [f"numpy.{name}" for name in NUMPY], tmp_path)
 
 

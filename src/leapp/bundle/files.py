@@ -139,7 +139,7 @@ def _open_regular(path: Path, what: str, located: bool) -> BinaryIO:
         if status.st_size > _LARGE and getattr(status, "st_blocks", status.st_size) * 512 < status.st_size // 8:
             raise BundleError(f"{what}: {path} says that it has {status.st_size} bytes, most of which were never written.")
         return os.fdopen(descriptor, "rb")
-    except BaseException:
+    except BaseException:  # whatever it is, also Ctrl-C, the descriptor must not stay open
         os.close(descriptor)
         raise
 

@@ -19,7 +19,7 @@ def schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a bundle description."""
     _, parts = msgspec.json.schema_components([Port, ModelFile, Wiring], ref_template="#/$defs/{name}")
     for name in ("Port", "ModelFile"):
-        # In the file, extra keys stand beside the known ones.
+        # In the file, extra keys are written beside the known ones.
         parts[name]["properties"].pop("extra")
         parts[name]["additionalProperties"] = True
     parts["Port"]["properties"]["dtype"] = {"enum": sorted(DTYPES)}

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch code uses
 
 from leapp.capture.tape import Ref, Tape, refer
 from leapp.capture.trees import tensors

@@ -75,7 +75,7 @@ class Link:
         except InputError as error:
             self.close()
             raise ServerError(f"The server's answer cannot be read: {error}") from error
-        except BaseException:
+        except BaseException:  # also after Ctrl-C: a late answer must not be taken for the next one
             self.close()
             raise
 

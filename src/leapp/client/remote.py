@@ -82,7 +82,7 @@ class RemoteEngine:
             self.initial = self._initial_values(self._welcome.group("state"))
             self._limit = _SPARE + sum(port.nbytes for port in ports)
             self._opened_link().bound(self._limit)
-        except BaseException:
+        except BaseException:  # also on Ctrl-C the connection must not stay open
             self.close()
             raise
         self.reset()
@@ -120,7 +120,7 @@ class RemoteEngine:
             if welcome.op != "welcome":
                 raise ServerError(f"The server began with {welcome.op!r} instead of a welcome.")
             self._check_bundle(welcome)
-        except BaseException:
+        except BaseException:  # also on Ctrl-C the connection must not stay open
             link.close()
             raise
         if self._limit:
@@ -177,7 +177,7 @@ class RemoteEngine:
                 if time.monotonic() >= deadline:
                     raise ServerTimeoutError(f"No answer within {self.timeout:g} s. {error}") from error
                 continue
-            except BaseException:
+            except BaseException:  # also after Ctrl-C it is unknown whether the server ran the step
                 self._drop()
                 raise
             if reply.op != "error":

@@ -36,7 +36,7 @@ class NativeRepository(Repository):
             taken.append(free_name(f"{model}.{safe_name(wanted)}", taken, "_"))
         self._ensemble = taken[1] if self._division.guarded else model
         self._models = dict(zip(plan.order, taken[2:], strict=True))
-        # The outputs of the ensemble: those of the graph, and those that are fed back above it.
+        # The outputs of the ensemble: the graph outputs, and the outputs that the Python model feeds back.
         self._requested = list(dict.fromkeys([*plan.outputs, *self._division.above.values()]))
 
     def write(self) -> tuple[Contract, dict[str, str]]:

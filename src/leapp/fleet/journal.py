@@ -48,7 +48,7 @@ class Journal:
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
         try:
             self._open(os.fspath(path))
-        except BaseException:
+        except BaseException:  # also on Ctrl-C the file and its lock must be released
             self._file.close()
             raise
 

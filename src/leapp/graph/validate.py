@@ -180,7 +180,7 @@ def _batches(ports: Mapping[str, Port]) -> Iterator[Problem]:
 
 
 def execution_order(contract: Contract) -> tuple[str, ...]:
-    """The nodes in the order of their links. Nodes of one backend stand together where links allow, to share an engine.
+    """The nodes in the order of their links. Nodes of one backend follow each other if the links allow it, and share an engine.
 
     Raises:
         BundleError: The links of one pass form a cycle.

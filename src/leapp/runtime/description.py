@@ -142,7 +142,7 @@ class Description(RunnerBase):
             outputs: For an output key, the names of the elements in the order the robot wants them.
 
         Raises:
-            InputError: Some names are not those of their port. The message lists missing and extra ones of every port.
+            InputError: Names do not match the elements of their port. The message lists missing and extra names of every port.
             UnknownPortError: A key names no input or output.
 
         Example:

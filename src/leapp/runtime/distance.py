@@ -1,4 +1,4 @@
-"""How far the values of one array are from those of another. Every comparison of arrays rests on these two functions."""
+"""The differences between the values of two arrays. Every comparison of arrays in leapp uses these two functions."""
 
 from __future__ import annotations
 

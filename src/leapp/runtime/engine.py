@@ -155,7 +155,7 @@ class LocalEngine:
             began = self.frame
             results: dict[str, Any] = began.step(None, self._caller.in_order(values))
             self.kept_inputs = kept_inputs
-        except BaseException:
+        except BaseException:  # also on Ctrl-C a step changes all of the state or nothing
             if began is None or self.frame is began:
                 self.replace(before)
             else:  # an interrupt after the step was done: the state is the new one, and the results are lost
@@ -197,7 +197,7 @@ class LocalEngine:
         engine = LocalEngine(plan, self.units, initial, *self._options)
         engine.kept_inputs = self.kept_inputs
         install(engine)
-        # A thread that has already read this engine goes on with the step of the new one.
+        # A thread that has already read this engine continues with a step of the new one.
         self.frame = engine.frame
 
 

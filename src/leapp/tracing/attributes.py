@@ -336,7 +336,7 @@ class _Comparison:
         self.changed: list[Changed] = []
 
     def compare(self, thing: Any, seen: _Seen) -> None:
-        """Compare an object with what it held, or with what the object held that it replaced."""
+        """Compare what an object holds now with ``seen``: what the object itself, or the one it replaced, held before."""
         if id(seen) in self._compared:
             return
         self._compared.add(id(seen))
@@ -362,7 +362,7 @@ class _Comparison:
             elif is_number(before) and is_number(after):
                 if is_same_number(before, after):
                     continue
-                # A changed length is reported only if no changed item and no tensor among the items already tells.
+                # A changed length is reported only if no item changed and no item is a tensor: those are reported themselves.
                 if key is not WHOLE or (len(self.changed) == noted and not any(type(v) is Tensor for v in now.values())):
                     self._note(seen, key, before, after)
             elif role(type(before)) in _WORKING and role(type(after)) in _WORKING and _works_as(before) != _works_as(after):

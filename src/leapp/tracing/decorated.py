@@ -79,7 +79,7 @@ class DecoratedFunctions:
 
         try:
             return node, *bind_arguments(function, args, kwargs, declare)
-        except BaseException:
+        except BaseException:  # also on Ctrl-C the caller gets the tensors in its containers back
             loans.give_back(lambda _: False)
             if is_new:
                 self._opening.abandon(node)
@@ -89,7 +89,7 @@ class DecoratedFunctions:
         self._running.depth += 1
         try:
             return function(*args, **kwargs)
-        except BaseException:
+        except BaseException:  # also after Ctrl-C the session goes on without this pass
             self._opening.abandon(node)
             raise
         finally:

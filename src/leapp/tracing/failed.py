@@ -94,7 +94,7 @@ def _listed(directory: Path) -> set[str]:
 
 
 def keep_log(bundle: Path, log: Path) -> None:
-    """Copy the log of a failed attempt to what is kept of it."""
+    """Copy the log of a failed attempt into its ``.failed`` directory."""
     directory = failed_directory(bundle)
     with suppress(OSError):
         directory.mkdir(exist_ok=True)

@@ -179,9 +179,9 @@ class Finisher:
     def _close(self, node: NodeTrace) -> None:
         """Stop recording, drop the inputs that reach no output, and cut the program out of the tape."""
         tape = node.require_traced()
-        ages = self._recorder.old_memory
-        carried = {s: True for s, c in tape.constants.items() if ages.carried(c.origins)}
-        received = {s: False for s, c in tape.constants.items() if ages.received(c.origins)}
+        old_memory = self._recorder.old_memory
+        carried = {s: True for s, c in tape.constants.items() if old_memory.carried(c.origins)}
+        received = {s: False for s, c in tape.constants.items() if old_memory.received(c.origins)}
         replaced, codes = self._replaced(node)
         self._recorder.close(tape)
         if node.backend is None and any(p.slot is None for p in node.outputs.values()):
@@ -203,7 +203,7 @@ class Finisher:
 
         Also returns the code that ran in the node if something else in the user's objects changed, else an empty list.
         """
-        tape, ages = node.require_traced(), self._recorder.old_memory
+        tape, old_memory = node.require_traced(), self._recorder.old_memory
         tracked = {(id(b.module), b.name) for b in node.buffers}
         replaced, changed = self._attributes.changes(tracked, tape.owns)
         node.lengths = {str(c): c.after for c in changed if isinstance(c.after, Length)}
@@ -212,10 +212,10 @@ class Finisher:
         follows = self._recorder.arrays.memory.follows
         node.changed = [c for c in changed if not (isinstance(c.after, np.ndarray) and follows(tape, c.after))]
         codes = self._attributes.codes(tape) if node.changed else []
-        gone = frozenset[int]().union(*map(ages.origins, replaced))
+        gone = frozenset[int]().union(*map(old_memory.origins, replaced))
         if len(self._recorder.tapes) == 1:
             self._attributes.forget()
-        return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or ages.gone(c.origins)}, codes
+        return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or old_memory.gone(c.origins)}, codes
 
     def cut(self, node: NodeTrace) -> None:
         """Make the program of the node from the tape of its first pass."""

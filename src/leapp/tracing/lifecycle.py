@@ -105,7 +105,7 @@ class ExportManager(metaclass=_ManagerType):
         """Undo everything the session did to the process. An interrupt is raised after all of it is undone."""
         try:
             self._undo()
-        except BaseException:
+        except BaseException:  # Ctrl-C may have come in the middle: undo the rest before it is raised
             self._undo()
             raise
 
@@ -159,7 +159,7 @@ def _opens_or_not(function: F) -> F:
         before = manager.session
         try:
             function(*args, **kwargs)
-        except BaseException:
+        except BaseException:  # also on Ctrl-C
             if manager.session is not before and manager.interpreting:
                 manager._leave()
             raise
@@ -237,7 +237,7 @@ def start(
         follow_copies()
         manager.session.is_open = True
         annotate._session = manager.session
-    except BaseException:
+    except BaseException:  # also on Ctrl-C no half-open session may stay
         manager._leave()
         raise
 

@@ -266,7 +266,7 @@ class Patches:
                 self._undo[-1]()
                 self._undo.pop()
             self._restore_new_modules()
-        except BaseException:
+        except BaseException:  # Ctrl-C may have come in the middle: put the rest back before it is raised
             if self._undo:
                 try:
                     self._undo.pop()()  # again: the interrupt may have come in the middle of it

@@ -195,6 +195,7 @@ class Loans:
 def _is_mutable(item: Any) -> bool:
     if isinstance(item, (MutableMapping, MutableSequence)):
         return True
+    # getattr(), because mypy does not know the attribute.
     return dataclasses.is_dataclass(item) and not getattr(item, "__dataclass_params__").frozen  # noqa: B009
 
 

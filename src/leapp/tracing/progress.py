@@ -56,7 +56,7 @@ class Progress:
         began = time.perf_counter()
         try:
             yield
-        except BaseException:
+        except BaseException:  # also on Ctrl-C the line must not look as if the step were still running
             self.finish(line, ok=False)
             raise
         self._write(line, f"{name} {time.perf_counter() - began:.2f} s")

@@ -1,7 +1,7 @@
-"""Sorts values by what they can hold, told from their type alone: numbers, tensors, containers, functions, objects.
+"""Sorts types by what their values can hold: numbers, tensors, containers, functions, objects.
 
-The functions here run no code of the user's: they do not call ``isinstance()``, which asks some objects for their class, nor
-attributes of a class, which a metaclass may compute.
+The functions here run no code of the user's. They do not call ``isinstance()``, which reads ``__class__`` of some objects, and
+do not read attributes of a class through its metaclass.
 """
 
 from __future__ import annotations

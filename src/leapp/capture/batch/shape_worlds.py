@@ -402,7 +402,7 @@ class _Numbers(DispatchMode):  # type: ignore[no-untyped-call]
         for i, declared in enumerate(func._schema.arguments):
             value = args[i] if i < len(args) else kwargs.get(declared.name)
             kind = str(declared.type)
-            # A number beside a tensor stands where the schema has a tensor.
+            # torch also passes plain numbers for arguments that the schema declares as tensors.
             if kind in ("number", "Tensor", "float") and type(value) in (int, float) and value == self.rows:
                 self.found = True
         return func(*args, **kwargs)

@@ -1,1 +1,1 @@
-"""NumPy inside a node: arrays are followed, and what is done with them is recorded as torch calls."""
+"""NumPy inside a node: traced arrays, whose NumPy calls are recorded as torch calls."""

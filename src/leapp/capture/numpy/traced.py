@@ -175,12 +175,12 @@ class ArrayMethods:
         return self.copy()
 
     @property
-    def T(self: Any) -> Any:  # noqa: N802
+    def T(self: Any) -> Any:  # noqa: N802 - NumPy's name
         """The array with its axes reversed."""
         return np.transpose(self)
 
     @property
-    def mT(self: Any) -> Any:  # noqa: N802
+    def mT(self: Any) -> Any:  # noqa: N802 - NumPy's name
         """The array with its last two axes exchanged."""
         return np.swapaxes(self, -1, -2)
 
@@ -276,7 +276,7 @@ class _Flat:
 
     @property
     def coords(self) -> tuple[int, ...]:
-        """Where the next element stands."""
+        """The index of the next element."""
         return tuple(int(i) for i in np.unravel_index(self.index % max(len(self), 1), _bare(self.base).shape))
 
     def copy(self) -> Any:

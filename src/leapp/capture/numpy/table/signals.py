@@ -31,7 +31,7 @@ def _unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: flo
 
 
 @expression("vander")
-def _vander(x: Any, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803
+def _vander(x: Any, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803 - NumPy's name
     x = tensor(x)
     x = x.to(dtype_of(np.promote_types(str(x.dtype).removeprefix("torch."), np.int64)))
     n = x.shape[0] if N is None else N
