@@ -358,6 +358,7 @@ ROWS: list[tuple[str, Callable[[], Any], type[Exception], list[str]]] = [
     ("mirror of other values", lambda: A.mirror_leapp_tags(node(), X + 7.0), ValueError, ["different values", HERE]),
     ("mirror of another form", lambda: A.mirror_leapp_tags(X, [X]), TypeError, ["structure", HERE]),
     ("mirror of another shape", lambda: A.mirror_leapp_tags(X, X[:2]), ValueError, [r"\[3\]", r"\[2\]", HERE]),
+    ("mirror on another device", lambda: A.mirror_leapp_tags(X, X.to("meta")), ValueError, ["on cpu", "on meta", HERE]),
     ("complex input", lambda: _complex(torch.abs, X * 1j), TypeError, [NODE, "'x'", "view_as_real", "'jit'", HERE]),
     ("complex output", lambda: _complex(lambda x: x * 1j, X), TypeError, [NODE, "'y'", "complex64", "view_as_real", HERE]),
     ("warp", lambda: A.warp_op("n"), ImportError, [NODE, HERE]),

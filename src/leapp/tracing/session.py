@@ -266,8 +266,9 @@ class Session:
         with self.recorder.lock, self.recorder.silence():
             if source.shape != target.shape or source.dtype != target.dtype or source.device != target.device:
                 raise AnnotationError(
-                    f"mirror_leapp_tags() at {at}: source is {dtype_name(source)} {list(source.shape)}, target is "
-                    f"{dtype_name(target)} {list(target.shape)}. Both must have one dtype, shape and device."
+                    f"mirror_leapp_tags() at {at}: source is {dtype_name(source)} {list(source.shape)} on {source.device}, "
+                    f"target is {dtype_name(target)} {list(target.shape)} on {target.device}. Pass a copy of the same dtype, "
+                    "shape and device."
                 )
             if not same_bits(source, target):
                 raise AnnotationError(
