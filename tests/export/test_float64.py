@@ -202,6 +202,38 @@ def test_numbers_keep_their_precision(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(run_onnx(path, inputs)[0], ROWS[name](*inputs), rtol=2e-14, atol=1e-16, equal_nan=True)
 
 
+W = torch.arange(12, dtype=torch.float64).reshape(3, 4) / 7
+ANY_BATCH = {
+    "add": lambda x: x + C,
+    "mul": lambda x: x * C,
+    "div": lambda x: x / 3,
+    "rdiv": lambda x: C / x,
+    "product": lambda x: x @ W * C,
+    "divided product": lambda x: x @ W / 7,
+    "pow": lambda x: x.abs() ** D,
+    "clamp": lambda x: x.clamp(-C, D),
+    "clamp min": lambda x: x.clamp(min=C),
+    "where": lambda x: torch.where(x > 0, C, x),
+    "masked_fill": lambda x: x.masked_fill(x > 0, C),
+    "remainder": lambda x: torch.remainder(x, C),
+    "lerp": lambda x: torch.lerp(x, x * 2, C),
+    "linspace": lambda x: x * torch.linspace(C, D, 3, dtype=torch.float64),
+    "elu": lambda x: F.elu(x, alpha=C),
+    "softplus": lambda x: F.softplus(x, beta=D),
+    "layer_norm": lambda x: F.layer_norm(x, (3,), eps=C),
+    "addmm": lambda x: torch.addmm(W[0], x, W, beta=C, alpha=D),
+}
+
+
+@pytest.mark.parametrize("name", ANY_BATCH)
+def test_numbers_keep_their_precision_for_any_batch(name: str, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(3)
+    example, x = (torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in (2, 5))
+    job = ExportJob("n", Call(ANY_BATCH[name]), (example,), ["x"], ["z"], "onnx", batch_axes=(0,))
+    got = run_onnx(export_node(job, tmp_path).path, (x,))[0]
+    torch.testing.assert_close(got, ANY_BATCH[name](x), rtol=2e-14, atol=1e-16)
+
+
 FUNCTIONS = (
     torch.erf, torch.atan, torch.asinh, torch.acosh, torch.atanh, torch.expm1, torch.log1p, torch.log2, torch.log10,
     torch.isinf, F.softplus, F.elu, F.selu, F.mish, F.logsigmoid, F.gelu, torch.special.erf, torch.erfc,

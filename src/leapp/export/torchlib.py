@@ -23,7 +23,6 @@ from leapp.compat import onnx_exporter
 from leapp.compat.graphs import is_whole_composite
 from leapp.errors import ExportError
 from leapp.export.aten import AtenGraph, trace_aten
-from leapp.export.double_precision import keep_precision
 from leapp.export.failures import MissingOperatorsError
 from leapp.export.job import ExportJob
 from leapp.export.onnx_file import IR_VERSION, OnnxModel, Weight
@@ -166,7 +165,6 @@ def _translate(aten: AtenGraph, tables: _Tables) -> ir.Model:
     graph = aten.module.graph
     if _mixes_types(graph):
         onnx_exporter.insert_type_promotion(aten.module)
-    keep_precision(aten, tables.registry)
     onnx_exporter.remove_assertions(aten.module)
     _refuse_unknown(graph, tables)
     model = ir.Model(

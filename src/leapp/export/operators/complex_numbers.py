@@ -67,6 +67,12 @@ def _neg_view(x: Tensor) -> Any:
     return -x
 
 
+# ONNX Runtime 1.23 has no Cos of float64, which torchlib writes.
+@replaces(aten.polar.default)
+def _polar(size: Tensor, angle: Tensor) -> Any:
+    return _joined(size * angle.cos(), size * angle.sin())
+
+
 @_complex(aten.angle.default)
 def _angle(x: Tensor) -> Any:
     return torch.atan2(x.imag, x.real)

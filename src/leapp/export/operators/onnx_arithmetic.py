@@ -7,12 +7,11 @@ tensors of that type: attributes are float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from leapp.export.double_precision import factor_shape, loses, loses_divided_by
 from leapp.export.onnx_graph import Value, Writer, result_type
 from leapp.export.operators.table import aten, translates
 
@@ -114,22 +113,39 @@ def _sum(op: Writer, kind: str, x: Any, y: Any, alpha: Any) -> Any:
 
 @translates(aten.mul.Tensor, aten.mul.Scalar)
 def _mul(op: Writer, x: Any, y: Any) -> Any:
-    a, b = _factors(op, x, y, loses)
+    a, b = _factors(op, x, y, lambda number: number)
     return op("And" if a.dtype == torch.bool else "Mul", a, b)
 
 
 @translates(aten.div.Tensor, aten.div.Scalar)
 def _div(op: Writer, x: Any, y: Any) -> Any:
-    a, b = _factors(op, x, y, loses_divided_by)
+    a, b = _factors(op, x, y, lambda number: 1.0 / number if number else number)
     return op("Div", as_float(op, a), as_float(op, b))
 
 
-def _factors(op: Writer, x: Any, y: Any, losing: Callable[[Any], bool]) -> tuple[Value, Value]:
-    """Two factors in one type. ONNX Runtime moves single numbers into its matrix products, which round them to float32."""
+def _factors(op: Writer, x: Any, y: Any, factor: Callable[[Any], Any]) -> tuple[Value, Value]:
+    """Two factors in one type.
+
+    ONNX Runtime moves single numbers, and the inverse of a divisor, into its matrix products, which round them to float32. A
+    number that would be rounded becomes a row of equal numbers.
+    """
     dtype = result_type(x, y)
-    if dtype == torch.float64 and isinstance(x, Value) and not isinstance(y, Value) and (loses(y) or losing(y)):
-        y = op.number(y, dtype, factor_shape(x.sizes))
+    if dtype == torch.float64 and isinstance(x, Value) and not isinstance(y, Value) and (_rounds(y) or _rounds(factor(y))):
+        y = op.number(y, dtype, _row_shape(x.shape or ()))
     return op.promoted(x, y)
+
+
+def _rounds(value: Any) -> bool:
+    """Whether float32 rounds a number."""
+    return isinstance(value, float) and value == value and float(torch.tensor(value, dtype=torch.float32)) != value
+
+
+def _row_shape(shape: Sequence[int | None]) -> tuple[int, ...]:
+    """The shape of a row of equal numbers along the last axis that is longer than 1; empty if there is none."""
+    for axis, size in reversed(list(enumerate(shape))):
+        if size is not None and size > 1:
+            return (size, *(1 for _ in shape[axis + 1 :]))
+    return ()
 
 
 @translates(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)

@@ -210,7 +210,7 @@ def _full(op: Writer, shape: Sequence[int], value: Any, *, dtype: torch.dtype | 
     return _filled(op, shape, value, dtype or natural)
 
 
-@translates(aten.full_like.default)
+@translates(aten.full_like.default, aten.fill.Scalar)
 def _full_like(op: Writer, x: Value, value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
     return _filled(op, x.sizes, value, dtype or x.dtype)
 
@@ -247,5 +247,8 @@ def _series(target: Any) -> None:
         return op.constant(made) if made.dtype in ONNX_TYPES else NotImplemented
 
 
-for _target in (aten.arange.default, aten.arange.start, aten.arange.start_step, aten.eye.default, aten.eye.m):
+for _target in (
+    aten.arange.default, aten.arange.start, aten.arange.start_step, aten.eye.default, aten.eye.m, aten.linspace.default,
+    aten.logspace.default,
+):  # fmt: skip
     _series(_target)
