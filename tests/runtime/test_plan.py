@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import msgspec
 import pytest
 import torch
 
+from leapp.bundle import open_bundle
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, ModelFile, Node, Port, Wiring
 from leapp.runtime import Pipeline
@@ -128,6 +130,24 @@ def test_nodes_of_one_backend_stand_together_when_edges_allow():
         nodes, data_flow={}, feedback_flow={}, inputs={n: ("x",) for n in nodes}, outputs={n: ("y",) for n in nodes}
     )
     assert make_plan(free).order == ("a", "c", "b", "d")
+
+
+def test_rules_are_checked_once_for_a_path_and_again_for_a_bundle_that_a_caller_made(tmp_path, monkeypatch):
+    from leapp.graph import validate
+
+    calls, plain = [], validate._wiring_problems
+    monkeypatch.setattr(validate, "_wiring_problems", lambda *given: calls.append(given) or plain(*given))
+    path, modules = chain(tmp_path, ["onnx", "onnx"])
+    Pipeline(path)
+    assert len(calls) == 1
+    bundle = open_bundle(path)
+    wiring = msgspec.structs.replace(bundle.contract.pipeline, outputs={})
+    broken = msgspec.structs.replace(bundle.contract, pipeline=wiring)
+    with pytest.raises(BundleError, match="goes nowhere"):
+        Pipeline(replace(bundle, contract=broken))
+    x = torch.randn(2, 8)
+    (made,) = Pipeline(bundle)({"n0/x": x.numpy()}).values()
+    torch.testing.assert_close(torch.from_numpy(made), modules[1](modules[0](x)))
 
 
 @pytest.mark.parametrize("api", [Pipeline, InferenceManager])
