@@ -1477,3 +1477,18 @@ def test_a_shape_that_numbers_fix(name: str, tmp_path: Path) -> None:
     assert leapp.compile_graph(visualize=False) == {"n": True}
     assert leapp.report().escapes == []
     torch.testing.assert_close(InferenceManager(tmp_path / "g")({"n/x": values(9)})["n/y"], function(values(9)))
+
+
+@pytest.mark.parametrize("absent", [lambda x: x == None, lambda x: x != None, lambda x: x in (None, "none")])  # noqa: E711
+def test_a_comparison_with_none(absent: Callable[[Any], bool], tmp_path: Path) -> None:
+    """Tensors leave it to Python, which compares identities: no value is read."""
+
+    def step(number: int) -> None:
+        x = A.input_tensors("n", {"x": values(number)})
+        A.output_tensors("n", {"y": x * (2.0 if absent(x) else 3.0)}, export_with="jit")
+
+    trace(tmp_path, step, 2)
+    assert leapp.compile_graph(visualize=False) == {"n": True}
+    assert leapp.report().escapes == []
+    factor = 2.0 if absent(values(9)) else 3.0
+    torch.testing.assert_close(InferenceManager(tmp_path / "g")({"n/x": values(9)})["n/y"], values(9) * factor)

@@ -159,7 +159,7 @@ class TracedCalls:
         results = [out] if isinstance(out, Tensor) else list(tensors(out))
         if not results and not targets:
             asked = kind.looks_at is None or any(tape.owns(args[i]) for i in kind.looks_at)
-            if asked and out is not None and out is not kind.covered:
+            if asked and out is not None and out is not NotImplemented and out is not kind.covered:
                 self._escape(tape, kind, args, kwargs, refs, out)
             return out
         if kind.name == "__setitem__" and tape.indexed_rows and tape.indexed_rows.settled(args, refs):
