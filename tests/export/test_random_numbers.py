@@ -19,7 +19,7 @@ COUNT = 4000
 
 def columns(x: Tensor) -> Tensor:
     """The weights of three classes in every row."""
-    return torch.stack([x + 1.0, x + 3.0, x + 0.01], -1)
+    return torch.stack([x + 1.0, x + 3.0, x + 0.1], -1)
 
 
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -47,12 +47,15 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def export(draw: Callable[[Tensor], Tensor], backend: str, directory: Path) -> ExportResult:
+def export(
+    draw: Callable[[Tensor], Tensor], backend: str, directory: Path, dtype: torch.dtype = torch.float32
+) -> ExportResult:
     class Node(torch.nn.Module):
         def forward(self, x: Tensor) -> tuple[Tensor]:
             return (draw(x),)
 
-    return export_node(ExportJob("node", Node(), (torch.zeros(COUNT),), ["x"], ["y"], backend, {}), directory)
+    example = torch.zeros(COUNT, dtype=dtype)
+    return export_node(ExportJob("node", Node(), (example,), ["x"], ["y"], backend, {}), directory)
 
 
 def facts(drawn: Tensor) -> Tensor:
@@ -61,18 +64,29 @@ def facts(drawn: Tensor) -> Tensor:
     return torch.stack([drawn.mean(), drawn.std(), neighbours])
 
 
+def check(result: ExportResult, draw: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    (got,) = run(result, (x,))
+    torch.manual_seed(0)
+    want = draw(x)
+    assert got.dtype == want.dtype and got.shape == want.shape
+    spread = want.float().std().item()
+    torch.testing.assert_close(facts(got.float()), facts(want.float()), rtol=0.0, atol=0.12 * max(1.0, spread))
+    assert got.unique().numel() > 0.9 * want.unique().numel()
+
+
 @pytest.mark.parametrize("backend", ["onnx", "jit", "pt2"])
 @pytest.mark.parametrize("name", DRAWS)
 def test_the_distribution_is_that_of_eager(name: str, backend: str, tmp_path: Path) -> None:
     result, x = export(DRAWS[name], backend, tmp_path), torch.zeros(COUNT)
-    (got,), (again,) = run(result, (x,)), run(result, (x,))
-    assert not torch.equal(got, again) or backend == "onnx"  # a fresh engine may begin with the same seed
-    torch.manual_seed(0)
-    want = DRAWS[name](x)
-    assert got.dtype == want.dtype and got.shape == want.shape
-    spread = want.std().item()
-    torch.testing.assert_close(facts(got), facts(want), rtol=0.0, atol=0.12 * max(1.0, spread))
-    assert abs(got.unique().numel() - want.unique().numel()) <= 0.01 * COUNT
+    check(result, DRAWS[name], x)
+    if backend != "onnx":  # a fresh engine of ONNX Runtime may begin with the same seed
+        assert not torch.equal(run(result, (x,))[0], run(result, (x,))[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("name", [name for name in DRAWS if not name.startswith(("dropout", "rand", "the difference"))])
+def test_other_types_than_float32(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    check(export(DRAWS[name], "onnx", tmp_path, dtype), DRAWS[name], torch.zeros(COUNT, dtype=dtype))
 
 
 def test_no_class_is_drawn_twice_without_replacement(tmp_path: Path) -> None:
