@@ -865,6 +865,9 @@ for name, part in {
 }.items():
     row(f"complex_{name}", lambda x, y, f=part: torch.view_as_real(f(torch.complex(x, y))), N34, N34)
     row(f"complex_{name}_wide", lambda x, y, f=part: torch.view_as_real(f(torch.complex(x, y))), normal(3, 4, dtype=f64), normal(3, 4, dtype=f64))
+row("fake_quantize", lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 255) + x, N34)
+row("fake_quantize_tensor", lambda x: torch.fake_quantize_per_tensor_affine(x, torch.tensor(0.1), torch.tensor(0), -128, 127) + x, N34)
+row("fake_quantize_channel", lambda x: torch.fake_quantize_per_channel_affine(x, torch.tensor([0.1, 0.2, 0.3]), torch.zeros(3, dtype=i32), 0, -128, 127) + x, N34)
 row("stft_magnitude", lambda x: torch.stft(x, n_fft=8, hop_length=4, window=torch.hann_window(8), return_complex=True).abs(), normal(32))
 
 # dtypes

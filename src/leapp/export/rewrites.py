@@ -21,7 +21,7 @@ class RewrittenCalls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call or its replacement."""
         named = kwargs or {}
-        if "generator" in named and named["generator"] is None:  # the default; written out, it names operators of their own
+        if "generator" in named and named["generator"] is None:  # the default; given, it selects overloads that backends lack
             named = {name: value for name, value in named.items() if name != "generator"}
         replacement = _REPLACED.get(func)
         if replacement is not None:

@@ -1,7 +1,7 @@
-"""Random numbers, drawn anew in every run, from the two kinds that torch's library translates as they are: uniform and normal.
+"""Random numbers, drawn in every run of a model, written as the uniform and normal numbers that torchlib translates correctly.
 
-The library's own translations draw from other distributions than eager: ``bernoulli`` from the complement, ``normal`` one
-number for all elements where the mean has fewer of them, ``multinomial`` with replacement where none is asked for.
+torchlib's translations of the other functions draw from other distributions than eager code: ``bernoulli`` from the complement,
+``normal`` one number for all elements if the mean has fewer elements, ``multinomial`` always with replacement.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _uniform(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any =
 
 @replaces(aten.multinomial.default)
 def _multinomial(weights: Tensor, count: int, replacement: bool = False, *, generator: Any = None) -> Any:
-    """Without replacement as eager does it: the classes whose waiting times, exponential with their weights, end first."""
+    """Without replacement, as in eager code: the classes with the shortest exponential waiting times for their weights."""
     if replacement or count == 1:
         narrow = weights.to(torch.float32)  # ONNX Runtime takes no float64
         return NotImplemented if weights.dtype == torch.float32 else torch.multinomial(narrow, count, replacement)
