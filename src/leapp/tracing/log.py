@@ -46,7 +46,7 @@ class _Stderr(logging.Handler):
 
 
 class _File(logging.Handler):
-    """Writes to a file. A full disk is no error here, because the export itself reports it."""
+    """Writes to a file. A full disk raises nothing here: the export itself reports it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
