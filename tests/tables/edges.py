@@ -49,9 +49,12 @@ def _assigned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _guarded(factor: Callable[..., Any], *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """What code does with a factorisation that reports a failure: it falls back to another value."""
+    """What code does with a factorisation that reports a failure: it falls back to another value.
+
+    Which pivot is the first zero depends on the release of torch: 2.7 factorises the transpose.
+    """
     found, info = factor(*args)
-    return torch.where((info == 0)[:, None, None], found, torch.zeros(())), info
+    return torch.where((info == 0)[:, None, None], found, torch.zeros(())), info == 0
 
 
 _UNARY = {
