@@ -51,9 +51,9 @@ def follow_batch(nodes: Iterable[NodeTrace]) -> None:
             continue
         rows = node.tape.batch.rows
         if rows is None or rows < 2:
+            why = "no input has a batch axis" if rows is None else f"a batch of {rows} cannot be told from other sizes"
             raise TraceError(
-                f"node '{node.name}': dynamic_batch=True needs inputs with two or more rows, because a batch of "
-                f"{rows or 0} cannot be told from other sizes. Trace with more rows."
+                f"node '{node.name}': dynamic_batch=True needs inputs with two or more rows: {why}. Trace with more rows."
             )
         sizes.setdefault(rows, node.name)
         problems += [f"  node '{node.name}', {baked}" for baked in _Resolution(node, rows).run()]
