@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from leapp.view.marks import BACKGROUND, Group, Line, Mark, Polygon, Rect
-from leapp.view.node_box import STYLES, Box, Label, Point, flatten, rounded
+from leapp.view.node_box import STYLES, Label, Point, flatten, rounded
 from leapp.view.text import drawable, font
 
 if TYPE_CHECKING:
@@ -217,46 +217,35 @@ class _Canvas:
 
     def _rect(self, mark: Rect) -> None:
         scale, box = self._scale, mark.box
-        edge = max(1, round(1.2 * scale))
-        if mark.dashed and mark.stroke:
-            self._round(mark.box, mark.radius, mark.fill, 0)
+        x0, y0, x1, y1 = (round(v * scale) for v in (box.x, box.y, box.right, box.bottom))
+        r = min(round(mark.radius * scale), (x1 - x0) // 2, (y1 - y0) // 2)
+        if mark.fill:
+            areas = [(x0 + r, y0, x1 - r, y1), *([(x0, y0 + r, x1, y1 - r)] if 0 < 2 * r < y1 - y0 else [])]
+            self._rounded(areas, (x0, y0, x1, y1), r, r, mark.fill)
+        if mark.stroke and mark.dashed:
             start = (box.x + box.width / 2, box.y)
             corners = [(box.right, box.y), (box.right, box.bottom), (box.x, box.bottom), (box.x, box.y)]
             for piece in _dashes(flatten(rounded([start, *corners, start], mark.radius)), 6, 4):
                 self._line(piece, mark.stroke, 1.2)
-        elif mark.stroke and mark.fill:
-            self._round(box, mark.radius, mark.stroke, 0)
-            self._round(box, mark.radius, mark.fill, edge)
         elif mark.stroke:
-            self._outline(box, mark.radius, mark.stroke, edge)
-        else:
-            self._round(box, mark.radius, mark.fill, 0)
+            edge = max(1, round(1.2 * scale))
+            areas = [(x0 + r, y0, x1 - r, y0 + edge), (x0 + r, y1 - edge, x1 - r, y1)]
+            areas += [(x0, y0 + r, x0 + edge, y1 - r), (x1 - edge, y0 + r, x1, y1 - r)]
+            self._rounded(areas, (x0, y0, x1, y1), r, edge, mark.stroke)
 
-    def _round(self, box: Box, radius: float, fill: str | None, inset: int) -> None:
-        """A filled rectangle with round corners, smaller by ``inset`` pixels on each side."""
-        if fill is None:
-            return
-        ink = self._numbers[fill]
-        x0, y0, x1, y1 = self._edges(box, inset)
-        r = min(max(0, round(radius * self._scale) - inset), (x1 - x0) // 2, (y1 - y0) // 2)
-        self._fill(x0 + r, y0, x1 - r, y1, ink)
-        if r:
-            if y1 - y0 > 2 * r:
-                self._fill(x0, y0 + r, x1, y1 - r, ink)
-            self._corners(self._corner(r, r), (x0, y0, x1, y1), r, ink)
-
-    def _outline(self, box: Box, radius: float, stroke: str, edge: int) -> None:
-        ink = self._numbers[stroke]
-        x0, y0, x1, y1 = self._edges(box, 0)
-        r = round(radius * self._scale)
-        for area in ((x0 + r, y0, x1 - r, y0 + edge), (x0 + r, y1 - edge, x1 - r, y1), (x0, y0 + r, x0 + edge, y1 - r),
-                     (x1 - edge, y0 + r, x1, y1 - r)):  # fmt: skip
+    def _rounded(
+        self, areas: Iterable[tuple[int, int, int, int]], box: tuple[int, int, int, int], r: int, edge: int, colour: str
+    ) -> None:
+        """Fill the straight parts of a rectangle, and its corners: quarters of a ring as thick as ``edge``."""
+        ink, (x0, y0, x1, y1) = self._numbers[colour], box
+        for area in areas:
             self._fill(*area, ink)
-        self._corners(self._corner(r, edge), (x0, y0, x1, y1), r, ink)
-
-    def _edges(self, box: Box, inset: int) -> tuple[int, int, int, int]:
-        s = self._scale
-        return round(box.x * s) + inset, round(box.y * s) + inset, round(box.right * s) - inset, round(box.bottom * s) - inset
+        if r:
+            corner = self._corner(r, edge)
+            self._stamp(corner, x0, y0, ink)
+            self._stamp(corner[:, ::-1], x1 - r, y0, ink)
+            self._stamp(corner[::-1], x0, y1 - r, ink)
+            self._stamp(corner[::-1, ::-1], x1 - r, y1 - r, ink)
 
     def _corner(self, r: int, edge: int) -> Mask:
         """The mask of an upper left corner: a quarter of a ring as thick as ``edge``."""
@@ -272,12 +261,6 @@ class _Canvas:
                 pen.ellipse((inner, inner, size - inner, size - inner), fill=0)
             self._masks[r, edge] = (_levels(image.reduce(_SMOOTH)), 0, 0)
         return self._masks[r, edge][0]
-
-    def _corners(self, corner: Mask, area: tuple[int, int, int, int], r: int, ink: int) -> None:
-        x0, y0, x1, y1 = area
-        for mask, x, y in ((corner, x0, y0), (corner[:, ::-1], x1 - r, y0), (corner[::-1], x0, y1 - r),
-                           (corner[::-1, ::-1], x1 - r, y1 - r)):  # fmt: skip
-            self._stamp(mask, x, y, ink)
 
     def _text(self, label: Label) -> None:
         import numpy as np

@@ -1,9 +1,9 @@
-// Helpers: elements, numbers, names.
+// Makes HTML and SVG elements, and writes numbers and names as text.
 const data = JSON.parse(document.getElementById('data').textContent);
 const $ = id => document.getElementById(id);
 const SVG = 'http://www.w3.org/2000/svg';
 
-// Everything shown goes through text nodes: no name can become markup.
+// Text is added as text nodes, so a name from a bundle cannot become markup.
 function h(tag, attributes, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -20,7 +20,7 @@ function draw(tag, attributes, text) {
   if (text !== undefined) element.textContent = text;
   return element;
 }
-// A name may break after these characters, and else only if it must.
+// The text with places where a line may break: after _ / . and :
 const soft = text => String(text).split(/(?<=[_/.:])/).flatMap((part, i) => i ? [h('wbr'), part] : [part]);
 const number = n => typeof n === 'number' ? n.toLocaleString('en') : String(n);
 const short = n => typeof n !== 'number' ? String(n ?? '–') : n && (Math.abs(n) < 1e-3 || Math.abs(n) >= 1e6) ? n.toExponential(1) : String(Number(n.toPrecision(3)));
@@ -31,5 +31,5 @@ const plural = (n, word) => `${number(n)} ${word}${n === 1 ? '' : 's'}`;
 const form = port => `[${port.dims.join(', ')}] ${port.dtype}`;
 const seconds = s => s < 1e-3 ? `${short(s * 1e6)} µs` : s < 1 ? `${short(s * 1e3)} ms` : `${short(s)} s`;
 function stored(name, value) {
-  try { return value === undefined ? localStorage.getItem(name) : localStorage.setItem(name, value); } catch { return null; /* a file may have no storage */ }
+  try { return value === undefined ? localStorage.getItem(name) : localStorage.setItem(name, value); } catch { return null; /* browsers may refuse storage to a page that is a local file */ }
 }

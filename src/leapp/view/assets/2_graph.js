@@ -1,7 +1,7 @@
-// The picture: joined with the data, laid out for its window, moved about, lit.
+// The graph: connects the shapes of the SVG with the data, lays it out for the window, zooms, and highlights a selection.
 const stage = $('stage'), graph = $('graph'), svg = graph.querySelector('svg'), panel = $('panel');
 
-// A node's group is followed by those of its inputs, then its outputs.
+// In the SVG, the group of a node comes before the groups of its inputs, which come before those of its outputs.
 const ports = new Map();
 const shapes = [...svg.querySelectorAll('g')];
 data.nodes.forEach(node => { node.ports = [...node.inputs.map(p => [p, 'in']), ...node.outputs.map(p => [p, 'out'])]; });
@@ -47,7 +47,7 @@ function ring(shape, b, gap, radius) {
   shape.append(draw('rect', {class: 'ring', x: b.x - gap, y: b.y - gap, width: b.width + 2 * gap, height: b.height + 2 * gap, rx: radius}));
 }
 
-// Layouts for windows of several proportions came along; the one that shows everything largest is used.
+// The data has layouts for windows of several proportions. The one that shows everything largest is used.
 let layout = 0, all = null;
 svg.querySelector('rect').remove();
 const bounds = boxes => {
@@ -82,7 +82,7 @@ function place(index) {
 }
 const whole = node => [node.shape, ...node.ports.map(([p]) => p.shape)];
 
-// Moving about: one view box, changed once a frame.
+// Zoom and pan: they change the viewBox of the SVG, at most once a frame.
 let view = null, frame = 0, flight = 0, manual = false;
 const calm = matchMedia('(prefers-reduced-motion: reduce)');
 function show(v) {
@@ -100,7 +100,7 @@ function fly(to) {
   };
   flight = requestAnimationFrame(step);
 }
-// The view in which the area fills the window, no larger than the scale.
+// The viewBox in which an area fills the window, enlarged at most `most` times.
 function around(area, most, gap = 16) {
   const b = box(), w = area.width + 2 * gap, height = area.height + 2 * gap;
   const scale = Math.min(b.width / w, b.height / height, most) || 1;
@@ -115,7 +115,7 @@ function zoom(factor, px, py) {
   show({x: view.x + view.w * (1 - real) * fx, y: view.y + view.h * (1 - real) * fy, w, h: view.h * real});
 }
 const move = (dx, dy) => { manual = true; show({...view, x: view.x + dx * view.w, y: view.y + dy * view.h}); };
-// All of it in the window and large enough to read; where it is already, nothing moves.
+// Move the view until all boxes are visible and large enough to read. It stays if they are already.
 function reveal(boxes) {
   const area = bounds(boxes), v = view, target = around(area, 1.1, 28);
   const inside = area.x >= v.x && area.y >= v.y && area.x + area.width <= v.x + v.w && area.y + area.height <= v.y + v.h;
@@ -159,7 +159,7 @@ function touch(target) {
   if (edge) follow(edge); else if (node) go(node, port); else home();
 }
 
-// What is picked stands out, the rest fades.
+// Selection: the selected shapes and their neighbours are highlighted, the others faded.
 let picked = null;
 function light(things, chosen) {
   const on = new Set(things);
@@ -199,7 +199,7 @@ function fill(content, open) {
   if (open) fold(false);
 }
 
-// The address names what is picked, so that it can be sent and the browser's Back returns to it.
+// The address of the page names the selection, so that it can be sent as a link and the Back button returns to it.
 const address = (node, port) => '#' + encodeURIComponent(port ? port.key : node.name);
 function go(node, port) {
   const wanted = address(node, port);
@@ -208,14 +208,14 @@ function go(node, port) {
 function home() { if (location.hash) location.hash = ''; else overview(false); }
 function arrive() {
   let name = '';
-  try { name = decodeURIComponent(location.hash.slice(1)); } catch { /* not one of ours */ }
+  try { name = decodeURIComponent(location.hash.slice(1)); } catch { /* the part after # is not percent-encoded text */ }
   const node = data.nodes.find(n => n.name === name);
   const port = ports.get('out' + name) || ports.get('in' + name);
   if (node) pick(node); else if (port) pick(port.node, port); else overview(false);
 }
 addEventListener('hashchange', arrive);
 
-// The panel folds. In a small window it is folded until something is picked.
+// The side panel can be folded. In a narrow window it is folded until something is selected.
 const narrow = () => innerWidth < 1000;
 function fold(folded) {
   const before = panel.hidden;

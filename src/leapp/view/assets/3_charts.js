@@ -68,7 +68,7 @@ function curves(port) {
   port.now(player.time);
   return [chart, keys, h('div', {class: 'soft', style: 'font-size: 11px'}, what)];
 }
-// Bars with a count above each and a label under it; `labels` may be fewer and stand at the edges between bars.
+// A bar chart, with a count above each bar and a tick below it. `edges` are labels at positions from 0 to 1 of the axis.
 function bars(items, options = {}) {
   const top = options.counts === false ? 2 : 14, bottom = options.height || 70, w = WIDTH / Math.max(items.length, options.least || 8);
   const most = Math.max(...items.map(i => i.value), 1e-30), low = Math.min(0, ...items.map(i => i.value));
@@ -97,7 +97,7 @@ function spark(port) {
   const note = `one ${data.unit}, ${s.bars.length < s.size ? `the first ${s.bars.length} of ${number(s.size)}` : plural(s.size, 'element')}, ${short(s.low)} to ${short(s.high)}`;
   return [bars(items, {counts: false, ticks: false, height: 44, label: `${port.key}: ${note}`}), h('div', {class: 'soft', style: 'font-size: 11px'}, note)];
 }
-// How far the files are from the traced values, by powers of ten.
+// A histogram of the differences between exported and traced values, by powers of ten.
 function differences(v) {
   if (!v) return null;
   const tens = Object.keys(v.bins || {}).map(Number).sort((a, b) => a - b);
@@ -108,7 +108,7 @@ function differences(v) {
   return h('div', {}, h('p', {}, `largest difference ${short(v.largest)}`, h('span', {class: 'soft'}, ` from the traced values, over ${number(v.count)} values`)),
     bars(items, {root: true, label: `differences from the traced values: ${items.map(i => i.title).join(', ')}`}));
 }
-// The values of a weight, small: a bar for each of equal parts of its range.
+// A small histogram of the values of a weight.
 function spread(w) {
   if (!w.bins) return null;
   const step = (w.high - w.low) / w.bins.length;

@@ -1,4 +1,4 @@
-// What the side panel says of the graph, a node, an edge.
+// The side panel of the whole graph, of a node and of an edge.
 const jump = port => h('button', {class: 'link', onclick: () => go(port.node, port)}, soft(port.key));
 const where = at => at.file ? `${at.file.split('/').pop()}:${at.line}` : '';
 const list = items => h('dl', {}, items.filter(([, v]) => v !== null && v !== undefined && v !== '').map(([k, v]) => [h('dt', {}, k), h('dd', {}, v)]));
@@ -60,7 +60,7 @@ function source(node) {
     h('table', {class: 'source'}, h('colgroup', {}, h('col', {}), h('col', {})), h('tr', {}, h('th', {}, 'your line'), h('th', {}, 'recorded')), body),
     (rows.length > limit || node.op_count > node.ops.length) && h('p', {class: 'soft'}, '… and more, not shown.')];
 }
-// The operators of the model file, in order, each with the shape of what it makes.
+// The operators of the model file in order, each with the shapes of its outputs.
 function operators(node) {
   const found = node.operators;
   if (!found) return null;
@@ -132,7 +132,7 @@ function brief(key, side, index) {
   return h('tr', {}, h('td', {class: 'soft'}, String(index + 1)), h('td', {}, jump(port), port.kind ? h('div', {class: 'kind'}, soft(port.kind)) : '', order(port)),
     h('td', {class: 'mono'}, `[${port.dims.join(', ')}]`, h('br'), port.dtype), h('td', {}, port.units ? say(port.units) : '–'));
 }
-// Nodes whose names start alike, if that tells some of them from the rest.
+// Groups of nodes whose names have the same prefix, without a group of one node or of all nodes.
 function groups() {
   const found = new Map();
   for (const node of data.nodes) {

@@ -1,4 +1,4 @@
-// Recorded values over the graph: each port shows its elements as small bars at the time of the slider.
+// Plays recorded values: each port shows its elements as small bars at the time of the slider.
 const player = {time: null, timer: 0};
 const played = [...ports.values()].filter(p => p.spark?.lines);
 const frames = Math.max(0, ...played.map(p => p.spark.lines[0].length)), passes = Math.max(0, ...played.map(p => p.spark.passes));

@@ -1,4 +1,4 @@
-// Search: every word must occur somewhere in what is known of a node or port.
+// Search: finds nodes and ports whose names, kinds, units or element names contain every word.
 const search = $('search'), hits = $('hits'), places = [];
 for (const node of data.nodes) {
   places.push({label: node.name, note: `node · ${node.backend || 'no model'}`, text: [node.name, node.backend, node.file].join(' '), go: () => go(node)});
@@ -38,7 +38,7 @@ search.addEventListener('keydown', e => {
   else if (e.key === 'Escape') { search.value = ''; look(); graph.focus(); e.stopPropagation(); }
 });
 
-// Dark or light: as the system says, until the reader says otherwise.
+// Dark or light: the setting of the system, until the reader chooses.
 const system = matchMedia('(prefers-color-scheme: dark)');
 let theme = stored('leapp-theme');
 const paint = () => { document.documentElement.dataset.theme = theme || (system.matches ? 'dark' : 'light'); };
@@ -55,7 +55,7 @@ const keys = {'+': () => zoom(.8), '=': () => zoom(.8), '-': () => zoom(1.25), '
   ArrowLeft: () => move(-.1, 0), ArrowRight: () => move(.1, 0), ArrowUp: () => move(0, -.1), ArrowDown: () => move(0, .1)};
 addEventListener('keydown', e => {
   if (e.ctrlKey || e.metaKey || e.altKey || e.target === search) return;
-  // Arrows and Space are the slider's, the panel's or a button's where one of them has the focus.
+  // Arrows and Space belong to the slider, the panel or a button while it has the focus.
   if ((e.key.startsWith('Arrow') || e.key === ' ') && (panel.contains(e.target) || e.target.matches('input, button, summary'))) return;
   if (keys[e.key]) { e.preventDefault(); keys[e.key](); }
 });
