@@ -13,13 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from leapp.bundle import Bundle, RawTensor, load_contract, open_bundle, read_initial_values
+from leapp.bundle import Bundle, load_contract, open_bundle
 from leapp.bundle.files import descriptions_in
 from leapp.bundle.reading import require_signed
 from leapp.bundle.signing import Keys
 from leapp.bundle.staging import Staging
 from leapp.bundle.trust import require_trust
-from leapp.deploy.triton_config import TritonOptions, describe, output_names, safe_name, seen_ports
+from leapp.deploy.triton_config import TritonOptions, describe, seen_ports
 from leapp.deploy.triton_native import NativeRepository
 from leapp.deploy.triton_python import PythonRepository
 from leapp.errors import BundleError, LeappError
@@ -94,20 +94,21 @@ def deploy_triton(
     require_trust(bundle, allow_code)
     plan = make_plan(bundle.contract)
     _check_runnable(plan)
-    model, target = safe_name(bundle.graph), Path(os.path.realpath(repository))
+    target = Path(os.path.realpath(repository))
     _check_target(bundle, target)
     kind = PythonRepository if options.backend == "python" else NativeRepository
     with Staging(target) as staging:
-        contract, models = kind(bundle, plan, _values(bundle, plan), model, staging.path, options).write()
+        written = kind(bundle, plan, staging.path, options)
+        contract, models = written.write()
         _check_free(target, models)
         staging.commit(bundle.graph, _marked(contract, bundle.digest))
-    names, (inputs, outputs) = output_names(plan), seen_ports(plan, options.dtypes)
+    inputs, outputs = seen_ports(plan, options.dtypes)
     return Deployment(
         path=Path(repository),
-        model=model,
+        model=written.model,
         models=models,
         inputs={k: _shown(k, k, port, options) for k, port in inputs.items()},
-        outputs={k: _shown(k, names[k], port, options) for k, port in outputs.items()},
+        outputs={k: _shown(k, written.names[k], port, options) for k, port in outputs.items()},
         stateful=bool(plan.feedback),
         digest=bundle.digest,
     )
@@ -119,13 +120,6 @@ def _check_runnable(plan: Plan) -> None:
     for what, keys in (("input", plan.inputs), ("output", plan.outputs)):
         if not keys:
             raise BundleError(f"The pipeline has no {what}; Triton serves requests with inputs and outputs only.")
-
-
-def _values(bundle: Bundle, plan: Plan) -> dict[str, RawTensor]:
-    """The initial value of each state: zeros where the bundle has none."""
-    stored = read_initial_values(bundle)
-    ports = {k: plan.input_ports[k] for k in plan.feedback}
-    return {k: stored.get(k) or RawTensor(p.dtype, p.shape, bytes(p.nbytes)) for k, p in ports.items()}
 
 
 def _check_target(bundle: Bundle, target: Path) -> None:

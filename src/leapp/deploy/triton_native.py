@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leapp.bundle import Bundle, RawTensor
 from leapp.bundle.sidecars import write_initial_values
-from leapp.deploy.triton_config import TritonOptions, describe, entries, free_name, safe_name
+from leapp.deploy.triton_config import describe, entries, free_name, safe_name
 from leapp.deploy.triton_repository import Repository, write_values
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, Port, key, split_key
@@ -24,12 +23,11 @@ _ENGINES = {"onnx": ("onnxruntime", "onnxruntime_onnx"), "jit": ("pytorch", "pyt
 class NativeRepository(Repository):
     """The models of all nodes, the ensemble, and the Python model if there is one. See ``Repository``."""
 
-    def __init__(
-        self, bundle: Bundle, plan: Plan, values: Mapping[str, RawTensor], model: str, root: Path, options: TritonOptions
-    ) -> None:
-        super().__init__(bundle, plan, values, model, root, options)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plan, model = self.plan, self.model
         self._division = _divide(plan)
-        self._batched = options.max_batch_size > 0
+        self._batched = self.options.max_batch_size > 0
         taken = [model]
         # Model names begin with the name of the graph, because two bundles on one server may have nodes of the same name.
         for wanted in ("wiring", *plan.order):

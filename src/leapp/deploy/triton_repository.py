@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from leapp.bundle import Bundle, RawTensor
+from leapp.bundle import Bundle, RawTensor, read_initial_values
 from leapp.bundle.onnx_files import external_files
 from leapp.bundle.packages import check_package
 from leapp.bundle.reading import model_file, read_model
@@ -20,23 +21,30 @@ from leapp.graph.formats import FORMATS
 from leapp.runtime.plan import Plan
 
 
+@dataclass
 class Repository:
     """Writes the parts that the repositories of both backends have in common.
 
-    Args:
+    Attributes:
         bundle: The bundle to deploy.
         plan: Its plan.
-        values: The initial value of each state.
-        model: The model that clients call.
         root: The directory to write.
         options: How to write it.
+        model: The model that clients call.
+        names: The server's name of each output.
+        values: The initial value of each state: zeros where the bundle has none.
     """
 
-    def __init__(
-        self, bundle: Bundle, plan: Plan, values: Mapping[str, RawTensor], model: str, root: Path, options: TritonOptions
-    ) -> None:
-        self.bundle, self.plan, self.values, self.model, self.root, self.options = bundle, plan, values, model, root, options
-        self.names = output_names(plan)
+    bundle: Bundle
+    plan: Plan
+    root: Path
+    options: TritonOptions
+
+    def __post_init__(self) -> None:
+        self.model = safe_name(self.bundle.graph)
+        self.names = output_names(self.plan)
+        stored, ports = read_initial_values(self.bundle), {k: self.plan.input_ports[k] for k in self.plan.feedback}
+        self.values = {k: stored.get(k) or RawTensor(p.dtype, p.shape, bytes(p.nbytes)) for k, p in ports.items()}
 
     def write(self) -> tuple[Contract, dict[str, str]]:
         """Write everything.
