@@ -224,6 +224,21 @@ def test_calls_per_step(tmp_path, api, backends, most):
         assert calls(lambda: runner(inputs)) <= most
 
 
+def test_calls_per_step_of_a_model_that_refuses_zeros(tmp_path):
+    """Two steps on the caller's values show that no copies are needed; the model is run on no other values."""
+
+    class Root(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.cholesky(x).sum(1)
+
+    manager = InferenceManager(write_bundle(tmp_path, {"p": Stage(Root(), {"x": torch.eye(2)}, ["y"], "jit")}))
+    for scale in range(1, 6):
+        given = {"p/x": torch.eye(2) * scale}
+        torch.testing.assert_close(manager(given)["p/y"], torch.linalg.cholesky(torch.eye(2) * scale).sum(1))
+    with torch.no_grad():
+        assert calls(lambda: manager(given)) <= 13
+
+
 def test_an_onnx_bundle_runs_without_torch_and_onnx(tmp_path):
     path, modules = chain(tmp_path, ["onnx", "onnx"])
     code = f"""

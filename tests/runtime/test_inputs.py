@@ -308,3 +308,19 @@ def test_a_step_whose_engine_fails_leaves_the_state_it_was_given_over(tmp_path, 
         given = {} if sticky and k == 2 else {"n0/x": x}
         for key, value in runner(given).items():
             np.testing.assert_array_equal(array(value), array(other(given)[key]))
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_opening_draws_no_random_numbers(tmp_path, api):
+    """A model of random numbers draws the same numbers as eager code with the same seed, from the first step on."""
+
+    class Noise(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.rand(3)
+
+    path = write_bundle(tmp_path, {"p": Stage(Noise(), {"x": torch.zeros(3)}, ["y"], "jit")})
+    torch.manual_seed(7)
+    runner = api(path)
+    got = [torch.as_tensor(runner({"p/x": torch.full((3,), float(k)).numpy()})["p/y"]) for k in range(4)]
+    torch.manual_seed(7)
+    assert [value.tolist() for value in got] == [(torch.full((3,), float(k)) + torch.rand(3)).tolist() for k in range(4)]

@@ -54,7 +54,7 @@ def open_engine(bundle: Bundle, name: str) -> Engine:
     """The engine that the runtime has for a node."""
     plan = _plan(bundle, name)
     check_sum([*plan.input_ports.values(), *plan.output_ports.values()])
-    (unit,) = open_units(bundle, plan, [name], EngineOptions(trial=False))
+    (unit,) = open_units(bundle, plan, [name], EngineOptions())
     return _runs(plan, unit)
 
 

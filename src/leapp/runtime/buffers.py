@@ -82,6 +82,7 @@ class _Call:
         checks: The expected results: (register, shape, dtype, key).
         guard: Does all checks in one call.
         moves: Results that are inputs of a later call: (from, to).
+        when_known: See ``TorchUnit``.
     """
 
     label: str
@@ -93,6 +94,7 @@ class _Call:
     checks: tuple[tuple[int, Any, Any, str], ...] = ()
     guard: Guard | None = None
     moves: tuple[tuple[int, int], ...] = ()
+    when_known: Callable[[Callable[[Callable[..., Any]], None]], None] | None = None
 
 
 class Program:
@@ -218,7 +220,7 @@ class Program:
             if source in unit.outputs and target in self.inputs and self.inputs[target].arrays is None
         )
         guard = Guard([slot.port.shape for _, slot in slots], [False] * len(slots)) if slots else None
-        return _Call(unit.label, unit.call, *registers, unit.single, checks=checks, guard=guard, moves=moves)
+        return _Call(unit.label, unit.call, *registers, unit.single, (), checks, guard, moves, unit.when_known)
 
     def _keep_state(self, frame: Frame) -> None:
         """Decide how each state gets from this frame to the next one."""

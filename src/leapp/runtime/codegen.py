@@ -81,7 +81,7 @@ def write_step(
     lines += caller.load(name, values)
     entering = [(program.inputs[key], value) for key, value in zip(inputs, values, strict=True)]
     entered = {slot.register: value for slot, value in entering if slot.arrays is None}
-    lines += _calls(frame, name, entered)
+    lines += _calls(frame, name, entered, names)
     lines += [f"N[{target}] = v{source}" for source, target in frame.register_moves]
     lines += [f"{name(store)}(v{register})" for store, register in frame.register_stores]
     lines += [f"{name(to)}[...] = {name(array)}" for to, array in frame.array_copies]
@@ -146,7 +146,7 @@ def _entry(caller: CallerCode, name: Name, values: Sequence[str], trust_form: bo
     return lines + careful
 
 
-def _calls(frame: Frame, name: Name, entered: dict[int, str]) -> list[str]:
+def _calls(frame: Frame, name: Name, entered: dict[int, str], names: dict[str, Any]) -> list[str]:
     states = {target for _, target in frame.register_moves}
     known = dict(entered)
 
@@ -159,7 +159,10 @@ def _calls(frame: Frame, name: Name, entered: dict[int, str]) -> list[str]:
     for call in frame.calls:
         lines.append(f" at = {name(call.label)}")
         lines += [f" {name(load)}(v{register})" for load, register in call.loads]
-        made = f"{name(call.function)}({', '.join(map(argument, call.inputs))})"
+        function = name(call.function)
+        if call.when_known is not None:
+            call.when_known(functools.partial(names.__setitem__, function))
+        made = f"{function}({', '.join(map(argument, call.inputs))})"
         taken = ", ".join(f"v{register}" for register in call.outputs)
         lines.append(f" {taken}{'' if call.single else ','} = {made}" if taken else f" {made}")
         if call.guard is not None:

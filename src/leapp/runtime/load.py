@@ -41,14 +41,12 @@ class EngineOptions:
         providers: ONNX Runtime execution providers, in order of preference. None takes CUDA when present, then the CPU.
         device: Where TorchScript and ``.pt2`` nodes run. None takes CUDA when present, else the CPU.
         merge: Whether neighbouring models of one kind may share an engine.
-        trial: Whether TorchScript is run once when it is opened, to find out which copies each step does not need.
     """
 
     threads: int | None = None
     providers: Sequence[str] | None = None
     device: str | None = None
     merge: bool = True
-    trial: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,10 @@ class OnnxUnit:
 
 @dataclass(frozen=True, slots=True)
 class TorchUnit:
-    """A function on tensors. It returns a tensor (``single``) or a tuple, and never aliases of its arguments."""
+    """A function on tensors. It returns a tensor (``single``) or a tuple, and never aliases of its arguments.
+
+    ``when_known`` takes a function that it calls with a faster ``call``, as soon as there is one.
+    """
 
     label: str
     call: Callable[..., Any]
@@ -71,6 +72,7 @@ class TorchUnit:
     outputs: tuple[str, ...]
     single: bool
     device: Any
+    when_known: Callable[[Callable[[Callable[..., Any]], None]], None] | None = None
 
 
 Unit = OnnxUnit | TorchUnit

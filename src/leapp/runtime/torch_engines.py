@@ -1,16 +1,15 @@
 """TorchScript and ``.pt2`` models as units.
 
 TorchScript is called through its C++ method. Neighbouring nodes are merged into one function if no fuser could optimise across
-them. A function is run once when it is opened, to see whether it writes to its inputs or shares memory; this also compiles it.
+them. A function runs on copies until two calls have shown whether it writes to its inputs or shares memory.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,7 +120,7 @@ def load(plan: Plan, names: list[str], model: Callable[[str], Any], options: Eng
     scripts = [_load_script(plan, name, model(name), device) for name in names]
     if options.merge and len(names) > 1 and device.type == "cpu" and plan.batch is None and _mergeable(scripts):
         return [_merged(plan, scripts, device)]
-    return [_script_unit(plan, script, device, options.trial) for script in scripts]
+    return [_script_unit(plan, script, device) for script in scripts]
 
 
 def _open_script(name: str, model: bytes | Path, device: torch.device) -> _Script:
@@ -201,35 +200,6 @@ _BRANCHES = ("block0(", "prim::CallMethod", "prim::CallFunction")
 """Text in a graph with branches, loops or calls. A text constant may contain it too; then the model runs on copies."""
 
 
-_TRIAL = 1 << 22
-"""Models with inputs of more elements are not run on trial, and run on copies of their inputs."""
-
-
-def _habits(plan: Plan, call: Callable[..., Any], inputs: Sequence[str], device: torch.device) -> _Habits:
-    """Run a straight graph twice on zeros, to see whether it writes to its inputs and whether results share memory."""
-    ports = [plan.input_ports[key] for key in inputs]
-    if any(math.prod(port.shape) > _TRIAL for port in ports):
-        return _Habits()
-
-    def zeros() -> list[torch.Tensor]:
-        return [torch.zeros(port.shape, dtype=TORCH_DTYPES[port.dtype], device=device) for port in ports]
-
-    with torch.inference_mode(False):  # inference tensors have no version counters
-        given = [zeros(), zeros()]
-        versions = [value._version for values in given for value in values]
-        try:
-            with torch.no_grad(), torch.random.fork_rng(), _unprofiled():
-                made = [_as_tuple(call(*values)) for values in given]
-        except RuntimeError:
-            return _Habits()  # the model does not accept zeros, so it runs on copies
-    writes = versions != [value._version for values in given for value in values]
-    # Memory that both runs returned belongs to a constant, since the first results are still alive.
-    taken = {_memory(value) for value in (*given[1], *made[0]) if value.numel()}
-    places = [_memory(value) for value in made[1] if value.numel()]
-    shares = len(set(places)) < len(places) or not taken.isdisjoint(places)
-    return _Habits(writes, shares or not all(value.is_contiguous() for value in made[1]))
-
-
 @contextmanager
 def _unprofiled() -> Iterator[None]:
     """Inside the block TorchScript compiles a function at its first call, without a profiling run before.
@@ -251,6 +221,58 @@ _STRATEGY = threading.Lock()
 """Held while torch's fusion strategy is changed, which is global: two threads could not both restore it."""
 
 
+class _Watched:
+    """A TorchScript function. It runs on copies until two calls have shown what it does with memory.
+
+    Args:
+        call: The function.
+        learns: Whether two calls show what all calls do. Otherwise it always runs on copies.
+        device: Where it runs.
+    """
+
+    def __init__(self, call: Callable[..., Any], learns: bool, device: torch.device) -> None:
+        self._call, self._learns, self._device = call, learns, device
+        self._first: tuple[torch.Tensor, ...] | None = None
+        self._known: Callable[..., Any] | None = None
+        self._users: list[Callable[[Callable[..., Any]], None]] = []
+
+    def when_known(self, use: Callable[[Callable[..., Any]], None]) -> None:
+        """Pass the function without needless copies to ``use``, as soon as it is known which copies are needed."""
+        if self._known is None:
+            self._users.append(use)
+        else:
+            use(self._known)
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        if self._known is not None:
+            return self._known(*inputs)
+        # Inference tensors have no version counters. Leaving inference mode would turn gradients on.
+        with torch.inference_mode(False), torch.no_grad():
+            given = [value.to(self._device, copy=True) for value in inputs]
+            versions = [value._version for value in given]
+            with _unprofiled():
+                result = self._call(*given)
+            made, first = _as_tuple(result), self._first
+            if not self._learns:
+                self._use(_Habits())
+            elif first is None:
+                self._first = made
+            else:
+                # Memory that both calls returned belongs to a constant, since the first results are still alive.
+                taken = {_memory(value) for value in (*given, *first) if value.numel()}
+                places = [_memory(value) for value in made if value.numel()]
+                shares = len(set(places)) < len(places) or not taken.isdisjoint(places)
+                writes = versions != [value._version for value in given]
+                self._use(_Habits(writes, shares or not all(value.is_contiguous() for value in made)))
+            return _copied(result)
+
+    def _use(self, habits: _Habits) -> None:
+        self._known = _isolated(self._call, habits, self._device)
+        self._first = None
+        while self._users:
+            self._users.pop()(self._known)
+
+
 def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
@@ -259,21 +281,17 @@ def _as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
-def _script_unit(plan: Plan, script: _Script, device: torch.device, trial: bool) -> TorchUnit:
+def _copied(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return result.clone(memory_format=torch.contiguous_format)
+    return tuple(value.clone(memory_format=torch.contiguous_format) for value in result)
+
+
+def _script_unit(plan: Plan, script: _Script, device: torch.device) -> TorchUnit:
     inputs, outputs = plan.input_keys(script.name), plan.output_keys(script.name)
-    # With any batch, one trial is not enough: for one row, expand() returns an alias.
-    tried = trial and script.straight and plan.batch is None
-    habits = _habits(plan, script.method, inputs, device) if tried else _Habits()
-    method = script.method if trial else _compiled_at_once(script.method)
-    return TorchUnit(repr(script.name), _isolated(method, habits, device), inputs, outputs, script.single, device)
-
-
-def _compiled_at_once(method: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*inputs: torch.Tensor) -> Any:
-        with _unprofiled():
-            return method(*inputs)
-
-    return call
+    # With any batch, two calls do not show everything: for one row, expand() returns an alias.
+    call = _Watched(script.method, script.straight and plan.batch is None, device)
+    return TorchUnit(repr(script.name), call, inputs, outputs, script.single, device, call.when_known)
 
 
 def _mergeable(scripts: list[_Script]) -> bool:
@@ -308,9 +326,8 @@ def _merged(plan: Plan, scripts: list[_Script], device: torch.device) -> TorchUn
         graph.registerOutput(values[key])
     if len(outputs) > 1:
         graph.makeMultiOutputIntoTuple()
-    function = script_from_graph(graph)
-    call = _isolated(function, _habits(plan, function, inputs, device), device)
-    return TorchUnit(" + ".join(map(repr, names)), call, tuple(inputs), outputs, len(outputs) == 1, device)
+    call = _Watched(script_from_graph(graph), True, device)
+    return TorchUnit(" + ".join(map(repr, names)), call, tuple(inputs), outputs, len(outputs) == 1, device, call.when_known)
 
 
 def _load_pt2(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> TorchUnit:
@@ -348,10 +365,6 @@ def _isolated(call: Callable[..., Any], habits: _Habits, device: torch.device) -
     def isolated(*inputs: torch.Tensor) -> Any:
         inputs = tuple(value.to(device) for value in inputs)
         result = call(*(value.clone() for value in inputs)) if habits.writes else call(*inputs)
-        if not habits.shares:
-            return result
-        if isinstance(result, torch.Tensor):
-            return result.clone(memory_format=torch.contiguous_format)
-        return tuple(value.clone(memory_format=torch.contiguous_format) for value in result)
+        return _copied(result) if habits.shares else result
 
     return isolated
