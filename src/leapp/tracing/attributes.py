@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from leapp.tracing.contents import (
     held_by,
     holding_state,
     keeps_nothing,
+    numbers,
     spelled,
     variables_of,
 )
@@ -62,6 +64,10 @@ VARIABLE_OWNERS = (Variables, FunctionType, ModuleType, *SUSPENDED)
 """Types of owners that hold variables; owners of all other types hold attributes."""
 _WORKING = frozenset({"function", "holder", "module", "class", "object", "opaque", "generator"})
 """The roles of values that can be called or have methods: to replace one may change what the code does."""
+
+
+Opening = dict[Any, dict[Any, Any]]
+"""What objects and variables held when a node was opened: numbers, and the identities of other values, by key."""
 
 
 class Shown(str):
@@ -153,6 +159,8 @@ class Attributes:
         """The code that opened nodes."""
         self._opened_at: dict[CodeType, int] = {}
         """For each running function the instruction that led to the opening of the first node."""
+        self._roots: dict[Any, Variables] = {}
+        """The variables at which the walk begins: by the code and thread of a function, or the dict of a module."""
         self._named: list[FunctionType] = []
         """The functions that the openers name."""
         self._modules: set[str] = set()
@@ -240,12 +248,47 @@ class Attributes:
                 self._openers.append(frame.f_code)
                 self._named += _functions(frame.f_code, {**_named_in(frame.f_code, frame.f_globals), **names})
             self._meet_modules_of_functions(names)
-            self.look(Variables(holding_state(names)))
+            self.look_at_variables(frame.f_code, names)
             if id(frame.f_globals) not in self._seen:
                 self._meet_modules_of_functions(frame.f_globals)
-                self.look(Globals(frame.f_globals))
-                self.look(Variables(holding_state(frame.f_globals)))
+                for root in (Globals(frame.f_globals), Variables(holding_state(frame.f_globals))):
+                    self._roots[id(frame.f_globals), type(root)] = root
+                    self.look(root)
                 self._seen[id(frame.f_globals)] = self._seen[next(reversed(self._seen))]
+
+    def look_at_variables(self, code: CodeType, names: dict[str, Any]) -> None:
+        """Look at the variables of a function that runs, or is about to run, in a node."""
+        found = self._roots[code, get_ident()] = Variables({**numbers(names), **holding_state(names)}, code)
+        self.look(found)
+
+    def opening(self) -> Opening:
+        """The numbers that were seen, with the identities of everything else, so that no object is kept alive."""
+        roots = {id(root): key for key, root in self._roots.items()}
+        return {
+            roots.get(i, i): {k: v if is_number(v) else (id(v),) for k, v in seen.held.items()}
+            for i, (_, seen) in self._seen.items()
+            if seen.held and not seen.opaque
+        }
+
+    def moved(self, before: Opening) -> Iterator[Changed]:
+        """The numbers that were seen and differ from what an earlier pass of the same node began with."""
+        todo = [(id(root), key) for key, root in self._roots.items()]
+        todo += [(i, i) for i, (thing, _) in self._seen.items() if type(thing) is ModuleType]
+        met: set[int] = set()
+        while todo:
+            i, former = todo.pop()
+            if i in met or i not in self._seen or former not in before:
+                continue
+            met.add(i)
+            seen, then = self._seen[i][1], before[former]
+            for key, after in seen.held.items():
+                old = then.get(key)
+                if is_number(after):
+                    of_tensors = key is WHOLE and any(type(v) is Tensor for v in seen.held.values())
+                    if is_number(old) and not is_same_number(old, after) and not of_tensors:
+                        yield Changed(seen.owner, seen.named(key), old, after, seen.where, seen.above)
+                elif type(old) is tuple:
+                    todo.append((id(after), old[0]))
 
     def changes(
         self, tracked: set[tuple[int, str]], traced: Callable[[Tensor], bool]
@@ -316,7 +359,7 @@ class Attributes:
 
     def forget(self) -> None:
         """Drop everything that was seen. Call it when no node is open."""
-        self._seen, self._openers, self._named, self._opened_at = {}, [], [], {}
+        self._seen, self._openers, self._named, self._opened_at, self._roots = {}, [], [], {}, {}
         self._modules, self._coming, self._left = set(), deque(), _MOST
         forget_classes()
 

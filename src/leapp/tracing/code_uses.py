@@ -54,6 +54,27 @@ def line_that_reads(
     return next((at for code in _concerned(changed, codes) for at in _uses(code, changed).reads() if inside(at)), None)
 
 
+def line_that_needs(changed: Changed, codes: Sequence[CodeType], inside: Callable[[Where], bool]) -> Where | None:
+    """The first line where the code of the node reads a place before it sets it.
+
+    Besides ``codes``, that is those methods of the owner that the code of the node names: others may run outside of the node.
+    """
+    owner = changed.owner
+    if issubclass(type(owner), Variables) and owner.code is not None:
+        codes = [owner.code]
+    found, methods = list(codes), list(_outermost(changed, ()))
+    for code in found:
+        named = [m for m in methods if m.co_name in code.co_names or (m.co_name[:2] == "__" and m.co_name != "__init__")]
+        methods = [m for m in methods if m not in named]
+        found += named
+    for code in _with_nested(found):
+        uses = _uses(code, changed)
+        read = [at for at in uses.reads() if inside(at)]
+        if read and not any(inside(at) and at.instruction < read[0].instruction for at in uses.stores):
+            return read[0]
+    return None
+
+
 def line_that_uses(
     changed: Changed,
     holding: Callable[[Changed], Changed | None],
@@ -95,7 +116,11 @@ def is_read_inside(changed: Changed, codes: Iterable[CodeType], inside: Callable
 
 def _concerned(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType]:
     """The code of the owner and of its holder, then that of the node, each with the functions defined inside."""
-    todo = list(_outermost(changed, codes))[::-1]
+    return _with_nested(list(_outermost(changed, codes)))
+
+
+def _with_nested(codes: Sequence[CodeType]) -> Iterator[CodeType]:
+    todo = list(codes)[::-1]
     while todo:
         code = todo.pop()
         yield code
@@ -162,8 +187,9 @@ def _uses(code: CodeType, changed: Changed) -> _Uses:
         return uses
     has_elements = bracket or changed.after is DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
     own_levels = changed.name.count("][") + 1 if bracket and isinstance(changed.after, np.ndarray) else 0
-    # A variable with the name of an attribute is another place.
+    # A variable with the name of an attribute is another place, and so is a local variable with the name of a global one.
     is_attribute = not issubclass(type(changed.owner), (*VARIABLE_OWNERS, functools.partial))
+    is_global = issubclass(type(changed.owner), Globals)
     steps = _instructions(code)
     added = 0
     for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
@@ -173,6 +199,8 @@ def _uses(code: CodeType, changed: Changed) -> _Uses:
                 (uses.into if reached > own_levels else uses.stores).append(Where(code, step.offset))
         words = _words(step)
         if name not in words or (is_attribute and not step.opname.endswith(("_ATTR", "_METHOD"))):
+            continue
+        if is_global and step.opname.startswith(_LOCALS):
             continue
         for word, verb in zip(words, re.findall("LOAD|STORE", step.opname), strict=False):
             if word != name:
@@ -213,6 +241,7 @@ _KEYS = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}
 _CHOOSES = {"BINARY_SUBSCR": 1, "BINARY_SLICE": 2}
 """The instructions that get an element, likewise."""
 _REPEATS = ("COPY", "DUP_TOP_TWO")
+_LOCALS = ("LOAD_FAST", "STORE_FAST", "LOAD_DEREF", "STORE_DEREF")
 
 
 def _words(step: dis.Instruction) -> tuple[Any, ...]:

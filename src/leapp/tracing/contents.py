@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from inspect import CO_OPTIMIZED
 from types import (
     CellType,
+    CodeType,
     FrameType,
     FunctionType,
     GetSetDescriptorType,
@@ -77,8 +78,8 @@ def _length(items: int) -> Length:
 class Variables:
     """Variables of a running function or of a module, with the values they had when a node was opened."""
 
-    def __init__(self, names: dict[str, Any]) -> None:
-        self.names = names
+    def __init__(self, names: dict[str, Any], code: CodeType | None = None) -> None:
+        self.names, self.code = names, code
 
 
 class Globals(Variables):
@@ -174,7 +175,7 @@ def held_by(thing: Any) -> dict[Any, Any]:
     if kind is Variables:
         return thing.names  # type: ignore[no-any-return]
     if kind is Globals:
-        return _numbers(thing.names)
+        return numbers(thing.names)
     if what == "opaque":
         return state_of(thing)
     if what == "module":
@@ -185,7 +186,7 @@ def held_by(thing: Any) -> dict[Any, Any]:
         frame = suspended_frame(thing)
         return {} if frame is None else variables_of(frame)
     if what == "namespace":
-        return {**_numbers(vars(thing)), **holding_state(vars(thing))}
+        return {**numbers(vars(thing)), **holding_state(vars(thing))}
     if what == "array":  # of dtype object: others are compared by their bytes
         return dict(enumerate(thing.ravel()[:_MOST_ITEMS].tolist()))
     if what == "class":
@@ -207,7 +208,8 @@ def held_by(thing: Any) -> dict[Any, Any]:
     return held
 
 
-def _numbers(names: dict[str, Any]) -> dict[str, Any]:
+def numbers(names: dict[str, Any]) -> dict[str, Any]:
+    """The variables that are numbers or texts."""
     return {n: v for n, v in list(names.items()) if is_number(v) and n[:2] != "__"}
 
 

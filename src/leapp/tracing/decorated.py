@@ -16,7 +16,7 @@ from leapp.semantics import TensorSemantics
 from leapp.tracing.attributes import Attributes
 from leapp.tracing.declaring import Declaring
 from leapp.tracing.log import logger
-from leapp.tracing.method import MethodNode, bind_arguments, output_names_of, self_of
+from leapp.tracing.method import MethodNode, bind_arguments, output_names_of, positional_names, self_of
 from leapp.tracing.node import NodeTrace, Stage
 from leapp.tracing.opening import Opening
 from leapp.tracing.payload import Loans, located, map_leaves
@@ -68,8 +68,12 @@ class DecoratedFunctions:
         node = self._opening.open(settings.name)
         is_new = not node.inputs
         owner = self_of(function, args)
-        if owner is not None and node.recording is not None:
-            self._attributes.look(owner)
+        if node.recording is not None:
+            if owner is not None:
+                self._attributes.look(owner)
+            if (code := getattr(function, "__code__", None)) is not None:
+                given = zip(positional_names(function), args, strict=False)
+                self._attributes.look_at_variables(code, {**dict(given), **kwargs})
 
         def declare(port: str, value: Any) -> Any:
             def visit(name: str, leaf: Any) -> Any:

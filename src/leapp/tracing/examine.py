@@ -35,7 +35,7 @@ _UNDECLARED = (
     "undeclared state: a tensor that the node reads and changes (declare it with state_tensors, register_buffer or module)"
 )
 _DRAWN = "random numbers of Python or NumPy"
-_COUNTER = "if an output depends on it later, keep it in a tensor, declared as state; trace more passes to see"
+_COUNTER = "if an output depends on it later, keep it in a tensor, declared as input or state; trace more passes to see"
 _UNSTEADY = "if it reaches an output, declare it with input_tensors(); a second pass tells"
 
 

@@ -213,6 +213,7 @@ class Finisher:
         node.changed = [c for c in changed if not (isinstance(c.after, np.ndarray) and follows(tape, c.after))]
         codes = self._attributes.codes(tape) if node.changed else []
         gone = frozenset[int]().union(*map(old_memory.origins, replaced))
+        node.opening = self._attributes.opening()
         if len(self._recorder.tapes) == 1:
             self._attributes.forget()
         return {s for s, c in tape.constants.items() if not gone.isdisjoint(c.origins) or old_memory.gone(c.origins)}, codes

@@ -77,7 +77,7 @@ def bind_arguments(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], declare: Declare
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Declare each argument that was passed, under its parameter's name; ``self`` and ``cls`` are left alone."""
-    names = _positional_names(function)
+    names = positional_names(function)
     declared = []
     extra = 0
     for i, value in enumerate(args):
@@ -96,12 +96,13 @@ def self_of(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     owner = getattr(function, "__self__", None)
-    if owner is None and args and _positional_names(function)[:1] == ["self"]:
+    if owner is None and args and positional_names(function)[:1] == ["self"]:
         owner = args[0]
     return None if isinstance(owner, type) else owner
 
 
-def _positional_names(function: Callable[..., Any]) -> list[str]:
+def positional_names(function: Callable[..., Any]) -> list[str]:
+    """The names of the parameters that may be given by position."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from leapp.capture.tape import Tape
     from leapp.capture.user_line import Where
     from leapp.semantics import TensorSemantics
-    from leapp.tracing.attributes import Changed
+    from leapp.tracing.attributes import Changed, Opening
 
 Role = Literal["input", "output", "state", "buffer", "static"]
 
@@ -188,6 +188,8 @@ class NodeTrace:
         """Constants of the first pass whose memory the second pass reads too."""
         self.changed: list[Changed] = []
         """The places in the user's objects that the first pass changed."""
+        self.opening: Opening = {}
+        """The numbers that the first pass began with, until the second pass is compared."""
         self.lengths: dict[str, int] = {}
         """The containers in the user's objects whose length the first pass changed, by name, with the new length."""
         self.written: dict[str, weakref.ref[torch.Tensor]] = {}

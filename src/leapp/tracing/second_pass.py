@@ -19,9 +19,17 @@ from leapp.capture.pass_diff import Difference, Kind, by_data, differences
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import Program, Replay, cut
 from leapp.capture.tape import Constant, Draw, Tape
+from leapp.capture.user_line import Where
 from leapp.tracing.attributes import Attributes, Changed, Shown, once_for_each_line
 from leapp.tracing.batching import checked_axis
-from leapp.tracing.code_uses import is_memory, is_read_inside, line_that_reads, line_that_uses, line_that_writes_into
+from leapp.tracing.code_uses import (
+    is_memory,
+    is_read_inside,
+    line_that_needs,
+    line_that_reads,
+    line_that_uses,
+    line_that_writes_into,
+)
 from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, PassDifference, Sample
@@ -141,9 +149,22 @@ class SecondPass:
                 or any(is_read_inside(place, codes, inside) for place in (c, *attributes.tensors_over(c.after)))
             ):
                 counters.append(c._replace(where=at))
+        counters += self._set_outside(node, tape, {*node.lengths, *map(str, (*node.changed, *found))}, inside)
         if len(self._recorder.tapes) == 1:
             attributes.forget()
         return once_for_each_line(counters)
+
+    def _set_outside(self, node: NodeTrace, tape: Tape, told: set[str], inside: Callable[[Where], bool]) -> list[Changed]:
+        """The numbers that the program changed between the first two passes and that the code of the node reads."""
+        moved = [c for c in self._attributes.moved(node.opening) if str(c) not in told]
+        node.opening = {}
+        codes = self._attributes.codes(tape) if moved else []
+        markers = {str(port.where) for port in node.inputs.values()}
+
+        def reads(at: Where) -> bool:
+            return inside(at) and str(at) not in markers
+
+        return [c._replace(where=at) for c in moved if (at := line_that_needs(c, codes, reads)) is not None]
 
 
 def _is_carried(node: NodeTrace, changed: Changed) -> bool:

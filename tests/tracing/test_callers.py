@@ -1,0 +1,240 @@
+"""Numbers that the caller changes between the passes of a node, and that the code of the node reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import leapp
+from leapp import InferenceManager
+from leapp import annotate as A
+
+Tensor = torch.Tensor
+Step = Callable[[Tensor], Tensor]
+counted = 0
+
+
+def opened(x: Tensor) -> Tensor:
+    """Open the node in a function of its own."""
+    return A.input_tensors("n", {"x": x})  # type: ignore[no-any-return]
+
+
+def closed(y: Tensor) -> Tensor:
+    """Close it."""
+    A.output_tensors("n", {"y": y}, export_with="jit")
+    return y
+
+
+def counts_in_an_argument() -> Step:
+    """The loop variable of the caller."""
+    steps = iter(range(100))
+
+    def act(x: Tensor, step: int) -> Tensor:
+        x = opened(x)
+        return closed(x * 3 if step % 4 == 3 else x * 2)  # READ
+
+    return lambda x: act(x, next(steps))
+
+
+def counts_in_an_attribute() -> Step:
+    class Policy:
+        time = 0
+
+        def step(self, x: Tensor) -> Tensor:
+            self.time += 1
+            return self.act(x)
+
+        def act(self, x: Tensor) -> Tensor:
+            x = A.input_tensors("n", {"x": x})
+            return closed(x * self.gain())
+
+        def gain(self) -> float:
+            return 3.0 if self.time > 3 else 2.0  # READ
+
+    return Policy().step
+
+
+def counts_in_a_dict() -> Step:
+    context = {"length": 0}
+
+    def step(x: Tensor) -> Tensor:
+        context["length"] += 1
+        x = opened(x)
+        return closed(x * (3.0 if context["length"] > 3 else 2.0))  # READ
+
+    return step
+
+
+def counts_in_a_global_variable() -> Step:
+    global counted
+    counted = 0
+
+    def step(x: Tensor) -> Tensor:
+        global counted
+        counted += 1
+        return _global(x)
+
+    return step
+
+
+def _global(x: Tensor) -> Tensor:
+    x = opened(x)
+    return closed(x * (3.0 if counted > 3 else 2.0))  # READ
+
+
+class Ticks(NamedTuple):
+    """What a caller in functional style passes along."""
+
+    time: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """The same as a dataclass."""
+
+    time: int = 0
+
+
+def counts_in_a_named_tuple() -> Step:
+    return _replaced(Ticks(), lambda ticks: ticks._replace(time=ticks.time + 1))
+
+
+def counts_in_a_frozen_object() -> Step:
+    return _replaced(Frozen(), lambda ticks: dataclasses.replace(ticks, time=ticks.time + 1))
+
+
+def _replaced(ticks: Any, following: Callable[[Any], Any]) -> Step:
+    def act(x: Tensor, state: Any) -> Tensor:
+        x = opened(x)
+        return closed(x * (3.0 if state.time > 3 else 2.0))  # READ
+
+    def step(x: Tensor) -> Tensor:
+        nonlocal ticks
+        y = act(x, ticks)
+        ticks = following(ticks)
+        return y
+
+    return step
+
+
+def counts_for_a_decorated_function() -> Step:
+    steps = iter(range(100))
+
+    @A.method(node_name="n", export_with="jit", output_names=["y"])
+    def act(x: Tensor, step: int) -> Tensor:
+        return x * 3 if step % 4 == 3 else x * 2  # READ
+
+    return lambda x: act(x, next(steps))
+
+
+def counts_the_length_of_a_list() -> Step:
+    rewards: list[float] = []
+
+    def step(x: Tensor) -> Tensor:
+        rewards.append(0.5)
+        x = opened(x)
+        return closed(x * (3.0 if len(rewards) > 3 else 2.0))  # READ
+
+    return step
+
+
+MATTERS = [
+    counts_in_an_argument, counts_in_an_attribute, counts_in_a_dict, counts_in_a_global_variable, counts_in_a_named_tuple,
+    counts_in_a_frozen_object, counts_for_a_decorated_function, counts_the_length_of_a_list,
+]  # fmt: skip
+
+
+def counts_for_the_log() -> Step:
+    """No code of the node reads the counter, though some of it has variables of the same names."""
+
+    class Runner:
+        def __init__(self) -> None:
+            self.step_number, self.saved, self.gains = 0, 0, [1.0, 2.0]
+
+        def is_time_to_save(self) -> bool:
+            return self.step_number % 3 == 0
+
+        def act(self, x: Tensor) -> Tensor:
+            x = A.input_tensors("n", {"x": x})
+            for number, gain in enumerate(self.gains):
+                x = x * gain + number
+            return closed(x)
+
+        def step(self, x: Tensor) -> Tensor:
+            number = self.step_number
+            y = self.act(x)
+            self.step_number += 1
+            if self.is_time_to_save():
+                self.saved += number
+            return y
+
+    return Runner().step
+
+
+def chooses_an_input() -> Step:
+    """The counter chooses what is declared, in two annotations of the node."""
+    table = torch.linspace(-1.0, 1.0, 100)
+    number = 0
+
+    def step(x: Tensor) -> Tensor:
+        nonlocal number
+        number += 1
+        x = A.input_tensors("n", {"x": x + 0 * table[number]})
+        again = A.input_tensors("n", {"again": x * 1 + 0 * table[number]})
+        return closed(x + 0 * again)
+
+    return step
+
+
+def sets_it_first() -> Step:
+    """The node gives the variable a value of its own before it reads it."""
+
+    def step(x: Tensor) -> Tensor:
+        gain = float(x.sum())
+        x = opened(x)
+        gain = 2.0
+        return closed(x * gain)
+
+    return step
+
+
+def trace(make: Callable[[], Step], where: Path) -> None:
+    """Two passes on different inputs."""
+    leapp.start("g", save_path=where)
+    step = make()
+    for number in range(2):
+        step(torch.arange(3.0) + number)
+    leapp.stop()
+    assert leapp.compile_graph(visualize=False) == {"n": True}
+
+
+def departs(make: Callable[[], Step], where: Path) -> bool:
+    """Whether the model gives something else than a fresh program within six steps, on new inputs."""
+    model, step = InferenceManager(where / "g"), make()
+    drawn = [torch.randn(3) for _ in range(6)]
+    return any(not torch.allclose(model({"n/x": x})["n/y"], step(x)) for x in drawn)
+
+
+@pytest.mark.parametrize("make", MATTERS, ids=lambda make: make.__name__)
+def test_what_the_caller_counts_is_reported_where_it_is_read(make: Callable[[], Step], tmp_path: Path) -> None:
+    trace(make, tmp_path)
+    (found,) = leapp.report().escapes
+    assert "changes from call to call" in found.kind and "# READ" in found.source, found
+    assert departs(make, tmp_path)
+
+
+@pytest.mark.parametrize("make", [counts_for_the_log, sets_it_first], ids=lambda make: make.__name__)
+def test_what_the_node_does_not_read_is_not_reported(make: Callable[[], Step], tmp_path: Path) -> None:
+    trace(make, tmp_path)
+    assert leapp.report().escapes == []
+    assert not departs(make, tmp_path)
+
+
+def test_what_chooses_an_input_is_not_reported(tmp_path: Path) -> None:
+    trace(chooses_an_input, tmp_path)
+    assert leapp.report().escapes == []
