@@ -26,7 +26,7 @@ from leapp.export.torchscript import PARAMETER_NAMES
 from leapp.runtime import Pipeline
 
 from .cases import NETS, PORTS, Case, Shared, f
-from .running import run, run_onnx, write
+from .running import assert_equal, run, run_onnx, write
 
 BY_NAME = {case.name: case for case in (*NETS, *PORTS)}
 
@@ -61,6 +61,27 @@ def test_port_names_of_any_kind(backend: str, tmp_path: Path) -> None:
     if backend == "jit":
         arguments = [argument.name for argument in torch.jit.load(str(result.path)).forward.schema.arguments]
         assert {"mul", "t", "x", "actor_0_weight"} <= set(arguments)
+
+
+class Numbers(nn.Module):
+    def forward(self, x: torch.Tensor, count: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = (0.5 + x * -0.999 + 1e-7 - 2) / 3
+        y += 0.25
+        y.mul_(1.5)
+        return y, count / 1, count * 0.5, count + 2, torch.sub(count, 1), x * True + 1
+
+
+def test_torchscript_keeps_the_numbers_of_the_code(tmp_path: Path) -> None:
+    """As tensors they would make the model slower to open."""
+    module, example = Numbers(), (torch.randn(3), torch.tensor([1, 2, 3]))
+    names = ["y", "same", "half", "more", "less", "mixed"]
+    result = export_node(ExportJob("n", module, example, ["x", "count"], names, "jit"), tmp_path)
+    graph = torch.jit.load(str(result.path)).graph
+    constants = [node.output().type().kind() for node in graph.findAllNodes("prim::Constant")]
+    assert "TensorType" not in constants
+    fresh = torch.randn(3), torch.tensor([-5, 0, 7])
+    for got, want in zip(run(result, fresh), module(*fresh), strict=True):
+        assert_equal(got, want, 0, 0)
 
 
 @pytest.mark.parametrize("backend", ["jit", "pt2"])

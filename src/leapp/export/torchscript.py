@@ -57,6 +57,24 @@ _BINARY = frozenset(
     if hasattr(place, name)
 )
 
+_SCALAR_FORMS: dict[Any, Any] = {
+    getattr(place, name): getattr(torch.ops.aten, op).Scalar
+    for op, names in {
+        "add": "add __add__ __radd__", "add_": "add_ __iadd__",
+        "sub": "sub subtract __sub__", "sub_": "sub_ subtract_ __isub__",
+        "mul": "mul multiply __mul__ __rmul__", "mul_": "mul_ multiply_ __imul__",
+        "div": "div divide __truediv__", "div_": "div_ divide_ __itruediv__",
+    }.items()
+    for place in (torch, torch.Tensor)
+    for name in names.split()
+    if hasattr(place, name)
+}  # fmt: skip
+"""Calls with a tensor and a number, each with the operator that takes the number as it is.
+
+The tracer makes a tensor of the number. TorchScript replaces it by the number again when it first runs a model, which takes
+longer than anything else in opening it.
+"""
+
 
 def export_torchscript(job: ExportJob, directory: Path) -> ExportResult:
     """Write ``<node>.pt``: ``forward`` takes the ports by name and returns one tensor, or a tuple of two or more."""
@@ -108,6 +126,7 @@ def argument_names(ports: Iterable[str]) -> list[str]:
 class _ScriptCalls(RewrittenCalls):
     """Also replaces Python bools by numbers or tensors, because no arithmetic of TorchScript takes bools.
 
+    Other numbers stay numbers in arithmetic.
     Calls with several ``out=`` tensors become copies: before torch 2.13 TorchScript damages the memory of the process there.
     """
 
@@ -122,6 +141,9 @@ class _ScriptCalls(RewrittenCalls):
             # With a boolean tensor, a number would make the result a tensor of numbers.
             kept = any(isinstance(arg, torch.Tensor) and arg.dtype == torch.bool for arg in args)
             args = tuple((torch.tensor(arg) if kept else int(arg)) if isinstance(arg, bool) else arg for arg in args)
+            scalar = _SCALAR_FORMS.get(func)
+            if scalar is not None and not kwargs and type(args[1]) in (int, float) and isinstance(args[0], torch.Tensor):
+                return scalar(*args)
         return super().__torch_function__(func, types, args, kwargs)
 
 
