@@ -17,9 +17,9 @@ PATIENCE = 10.0
 """How many seconds to wait for the lock of a directory."""
 
 
-def sync(path: Path) -> None:
+def sync(path: str | Path) -> None:
     """Write a file, or the entries of a directory, to disk."""
-    if sys.platform == "win32" and path.is_dir():
+    if sys.platform == "win32" and os.path.isdir(path):
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -32,7 +32,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_all(paths: list[Path]) -> None:
+def sync_all(paths: list[str]) -> None:
     """Write files to disk."""
     # Imported here because it is slow, and a robot that only reads bundles does not need it.
     from concurrent.futures import ThreadPoolExecutor

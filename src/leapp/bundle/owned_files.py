@@ -39,6 +39,8 @@ def link_above(directory: Path, name: str) -> str | None:
 
     A file behind a link lies outside of the directory.
     """
+    if "/" not in name and os.sep not in name:
+        return None
     parts = Path(name).parts
     for count in range(1, len(parts)):
         folder = os.path.join(*parts[:count])

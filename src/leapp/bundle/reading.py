@@ -200,10 +200,13 @@ def read_model_files(bundle: Bundle, node: str) -> tuple[bytes, dict[str, bytes]
 
 
 def _read_model(bundle: Bundle, node: str) -> bytes:
-    path, described = _locate_model(bundle, node), bundle.contract.nodes[node].model
-    assert described.sha256sum is not None
+    described = bundle.contract.nodes[node].model
     kept = bundle.contents.get(described.model_path or "")
-    return read_verified(path, described.sha256sum, f"model of node '{node}'") if kept is None else kept
+    if kept is not None:
+        return kept
+    path = _locate_model(bundle, node)
+    assert described.sha256sum is not None
+    return read_verified(path, described.sha256sum, f"model of node '{node}'")
 
 
 def _external_data(bundle: Bundle, node: str, model: bytes) -> dict[str, tuple[Path, str | None, str]]:

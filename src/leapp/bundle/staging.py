@@ -17,6 +17,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 
@@ -122,7 +123,7 @@ class Staging:
         (self.path / yaml_name).write_text(text, encoding="utf-8", newline="\n")
         # The staging directory itself is synced right before it is put in place.
         folders = {os.path.dirname(name) for name in staged} - {""}
-        sync_all([self.path / name for name in (*staged, yaml_name, *folders)])
+        sync_all([f"{self.path}/{name}" for name in (*staged, yaml_name, *folders)])
         with locked(self.final.parent):
             self._put({*staged, yaml_name}, yaml_name)
         self._done = True
@@ -186,10 +187,10 @@ class Staging:
         for name in sorted(staged - owned):
             if (link := link_above(self.final, name)) is not None:
                 old = self.final / link  # the file behind it lies outside of the bundle and must not be changed
+            elif not os.path.lexists(f"{self.final}/{name}") or _same_content(self.final / name, self.path / name):
+                continue
             else:
                 old = self.final / name
-                if not os.path.lexists(old) or _same_content(old, self.path / name):
-                    continue
             new = _free_name(old)
             os.rename(old, new)
             kept[str(old.relative_to(self.final))] = str(new.relative_to(self.final))
@@ -283,12 +284,16 @@ def _walk(root: Path) -> tuple[list[str], list[str]]:
     """
     found: list[str] = []
     names: list[str] = []
-    for folder, folders, files in os.walk(root):
-        here = Path(folder).relative_to(root)
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        folders[:] = [name for name in folders if name not in links and not name.startswith(_prefix(root))]
-        found += [(here / name).as_posix() for name in folders]
-        names += [(here / name).as_posix() for name in (*files, *links) if name != _MARK]
+    staging = _prefix(root)
+    for folder in chain([""], found):  # the list grows while it is read
+        with contextlib.suppress(OSError), os.scandir(f"{root}/{folder}") as entries:
+            for entry in entries:
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                if not entry.is_dir(follow_symlinks=False):
+                    if entry.name != _MARK:
+                        names.append(name)
+                elif not entry.name.startswith(staging):
+                    found.append(name)
     return found, sorted(names)
 
 
@@ -308,9 +313,13 @@ def _emptied(root: Path, owned: set[str]) -> set[str]:
 
 def _abandoned(final: Path) -> Iterator[Path]:
     """Staging directories that no process has locked: their exporter has ended."""
+    prefix = _prefix(final)
     for folder in (final.parent, final):
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if not path.name.startswith(_prefix(final)) or path.is_symlink() or not path.is_dir():
+        for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
+            if not name.startswith(prefix):
+                continue
+            path = folder / name
+            if path.is_symlink() or not path.is_dir():
                 continue
             lock = try_lock(path)
             if lock is not None:

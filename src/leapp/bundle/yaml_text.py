@@ -59,6 +59,15 @@ def _text_event(text: str) -> tuple[yaml.ScalarEvent, bool]:
 
 
 _known_text_event = functools.lru_cache(4096)(_text_event)
+
+
+def _scalar_event(value: Any) -> yaml.ScalarEvent:
+    """The event that writes a number, a truth value, a date or None."""
+    node = _REPRESENTER.represent_data(value)
+    return yaml.ScalarEvent(None, node.tag, (True, False), node.value)
+
+
+_known_scalar_event = functools.lru_cache(4096)(_scalar_event)
 _BEGIN = (yaml.StreamStartEvent(), yaml.DocumentStartEvent(explicit=False))
 _END = (yaml.DocumentEndEvent(explicit=False), yaml.StreamEndEvent())
 _MAPPING, _MAPPING_END = yaml.MappingStartEvent(None, None, True, flow_style=False), yaml.MappingEndEvent()
@@ -74,25 +83,24 @@ class _Events:
         self.alike = True
         self._sort_keys = sort_keys
 
-    def add(self, value: Any) -> None:
-        if isinstance(value, str):
-            event, alike = _known_text_event(value) if len(value) <= _SHORT else _text_event(value)
-            self.list.append(event)
-            self.alike = self.alike and alike
-        elif isinstance(value, dict):
-            self.list.append(_MAPPING)
-            for key in _sorted(value) if self._sort_keys else value:
-                self.add(key)
-                self.add(value[key])
-            self.list.append(_MAPPING_END)
-        elif isinstance(value, (list, tuple)):
-            self.list.append(_FLOW if isinstance(value, Flow) else _BLOCK)
-            for item in value:
-                self.add(item)
-            self.list.append(_SEQUENCE_END)
-        else:
-            node = _REPRESENTER.represent_data(value)
-            self.list.append(yaml.ScalarEvent(None, node.tag, (True, False), node.value))
+    def add(self, values: Iterable[Any]) -> None:
+        # One loop over the scalars: a description has hundreds of them, and a call takes longer than an event that is known.
+        for value in values:
+            if isinstance(value, str):
+                event, alike = _known_text_event(value) if len(value) <= _SHORT else _text_event(value)
+                self.list.append(event)
+                self.alike = self.alike and alike
+            elif isinstance(value, dict):
+                self.list.append(_MAPPING)
+                keys = _sorted(value) if self._sort_keys else value
+                self.add(part for key in keys for part in (key, value[key]))
+                self.list.append(_MAPPING_END)
+            elif isinstance(value, (list, tuple)):
+                self.list.append(_FLOW if isinstance(value, Flow) else _BLOCK)
+                self.add(value)
+                self.list.append(_SEQUENCE_END)
+            else:
+                self.list.append(_known_scalar_event(value) if type(value) is int else _scalar_event(value))
 
 
 def _sorted(keys: Iterable[Any]) -> Iterable[Any]:
@@ -105,7 +113,7 @@ def _sorted(keys: Iterable[Any]) -> Iterable[Any]:
 def dump(value: dict[str, Any], *, sort_keys: bool) -> str:
     """One mapping in block style. Only ``Flow`` lists are written on one line."""
     events = _Events(sort_keys)
-    events.add(value)
+    events.add([value])
     # The emitter in C breaks and escapes unusual text differently, and a contract must give the same bytes on all systems.
     emitter = _Emitter if events.alike else yaml.SafeDumper
     return str(yaml.emit([*events.list, *_END], Dumper=emitter, allow_unicode=True))

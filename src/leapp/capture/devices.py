@@ -21,7 +21,7 @@ from leapp.errors import TraceError
 
 Tensor = torch.Tensor
 _CPU = torch.device("cpu")
-_NOT_DEVICES = ATOMS - {torch.device}
+_NOT_DEVICES = ATOMS - {torch.device} | {Ref}
 _CARRYING = {"to", "cpu", "cuda", "xpu"}
 """Methods that move a tensor to a device. A registered backend adds a method with its own name."""
 
@@ -97,8 +97,8 @@ def _elsewhere(call: Call) -> bool:
         name = call.func.__name__
         if name not in ("to", "cpu") or any(isinstance(a, str) and a != "cpu" for a in call.args):
             return True
-    named = leaves((call.args, call.kwargs), torch.device, _NOT_DEVICES)
-    return _named_device(call) or any(device != _CPU for device in named)
+    rest = [value for value in (*call.args, *call.kwargs.values()) if type(value) not in _NOT_DEVICES]
+    return _named_device(call) or any(device != _CPU for device in leaves(rest, torch.device, _NOT_DEVICES))
 
 
 def refuse_mixed(node: str, traced: Callable[[Tensor], bool], name: str, args: Any, kwargs: Any, error: Exception) -> None:

@@ -12,6 +12,7 @@ import keyword
 import re
 import warnings
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cmp_to_key, reduce
 from pathlib import Path
@@ -88,17 +89,18 @@ def export_torchscript(job: ExportJob, directory: Path) -> ExportResult:
             raise error from None
     if job.params.get("check_trace"):
         _compare_with_eager(job, function)
-    names = {PARAMETER_NAMES: json.dumps(_constant_names(function.graph, job.module))}
+    state = dict(_named_state(job.module))
+    names = {PARAMETER_NAMES: json.dumps(_constant_names(function.graph, state))}
     save_archive(
-        path, job.module.state_dict().values(), lambda: function.save_to_buffer(_extra_files=names),
+        path, state.values(), lambda: function.save_to_buffer(_extra_files=names),
         lambda file: function.save(file, _extra_files=names),
     )  # fmt: skip
     return ExportResult(path=path, backend="jit")
 
 
-def _constant_names(graph: Any, module: torch.nn.Module) -> dict[str, str]:
+def _constant_names(graph: Any, state: dict[str, torch.Tensor]) -> dict[str, str]:
     """The names of the weights by their names in the file, in which torch numbers constants in the order of their use."""
-    known = {_place(tensor): name for name, tensor in reversed(list(_named_state(module)))}
+    known = {_place(tensor): name for name, tensor in reversed(state.items())}
     constants = [node for node in graph.findAllNodes("prim::Constant") if node.output().type().kind() == "TensorType"]
     first = {node: reduce(lambda a, b: b if a.isAfter(b) else a, node.output().uses()) for node in constants}
     used = sorted(constants, key=cmp_to_key(lambda a, b: 1 if first[a].isAfter(first[b]) else -1))
@@ -150,7 +152,7 @@ class _ScriptCalls(RewrittenCalls):
 def trace_function(job: ExportJob) -> Any:
     """The node as a ``torch.jit`` function without parameters, source locations or type counters."""
     # The tracer refuses constants that require grad; detached aliases share the memory.
-    state = {name: tensor.detach() for name, tensor in _named_state(job.module)}
+    state = {name: tensor.detach() for name, tensor in _named_state(job.module) if tensor.requires_grad}
     single = len(job.output_names) == 1
 
     def forward(*inputs: torch.Tensor) -> Any:
@@ -166,7 +168,7 @@ def trace_function(job: ExportJob) -> Any:
         with torch.inference_mode(inference), torch.no_grad():
             return script_from_trace(forward, example, strict, argument_names(job.input_names))
 
-    with warnings.catch_warnings(), with_state(job.module, state):
+    with warnings.catch_warnings(), with_state(job.module, state) if state else nullcontext():
         # The tracer warns about every Python number, because it cannot see branches. A recorded node has none.
         warnings.simplefilter("ignore")
         traced = run_apart(trace)
