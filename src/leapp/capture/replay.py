@@ -43,10 +43,6 @@ class Program:
             used.update(call.reads)
         return used
 
-    def __str__(self) -> str:
-        lines = [f"{_slots(call.outs)} = {_name(call.func)}({_arguments(call)})" for call in self.calls]
-        return "\n".join([*lines, f"return {_slots(self.outputs)}"])
-
 
 def cut(tape: Tape, outputs: Sequence[int], inputs: Sequence[int] | None = None) -> Program:
     """The part of a tape that the outputs depend on, through values or through memory."""
@@ -120,19 +116,6 @@ class Replay(torch.nn.Module):
             for (_, holder, leaf), value in zip(places, before, strict=True):
                 setattr(holder, leaf, value)
 
-    def sources(self, inputs: Sequence[Tensor]) -> dict[int, Any]:
-        """The values of the inputs and constants by slot. Those that the calls write to are copies."""
-        program = self.program
-        env: dict[int, Any] = {}
-        for slot, value in zip(program.inputs, inputs, strict=True):
-            env[slot] = value.clone() if slot in program.copied else value
-        for slot, holder, leaf in self._paths:
-            value = getattr(holder, leaf)
-            if slot in program.spread:
-                value = self._spread(value, env)
-            env[slot] = value.clone() if slot in program.copied else value
-        return env
-
     def run(
         self,
         inputs: Sequence[Tensor],
@@ -140,7 +123,7 @@ class Replay(torch.nn.Module):
         constants: set[int] | None = None,
         into: dict[int, Any] | None = None,
     ) -> dict[int, Any]:
-        """The values of all slots after running the calls on ``inputs``.
+        """The values of all slots after running the calls on ``inputs``. What the calls write to is copied first.
 
         Args:
             inputs: A value for each input.
@@ -148,11 +131,20 @@ class Replay(torch.nn.Module):
             constants: This set gets the identities of the constants' tensors.
             into: This dict gets the values as they are computed.
         """
-        env = {} if into is None else into
-        env.update(self.sources(inputs))
+        env: dict[int, Any] = {} if into is None else into
+        program = self.program
+        for slot, value in zip(program.inputs, inputs, strict=True):
+            env[slot] = value.clone() if slot in program.copied else value
+        for slot, holder, leaf in self._paths:
+            value = getattr(holder, leaf)
+            if slot in program.spread:
+                assert program.batch is not None
+                source, axis = program.batch
+                value = value.expand(env[source].size(axis), *value.shape[1:])
+            env[slot] = value.clone() if slot in program.copied else value
         if constants is not None:
             constants.update(id(env[slot]) for slot, _, _ in self._paths)
-        for index, call in enumerate(self.program.calls):
+        for index, call in enumerate(program.calls):
             args, kwargs = filled(call, env)
             result = call.func(*args, **kwargs) if around is None else around(index, call, args, kwargs)
             for slot, out in zip(call.outs, results(call, result), strict=True):
@@ -165,12 +157,6 @@ class Replay(torch.nn.Module):
         with suppress(Exception):  # torch raises many types if a call does not take these inputs
             self.run(inputs, into=env)
         return env
-
-    def _spread(self, row: Tensor, env: dict[int, Any]) -> Tensor:
-        """Repeat a row for each row of the batch."""
-        assert self.program.batch is not None
-        source, axis = self.program.batch
-        return row.expand(env[source].size(axis), *row.shape[1:])
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The outputs of the node for the given inputs."""
@@ -196,21 +182,3 @@ def filled(call: Call, env: dict[int, Any]) -> tuple[list[Any], dict[str, Any]]:
 def fill(value: Any, env: dict[int, Any]) -> Any:
     """A recorded argument with every slot replaced by its value."""
     return mapped(value, lambda v: env[v.slot] if type(v) is Ref else v)
-
-
-def _name(func: Any) -> str:
-    module = getattr(func, "__module__", None) or ""
-    name = getattr(func, "__name__", None) or str(func)
-    owner = getattr(func, "__objclass__", None)
-    if owner is not None:
-        return f"{owner.__name__}.{name}"
-    return f"{module.split('.')[0]}.{name}" if module else name
-
-
-def _slots(slots: Sequence[int]) -> str:
-    return ", ".join(f"%{s}" for s in slots) or "_"
-
-
-def _arguments(call: Call) -> str:
-    parts = [repr(a) for a in call.args] + [f"{k}={v!r}" for k, v in call.kwargs.items()]
-    return ", ".join(parts)

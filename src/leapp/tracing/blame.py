@@ -18,7 +18,7 @@ from leapp.bundle import Bundle, RawTensor
 from leapp.bundle.reading import model_file
 from leapp.bundle.sidecars import describe_model
 from leapp.capture.batch.symbolic_size import Measure
-from leapp.capture.replay import filled, results
+from leapp.capture.replay import results
 from leapp.capture.tape import Call
 from leapp.check.compare import compare
 from leapp.check.engines import engines
@@ -47,20 +47,20 @@ class _Probe(torch.nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """All values the calls make or change, in order."""
-        env: dict[int, Any] = self.replay.sources(inputs)
+        env: dict[int, Any] = {}
         made: list[torch.Tensor] = []
         self.positions = []
-        for position, call in enumerate(self.calls):
-            args, kwargs = filled(call, env)
+
+        def run(position: int, call: Call, args: Any, kwargs: Any) -> Any:
             result = call.func(*args, **kwargs)
-            values = results(call, result)
-            env.update(zip(call.outs, values, strict=True))
-            if type(call.func) is Measure:
-                continue
+            values = results(call, result) if type(call.func) is not Measure else []
             if call.writes:
                 values += [env[slot] for slot in call.reads if slot in env and all(env[slot] is not v for v in values)]
-            made += [value.clone() for value in values]
+            made.extend(value.clone() for value in values)
             self.positions += [position] * len(values)
+            return result
+
+        self.replay.run(inputs, run, into=env)
         return tuple(made)
 
 
