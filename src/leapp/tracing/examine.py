@@ -11,7 +11,8 @@ import torch
 
 from leapp.capture.audit import hidden_reads
 from leapp.capture.functions.standin import unfollowed
-from leapp.capture.replay import Replay, cut, fill
+from leapp.capture.pass_diff import same_value
+from leapp.capture.replay import fill
 from leapp.capture.unsteady import UnsteadyNames, decides
 from leapp.capture.user_line import is_library
 from leapp.errors import TraceError
@@ -21,7 +22,7 @@ from leapp.tracing.likely_mistakes import likely_mistakes
 from leapp.tracing.log import logger
 from leapp.tracing.report import ConstantInfo, EscapeInfo, GlueInfo, Report
 from leapp.tracing.second_pass import STATE
-from leapp.tracing.undeclared import departs, kept, undeclared_state
+from leapp.tracing.undeclared import departs, kept, replay_of, undeclared_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +37,8 @@ _UNDECLARED = (
 )
 _DRAWN = "random numbers of Python or NumPy"
 _COUNTER = "if an output depends on it later, keep it in a tensor, declared as input or state; trace more passes to see"
+_AGREEING_CHOICE = ", which decides something; the passes so far agree"
+_CHOOSE = "choose in tensors, as torch.where(torch.rand(()) < p, a, b) does, or declare it with input_tensors()"
 _UNSTEADY = "if it reaches an output, declare it with input_tensors(); a second pass tells"
 
 
@@ -103,37 +106,31 @@ def _escapes(node: NodeTrace, seen: _Seen) -> list[EscapeInfo]:
     for i, e in enumerate(tape.escapes):
         if e.suspicion and node.compared and not wrong:
             continue
-        again = next((v for v in frozen.get(i, []) if not _same(e.value, v)), None)
-        spoken, at = _spoken(e.kind), e.where
-        cure = e.cure or _cure(spoken)
-        found.append(EscapeInfo(node.name, spoken, at.file, at.line, at.text, _short(e.value), again is not None, cure=cure))
+        varies = any(not same_value(e.value, again) for again in frozen.get(i, ()))
+        # The name that users know for an ATen operator.
+        name = re.sub(r"\.default\b", "", e.kind.replace("_local_scalar_dense", "item"))
+        found.append(_finding(node, name, e.where, _short(e.value), varies, cure=e.cure or _CURES.get(name.split(" ")[0], "")))
     found += _hidden_reads(node, wrong, seen.harmless)
-    if node.compared and not wrong:
-        found += _deciding(node, seen.unsteady)
-    if not node.compared:
-        named = _unsteady(node, seen.unsteady)
-        random = any("random" in e.kind for e in named)
-        found = [e for e in found if not (random and e.kind.startswith(_DRAWN))] + named
+    if not (node.compared and wrong):
+        found += _unsteady(node, seen.unsteady)
+    if any("random" in e.kind and e.cure == _UNSTEADY for e in found):
+        found = [e for e in found if not e.kind.startswith(_DRAWN)]
     for constant in program.constants.values():
-        w = constant.where
-        kind = None
-        if constant.drawn is not None and node.difference is None and (wrong or not node.compared):
-            kind, w = "random numbers, drawn once and frozen", constant.drawn
         if constant.undeclared:
             kind = f"value computed from '{constant.undeclared}' but not declared as an input"
-        if kind:
-            found.append(EscapeInfo(node.name, kind, w.file, w.line, w.text, _short(constant.value)))
+            found.append(_finding(node, kind, constant.where, _short(constant.value)))
+        elif constant.drawn is not None and node.difference is None and (wrong or not node.compared):
+            found.append(_finding(node, "random numbers, drawn once and frozen", constant.drawn, _short(constant.value)))
     for constant, proven in undeclared_state(node):
-        w, shown = constant.where, _short(constant.value)
-        again = "" if wrong else shown
-        found.append(EscapeInfo(node.name, _UNDECLARED, w.file, w.line, w.text, shown, proven, again))
+        shown = _short(constant.value)
+        found.append(_finding(node, _UNDECLARED, constant.where, shown, proven, again="" if wrong else shown))
     found += _unseen(node, any(e.kind.startswith("undeclared state") for e in found))
     # A finding without a value, as of a view of memory, says less than the line and shape of the value that is kept.
     if not any(e.kind.startswith("undeclared state") and e.value != DIFFERENT for e in found) and not wrong:
         found += _outliving(node)
     if node.difference is not None:
         found = [e for e in found if not e.kind.startswith(_DRAWN)]
-        found = _with_difference(node.name, found, node.difference)
+        found = _with_difference(node, found, node.difference)
     unique: dict[tuple[Any, ...], EscapeInfo] = {}
     for info in found:
         unique.setdefault((info.kind, info.file, info.line, info.varies), info)
@@ -142,12 +139,18 @@ def _escapes(node: NodeTrace, seen: _Seen) -> list[EscapeInfo]:
     return sorted(unique.values(), key=lambda e: (not e.varies, first is None or (e.file, e.line) != (first.file, first.line)))
 
 
-def _with_difference(node: str, found: list[EscapeInfo], difference: PassDifference) -> list[EscapeInfo]:
+def _finding(
+    node: NodeTrace, kind: str, at: Where, value: str, varies: bool = False, again: str = "", cure: str = ""
+) -> EscapeInfo:
+    return EscapeInfo(node.name, kind, at.file, at.line, at.text, value, varies, again, cure)
+
+
+def _with_difference(node: NodeTrace, found: list[EscapeInfo], difference: PassDifference) -> list[EscapeInfo]:
     """Add the first difference between the passes to the findings, or to the finding of the same line if there is one."""
     w, first, second = difference.where, _short(difference.first), _short(difference.second)
     at_line = [e for e in found if e.varies and (e.file, e.line) == (w.file, w.line)]
     if not at_line:
-        return [*found, EscapeInfo(node, difference.what, w.file, w.line, w.text, first, True, second, difference.cure)]
+        return [*found, _finding(node, difference.what, w, first, True, second, difference.cure)]
     known = at_line[0]
     if known.kind == _UNDECLARED or known.value == first:
         known = replace(known, value=first, again=second)
@@ -160,35 +163,19 @@ def _with_difference(node: str, found: list[EscapeInfo], difference: PassDiffere
     return [replace(known, kind=kind, cure=cure) if e is at_line[0] else e for e in found]
 
 
-def _unsteady(node: NodeTrace, names: UnsteadyNames) -> list[EscapeInfo]:
-    """Clocks and random generators that the code of the node names. A second pass shows whether their numbers are frozen."""
-    return [
-        EscapeInfo(node.name, f"{what}, named in the code of the node", w.file, w.line, w.text, "a number", cure=_UNSTEADY)
-        for what, w in _named_unsteady(node, names)
-    ]
+def _unsteady(node: NodeTrace, names: UnsteadyNames) -> Iterator[EscapeInfo]:
+    """Clocks and random generators that the code of the node names. A second pass shows whether their numbers are frozen.
 
-
-def _named_unsteady(node: NodeTrace, names: UnsteadyNames) -> Iterator[tuple[str, Where]]:
+    Passes that agree do not clear one that is compared with something: all of them may have taken the same branch.
+    """
     assert node.tape is not None
     places = [c.where for c in node.tape.calls] + [e.where for e in node.tape.escapes]
     codes = {id(w.code): w.code for w in places if not is_library(w.file)}
-    for code in codes.values():
-        yield from names.of(code)
-
-
-def _deciding(node: NodeTrace, names: UnsteadyNames) -> list[EscapeInfo]:
-    """Clocks and random generators that the code of the node compares with something.
-
-    Passes that agree do not clear them: all of them may have taken the same branch.
-    """
-    return [
-        EscapeInfo(
-            node.name, f"{what}, which decides something; the passes so far agree", w.file, w.line, w.text, "the choice",
-            cure="choose in tensors, as torch.where(torch.rand(()) < p, a, b) does, or declare it with input_tensors()",
-        )
-        for what, w in _named_unsteady(node, names)
-        if decides(w)
-    ]  # fmt: skip
+    for what, w in (named for code in codes.values() for named in names.of(code)):
+        if not node.compared:
+            yield _finding(node, f"{what}, named in the code of the node", w, "a number", cure=_UNSTEADY)
+        elif decides(w):
+            yield _finding(node, f"{what}{_AGREEING_CHOICE}", w, "the choice", cure=_CHOOSE)
 
 
 def _is_wrong(node: NodeTrace) -> bool:
@@ -212,37 +199,35 @@ def _unseen(node: NodeTrace, arrays_told: bool) -> list[EscapeInfo]:
         chooses = several and r.varies and not proven
         if not chooses or decides(r.where):
             what = f"{r.kind} of '{r.source}', read out before the node"
-            what += ", which decides something; the passes so far agree" if chooses else ""
-            varies = proven and r.varies
-            found.append(EscapeInfo(node.name, what, r.where.file, r.where.line, r.where.text, _short(r.value), varies))
+            what += _AGREEING_CHOICE if chooses else ""
+            found.append(_finding(node, what, r.where, _short(r.value), proven and r.varies))
     for n in once_for_each_line(node.changed) if proven or not (several or node.compared) else ():
-        cure = ""
-        if isinstance(n.after, np.ndarray) and arrays_told:
-            continue
+        shown, cure = _short(n.before), ""
         if isinstance(n.after, np.ndarray):
+            if arrays_told:
+                continue
             what = f"the array {n}, older than the node, was written to in the pass: what is read of it is frozen"
-            cure = _followed(node, n)
+            shown, cure = f"array {list(n.after.shape)}", _followed(node, n)
         elif n.before is None:
             what = f"undeclared state: {n} is empty before the first pass and a tensor after it"
             cure = STATE if proven else f"{STATE} if a call reads what the last one left; a second pass tells"
         else:
             what = f"undeclared state: {n} is {n.after} after the pass (keep it in a tensor, declared as state)"
-        w, shown = n.where, f"array {list(n.after.shape)}" if isinstance(n.after, np.ndarray) else _short(n.before)
-        found.append(EscapeInfo(node.name, what, w.file, w.line, w.text, shown, proven, cure=cure))
+        found.append(_finding(node, what, n.where, shown, proven, cure=cure))
     for n in node.changed_again if node.compared and not proven else ():
         moved = f" ({n.before!r}, then {n.after!r})" if n.before is not n.after else ""
         what = f"{n} changes from call to call{moved}; the passes so far agree"
-        w, shown, cure = n.where, _short(n.before), _COUNTER
+        shown, cure = _short(n.before), _COUNTER
         if isinstance(n.after, np.ndarray):
             if node.difference is not None:
                 continue
             what = f"the array {n}, older than the node, is written to: what is read of it is frozen; the passes so far agree"
             shown, cure = f"array {list(n.after.shape)}", _followed(node, n)
-        found.append(EscapeInfo(node.name, what, w.file, w.line, w.text, shown, cure=cure))
+        found.append(_finding(node, what, n.where, shown, cure=cure))
     for name, (op, at) in node.changed_later.items():
         if name in node.outputs and (not several or _interrupted(node, name)):
             what = f"state '{name}' changed after output_tensors() by {op} (in no model; do it inside the node)"
-            found.append(EscapeInfo(node.name, what, at.file, at.line, at.text, "nothing", several))
+            found.append(_finding(node, what, at, "nothing", several))
     return found
 
 
@@ -258,12 +243,11 @@ def _outliving(node: NodeTrace) -> list[EscapeInfo]:
     tells = "the passes so far agree" if node.passes > 1 else "a second pass tells whether it is read"
     cure = "declare it with state_tensors() and update_state() if a later call reads it, else drop it"
     return [
-        EscapeInfo(
-            node.name, f"a value that outlives its pass: {k.holder} holds it; {tells}", k.where.file, k.where.line,
-            k.where.text, f"tensor {list(k.shape)}", cure=cure,
+        _finding(
+            node, f"a value that outlives its pass: {k.holder} holds it; {tells}", k.where, f"tensor {list(k.shape)}", cure=cure
         )
         for k in kept(node)
-    ]  # fmt: skip
+    ]
 
 
 def _interrupted(node: NodeTrace, state: str) -> bool:
@@ -280,16 +264,7 @@ _CURES = {
     "item": ".item() froze the number; compute with the tensor",
     "tolist": ".tolist() froze the numbers; compute with the tensor",
 }
-
-
-def _cure(name: str) -> str:
-    """The advice for a number that was read out of a tensor, by the name of the call that read it."""
-    return next((text for word, text in _CURES.items() if name == word or name.startswith(f"{word} ")), "")
-
-
-def _spoken(kind: str) -> str:
-    """The name that users know for an ATen operator."""
-    return re.sub(r"\.default\b", "", kind.replace("_local_scalar_dense", "item"))
+"""The advice for a number that was read out of a tensor, by the name of the call that read it."""
 
 
 def _hidden_reads(node: NodeTrace, wrong: bool, harmless: set[Any]) -> list[EscapeInfo]:
@@ -301,11 +276,10 @@ def _hidden_reads(node: NodeTrace, wrong: bool, harmless: set[Any]) -> list[Esca
         passes += [hidden_reads(node.replay, inputs, harmless) for inputs in samples[1:]]
     found = []
     for index, (call, values) in passes[0].items():
-        w = call.where
         name = getattr(call.func, "__name__", str(call.func))
         varies = any(index in p and p[index][1] != values for p in passes)
         shown = _short(values[0] if len(values) == 1 else values)
-        found.append(EscapeInfo(node.name, f"item inside {name}", w.file, w.line, w.text, shown, varies))
+        found.append(_finding(node, f"item inside {name}", call.where, shown, varies))
     return found
 
 
@@ -315,13 +289,10 @@ def _frozen_again(node: NodeTrace) -> dict[int, list[Any]]:
     assert tape is not None
     if len(node.samples) < 2 or not tape.escapes:
         return {}
-    slots = sorted({s for e in tape.escapes for s in e.reads})
-    declared = [p.slot for p in node.inputs.values() if p.slot is not None]
-    program = cut(tape, slots, declared)
-    if not (set(tape.inputs) & program.reads()) <= set(declared):
-        return {}  # an escape depends on an input that was pruned, of which later samples are not kept
-    replay = Replay(program, {s: f"c{s}" for s in program.constants})
+    replay = replay_of(node, {s for e in tape.escapes for s in e.reads})
     found: dict[int, list[Any]] = {}
+    if replay is None:
+        return found
     with torch.no_grad():
         for sample in node.samples[1:]:
             env = replay.reached([sample.inputs[n] for n in node.inputs])
@@ -330,15 +301,6 @@ def _frozen_again(node: NodeTrace) -> dict[int, list[Any]]:
                     func, args, kwargs = e.source
                     found.setdefault(i, []).append(func(*fill(args, env), **fill(kwargs, env)))
     return found
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
-        return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape and torch.equal(a, b)
-    try:
-        return bool(a == b) or (a != a and b != b)
-    except (ValueError, RuntimeError, TypeError):
-        return False
 
 
 def _short(value: Any) -> str:

@@ -46,19 +46,23 @@ class MethodNode:
                     )
 
 
-def node_name_of(function: Callable[..., Any]) -> str:
-    """The name of the node of a function."""
+def _unbound(function: Any) -> Any:
+    """The function in a ``functools.partial``, which may be nested."""
     while isinstance(function, functools.partial):
         function = function.func
+    return function
+
+
+def node_name_of(function: Callable[..., Any]) -> str:
+    """The name of the node of a function."""
+    function = _unbound(function)
     name = str(getattr(function, "__name__", type(function).__name__))
     return "lambda" if name == "<lambda>" else name
 
 
 def refuse_unfit(function: Any) -> None:
     """Raise for an object that cannot be a node. Coroutines and generators return before their code has run."""
-    plain = function
-    while isinstance(plain, functools.partial):
-        plain = plain.func
+    plain = _unbound(function)
     kinds = {
         "a coroutine function": inspect.iscoroutinefunction(plain), "a generator": inspect.isgeneratorfunction(plain),
         "an async generator": inspect.isasyncgenfunction(plain), "a class": isinstance(plain, type),
@@ -93,8 +97,7 @@ def bind_arguments(
 
 def self_of(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """The object that a method is called on, or ``None``."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _unbound(function)
     owner = getattr(function, "__self__", None)
     if owner is None and args and positional_names(function)[:1] == ["self"]:
         owner = args[0]
@@ -142,8 +145,7 @@ def _returned_names(function: Callable[..., Any], count: int) -> dict[int, str]:
 
 def _returns(function: Callable[..., Any]) -> list[ast.expr]:
     """The expressions that the function itself returns, not those of functions inside it."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _unbound(function)
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     except (OSError, TypeError, SyntaxError):

@@ -109,13 +109,9 @@ def kept(node: NodeTrace) -> list[KeptValue]:
 
 def independent_of_inputs(node: NodeTrace, slots: set[int]) -> set[int]:
     """The slots among these whose value is the same for the inputs of the first two passes, and for 100 times these inputs."""
-    tape = node.tape
-    assert tape is not None
-    declared = [p.slot for p in node.inputs.values() if p.slot is not None]
-    program = cut(tape, sorted(slots), declared)
-    if not set(tape.inputs) & program.reads() <= set(declared):
+    replay = replay_of(node, slots)
+    if replay is None:
         return set()
-    replay = Replay(program, {s: f"c{s}" for s in program.constants})
     given = [[s.inputs[n] for n in node.inputs] for s in node.samples[:2]]  # one, if no more were to be kept
     runs = []
     with torch.no_grad(), torch.random.fork_rng(devices=()):
@@ -123,6 +119,17 @@ def independent_of_inputs(node: NodeTrace, slots: set[int]) -> set[int]:
             torch.manual_seed(0)
             runs.append(replay.reached(inputs))
     return {s for s in slots if all(s in run and same_value(run[s], runs[0][s]) for run in runs)}
+
+
+def replay_of(node: NodeTrace, slots: set[int]) -> Replay | None:
+    """The recorded calls that compute some values; ``None`` if they read a pruned input, which later samples do not have."""
+    tape = node.tape
+    assert tape is not None
+    declared = [p.slot for p in node.inputs.values() if p.slot is not None]
+    program = cut(tape, sorted(slots), declared)
+    if not set(tape.inputs) & program.reads() <= set(declared):
+        return None
+    return Replay(program, {s: f"c{s}" for s in program.constants})
 
 
 def departs(node: NodeTrace) -> bool:
