@@ -101,12 +101,8 @@ class _World:
             result = call.func(*args, **kwargs)
         made = results(call, result)
         if len(made) != len(call.outs):
-            raise _CountError(f"it gives {len(made)} values and not {len(call.outs)}")
+            raise ValueError(f"it gives {len(made)} values and not {len(call.outs)}")
         self.env.update(zip(call.outs, made, strict=True))
-
-
-class _CountError(Exception):
-    """A call returns another number of tensors."""
 
 
 class Forms:
@@ -298,8 +294,7 @@ class Forms:
     def suspects(self) -> list[Baked]:
         """Calls that compute with a plain number equal to the traced batch size, which may be the batch size."""
         found = []
-        other = next(w for w in _later(self.rows))
-        world = _World(other)
+        world = _World(next(size for size in reversed(SIZES) if size != self.rows))
         with _unseen():
             for call in self.calls:
                 self._supply(world, call.reads)
@@ -365,10 +360,6 @@ def _unseen() -> Iterator[None]:
 def _shares(a: Any, b: Any) -> bool:
     """Whether two values are tensors over the same memory."""
     return isinstance(a, Tensor) and isinstance(b, Tensor) and same_storage(a, b)
-
-
-def _later(rows: int) -> list[int]:
-    return [size for size in reversed(SIZES) if size != rows]
 
 
 def _scaled(args: tuple[Any, ...], places: Sequence[tuple[int, int]], change: Callable[[int], Any]) -> tuple[Any, ...]:

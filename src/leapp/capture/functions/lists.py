@@ -15,7 +15,7 @@ import torch
 
 from leapp.capture.numpy.arrays import Arrays
 from leapp.capture.numpy.patches import gathered, replaces
-from leapp.capture.numpy.plain import arrays_in, unwrapped
+from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.table.tensors import promoted
 from leapp.capture.numpy.traced import listening
@@ -70,24 +70,18 @@ def _joined(original: Any) -> Any:
         if isinstance(key, str):  # the text names variables of the caller; NumPy would look for them in this function
             caller = getframe(1)
             return np.bmat(key, caller.f_locals, caller.f_globals)
-        arrays = listening()
-        items = key if isinstance(key, tuple) else (key,)
-        operands = [] if arrays is None else [a for item in items if not isinstance(item, slice) for a in arrays_in(item)]
-        if arrays is None or not operands or not arrays.memory.concerned(operands):
-            return original(self, key)
-        plain = tuple(item if isinstance(item, slice) else unwrapped(item) for item in items)
 
-        def torch_form() -> Any:
+        def torch_form(self: Any, key: Any) -> Any:
+            items = key if isinstance(key, tuple) else (key,)
             if self.axis not in (0, -1) or any(isinstance(item, str) for item in items):
                 raise Unmapped
-            given = [original(self, item) if isinstance(item, slice) else item for item in items]
-            return torch.cat([_raised(p, self.ndmin) for p in promoted(*arrays.memory.tensors_for(given))], self.axis)
+            parts = promoted(*(original(self, item) if isinstance(item, slice) else item for item in items))
+            # At least ``ndmin`` axes. New axes are added at the end.
+            return torch.cat([p.reshape(*p.shape, *[1] * (self.ndmin - p.dim())) for p in parts], self.axis)
 
-        return arrays.runs.perform("np.r_" if self.axis == 0 else "np.c_", operands, lambda: original(self, plain), torch_form)
+        arrays = listening()
+        if arrays is None:
+            return original(self, key)
+        return arrays.both("np.r_" if self.axis == 0 else "np.c_", original, torch_form, (self, key), {})
 
     return getitem
-
-
-def _raised(t: torch.Tensor, least: int) -> torch.Tensor:
-    """A tensor with at least ``least`` axes. New axes are added at the end."""
-    return t.reshape(*t.shape, *[1] * (least - t.dim()))

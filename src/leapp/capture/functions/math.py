@@ -74,7 +74,7 @@ _OTHERS: dict[str, Callable[..., Tensor]] = {
 }  # fmt: skip
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: _of_doubles(UFUNCS[name]) for name in _LIKE_NUMPY.split()},
+    **{name: _of_doubles(UFUNCS.get(name) or getattr(torch, name)) for name in _LIKE_NUMPY.split()},
     **{name: _of_doubles(function) for name, function in _OTHERS.items()},
     **{name: _whole(name) for name in ("floor", "ceil", "trunc")},
     "dist": _dist, "fsum": _fsum, "prod": _prod, "sumprod": _sumprod, "isclose": _isclose,

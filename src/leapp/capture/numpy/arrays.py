@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 _NO_ARRAYS = frozenset({Tensor, torch.nn.Parameter, *ATOMS})
 # As they are before a session replaces them.
-_FULL_LIKE, _PIECEWISE, _SHAPES = np.full_like, np.piecewise, (np.size, np.shape)
+_FULL_LIKE, _SHAPES = np.full_like, (np.size, np.shape)
 
 
 class Arrays:
@@ -161,20 +161,21 @@ class Arrays:
         """A call of a function of NumPy."""
         operands = arrays_in((args[1:] if function is _FULL_LIKE else args, kwargs))  # of full_like only the value
         name = f"np.{function.__name__}"
+        given, options, outs = without_out(function, args, kwargs)
 
         def numpy() -> Any:
             return function(*unwrapped(args), **unwrapped(kwargs))
 
         if function in BLIND or not self.memory.concerned(operands):
-            result, outs = self.memory.quietly(numpy), without_out(function, args, kwargs)[2]
-            return in_their_places(result, outs) if outs else self.memory.follow(result, operands)
+            return in_their_places(self.memory.follow(self.memory.quietly(numpy), operands), outs)
         if function in READ_OUT:
             result = self.memory.quietly(numpy)
             result = result.copy() if isinstance(result, np.ndarray) else result
             self.memory.escape(self.memory.traced_by(operands), name, operands, result)
             return result
         if function in _SHAPES:
-            return self._shape(function, args, kwargs)
+            array = next(iter((*args, *kwargs.values())))
+            return self.shape_read(array, function.__name__, numpy()) if isinstance(array, np.ndarray) else numpy()
         if function in IN_PLACE:
             return self._in_place(function, name, args, kwargs, numpy)
         if function in THROUGH:
@@ -182,12 +183,9 @@ class Arrays:
             if not any(self.memory.traced(a) is not None for a in arrays_in(result)):
                 self.memory.escape(self.memory.traced_by(operands), name, operands, result)
             return result
-        if function is _PIECEWISE:
-            return self._piecewise(name, args, kwargs, numpy, operands)
-        given, options, outs = without_out(function, args, kwargs)
 
         def expression() -> Any:
-            known, own = lookup(function), getattr(function, "_implementation", None)
+            known, own = lookup(function), _REWRITTEN.get(function) or getattr(function, "_implementation", None)
             if known is None and isinstance(own, FunctionType):  # run NumPy's own Python code, whose NumPy calls are recorded
                 return own(*given, **options)
             if known is None:
@@ -198,18 +196,6 @@ class Arrays:
         if outs:
             return self.runs.into(name, outs, operands, numpy, expression)
         return self.runs.perform(name, operands, numpy, expression, CHECKS.get(function, "values"))
-
-    def _piecewise(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], numpy: Callable[[], Any], operands: list[Any]
-    ) -> Any:
-        """``np.piecewise``. The recorded form applies each function to all elements; the result is compared with NumPy's."""
-
-        def piecewise(x: Any, condlist: Any, funclist: Any, *more: Any, **options: Any) -> Any:
-            values = [f(x, *more, **options) if callable(f) else f for f in funclist]
-            default = values.pop() if len(values) > len(condlist) else 0
-            return np.select(list(condlist), values, default)
-
-        return self.runs.perform(name, operands, numpy, lambda: piecewise(*args, **kwargs))
 
     def _in_place(
         self, function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], numpy: Callable[[], Any]
@@ -222,12 +208,6 @@ class Arrays:
             return IN_PLACE[function](t, **self.memory.tensors_for(rest))
 
         return self.runs.write(name, target, arrays_in(rest), numpy, record)
-
-    def _shape(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = function(*unwrapped(args), **unwrapped(kwargs))
-        if isinstance(args[0], np.ndarray):
-            return self.shape_read(args[0], function.__name__, result)
-        return result
 
     def shape_read(self, array: Array, kind: str, value: Any) -> Any:
         """The shape of an array as the program gets it: traced numbers where it depends on the batch.
@@ -361,6 +341,17 @@ class Arrays:
                 self.memory.copy_source(whole, result)
             return result
         return constructed(self.memory.recorder, tape, self._torch_arguments(data), result)
+
+
+def _piecewise(x: Any, condlist: Any, funclist: Any, *more: Any, **options: Any) -> Any:
+    """``np.piecewise`` with each function applied to all elements. NumPy applies it to those that a condition chooses."""
+    values = [f(x, *more, **options) if callable(f) else f for f in funclist]
+    default = values.pop() if len(values) > len(condlist) else 0
+    return np.select(list(condlist), values, default)
+
+
+_REWRITTEN: dict[Any, Callable[..., Any]] = {np.piecewise: _piecewise}
+"""Functions that run as other NumPy code than NumPy's own, because that reads values."""
 
 
 def _giving_arrays(value: Any) -> Any:

@@ -277,6 +277,12 @@ class Overlays:
         for i in [i for i, (ref, _) in self._roots.items() if ref() is None]:
             del self._roots[i]
 
+    def clear(self) -> None:
+        """Forget everything, at the end of the session."""
+        self.forget()
+        self._overlays.clear()
+        self._roots.clear()
+
     # -- classes ---------------------------------------------------------------------------------------------------------
 
     def wrap(self, plain: Array, t: Tensor | None = None, flips: tuple[int, ...] = ()) -> Array:
@@ -301,13 +307,6 @@ class Overlays:
         return made
 
     # -- ports -----------------------------------------------------------------------------------------------------------
-
-    def clear(self) -> None:
-        """Forget everything, at the end of the session."""
-        self._overlays.clear()
-        self._roots.clear()
-        self._held.clear()
-        self._exposed.clear()
 
     def port(self, array: Any) -> Tensor | None:
         """The tensor for an array at a port, or ``None`` if torch does not have the dtype."""

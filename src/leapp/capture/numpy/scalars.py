@@ -17,7 +17,7 @@ import torch
 from numpy import ndarray
 
 from leapp.capture.batch.symbolic_size import reading
-from leapp.capture.numpy.traced import ArrayMethods, TracedNpArray, listening
+from leapp.capture.numpy.traced import ArrayMethods, TracedNpArray, leaving, listening
 from leapp.compat.modes import function_modes
 
 
@@ -163,33 +163,16 @@ def _member(kind: Any, name: str) -> Any:
         return property(lambda self: getattr(number_of(self), name))
     if not callable(found):
         if not hasattr(ndarray, name):
-            return property(lambda self: _left(self, name, found))
+            return property(leaving(name, found.__get__))
         return property(lambda self: _as_number(getattr(self.array, name)))
     if name.startswith("__") or not hasattr(ndarray, name) or (name in vars(ArrayMethods) and _gives_number(name)):
-        return _leaving(name, found)
+        return leaving(name, found)
     return _method(name)
 
 
 def _gives_number(name: str) -> bool:
     """Whether a method of arrays returns plain values."""
     return name in ("item", "tolist", "tobytes", "tofile", "dump", "dumps", "byteswap")
-
-
-def _leaving(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that returns plain values, which leave the graph."""
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        arrays = listening()
-        if arrays is None:
-            return function(number_of(self), *args, **kwargs)
-        return arrays.through(function, name, self, args, kwargs)
-
-    method.__name__ = name
-    return method
-
-
-def _left(number: TracedScalar, name: str, found: Any) -> Any:
-    return _leaving(name, found.__get__)(number)
 
 
 def _method(name: str) -> Callable[..., Any]:

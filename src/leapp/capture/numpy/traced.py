@@ -40,15 +40,15 @@ def _bare(value: Any) -> Any:
     return unwrapped(value)
 
 
-def _leaving(name: str) -> Callable[..., Any]:
-    """A method that returns plain values, which leave the graph."""
+def leaving(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """A method of arrays or numbers that returns plain values, which leave the graph."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        function = getattr(type(_bare(self)), name)
+        plain = function or getattr(type(_bare(self)), name)
         arrays = listening()
         if arrays is None:
-            return function(*_bare((self, *args)), **_bare(kwargs))
-        return arrays.through(function, name, self, args, kwargs)
+            return plain(*_bare((self, *args)), **_bare(kwargs))
+        return arrays.through(plain, name, self, args, kwargs)
 
     method.__name__ = name
     return method
@@ -114,7 +114,7 @@ class ArrayMethods:
         "item tolist tobytes tofile dump dumps __bool__ __int__ __float__ __complex__ __index__ __reduce__ __reduce_ex__ "
         "__dlpack__ __repr__ __str__ __format__ byteswap"
     ).split():
-        vars()[_name] = _leaving(_name)
+        vars()[_name] = leaving(_name)
     for _name in "shape size nbytes".split():
         vars()[_name] = _shape_of(_name)
     for _name in "data ctypes __array_interface__ __array_struct__".split():

@@ -52,11 +52,8 @@ _array = np.array  # the original: a session replaces np.array
 _NUMBERS: dict[type, Callable[..., Any]] = {float: np.float64, int: np.int64, bool: np.bool_}
 
 
-class _NoMatch:
-    """Marks that NumPy and torch computed different values."""
-
-
-_NO_MATCH: Any = _NoMatch()
+_NO_MATCH: Any = object()
+"""Marks that NumPy and torch computed different values."""
 
 
 class _Run(NamedTuple):

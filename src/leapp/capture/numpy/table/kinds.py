@@ -21,7 +21,7 @@ READ_OUT = frozenset(named("array_repr array_str array2string trim_zeros"))
 SEQUENCES = frozenset(
     named(
         "concatenate concat stack vstack hstack dstack column_stack block choose select lexsort broadcast_arrays meshgrid "
-        "piecewise ravel_multi_index einsum ix_ multi_dot",
+        "ravel_multi_index einsum ix_ multi_dot",
         np,
         np.linalg,
     )

@@ -8,27 +8,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.numpy.table.table import Expression, Unmapped, expression
+from leapp.capture.numpy.table.table import Expression, Unmapped, expression, of_torch
 from leapp.capture.numpy.table.tensors import axes_of, dtype_of, floating, promoted, tensor
 from leapp.capture.numpy.table.ufuncs import reduced
 from leapp.compat.numpy import PROMOTES_BY_VALUE
+from leapp.compat.numpy import torch_numpy as tnp
 
 Tensor = torch.Tensor
 
 
-def _spread_function(root: bool) -> Expression:
-    def spread(
-        a: Any, axis: Any = None, dtype: Any = None, ddof: float = 0, keepdims: bool = False, correction: float | None = None
-    ) -> Tensor:
-        a = floating(tensor(a)) if dtype is None else tensor(a).to(dtype_of(dtype))
-        found = torch.std if root else torch.var
-        return found(a, axes_of(a, axis), correction=ddof if correction is None else correction, keepdim=bool(keepdims))
+def _with_correction(function: Expression) -> Expression:
+    """``std`` or ``var`` of ``torch._numpy``, which has only the old name ``ddof`` for ``correction``."""
+
+    def spread(*args: Any, correction: float | None = None, **options: Any) -> Any:
+        return of_torch(function)(*args, **options if correction is None else {**options, "ddof": correction})
 
     return spread
 
 
-expression("std")(_spread_function(True))
-expression("var")(_spread_function(False))
+expression("std")(_with_correction(tnp.std))  # type: ignore[attr-defined]
+expression("var")(_with_correction(tnp.var))  # type: ignore[attr-defined]
 
 
 def _without_nan(a: Any, fill: float) -> Tensor:
@@ -182,16 +181,10 @@ def _cov(
 
 
 @expression("average")
-def _average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False) -> Any:
-    a, w = floating(tensor(a)), None if weights is None else tensor(weights)
-    if returned or (w is not None and w.shape != a.shape and (axis is None or w.dim() != 1)):
-        raise Unmapped
-    if w is None:
-        return torch.mean(a) if axis is None else torch.mean(a, axis)
-    if w.shape != a.shape:
-        w = w.reshape([-1 if d == axis % a.dim() else 1 for d in range(a.dim())]).expand_as(a)
-    a, w = promoted(a, w)
-    return (a * w).sum() / w.sum() if axis is None else (a * w).sum(axis) / w.sum(axis)
+def _average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, **options: Any) -> Any:
+    if weights is not None:  # torch promotes a float and an integer to the float, NumPy to float64
+        a, options["weights"] = promoted(a, weights)
+    return of_torch(tnp.average)(a, axis, returned=returned, **options)  # type: ignore[attr-defined]
 
 
 @expression("histogram")

@@ -19,19 +19,12 @@ from leapp.compat.numpy import binary_ufuncs, unary_ufuncs
 Tensor = torch.Tensor
 
 _OPERATORS = {
-    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
-    "true_divide": operator.truediv, "power": operator.pow, "remainder": operator.mod, "mod": operator.mod,
-    "floor_divide": operator.floordiv, "greater": operator.gt, "greater_equal": operator.ge, "less": operator.lt,
-    "less_equal": operator.le, "equal": operator.eq, "not_equal": operator.ne,
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv, "power": operator.pow,
+    "remainder": operator.mod, "floor_divide": operator.floordiv, "greater": operator.gt, "greater_equal": operator.ge,
+    "less": operator.lt, "less_equal": operator.le, "equal": operator.eq, "not_equal": operator.ne,
 }  # fmt: skip
 NUMBERS = frozenset(_OPERATORS)
 """Ufuncs whose expressions take Python numbers beside tensors."""
-
-_ALIASES = {
-    "acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan", "atan2": "arctan2",
-    "atanh": "arctanh", "pow": "power", "bitwise_invert": "invert", "bitwise_left_shift": "left_shift",
-    "bitwise_right_shift": "right_shift",
-}  # fmt: skip
 
 
 def _modf(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,8 +53,6 @@ UFUNCS: dict[str, Expression] = {
     **{n: getattr(unary_ufuncs, n) for n in dir(unary_ufuncs) if isinstance(getattr(np, n, None), np.ufunc)},
     **{n: getattr(binary_ufuncs, n) for n in dir(binary_ufuncs) if isinstance(getattr(np, n, None), np.ufunc)},
     **_OPERATORS,
-    "fabs": torch.abs,
-    "rint": torch.round,
     "modf": _modf,
     "frexp": torch.frexp,
     "cbrt": _cbrt,
@@ -69,14 +60,11 @@ UFUNCS: dict[str, Expression] = {
     "sign": _sign,
     "ldexp": _ldexp,
     "float_power": torch.pow,
-    "conjugate": torch.conj_physical,
-    "conj": torch.conj_physical,
-    "divmod": lambda x, y: (x // y, x % y),
     "vecdot": lambda x, y: (torch.conj_physical(x) * y).sum(-1),
     "matvec": lambda x, y: torch.matmul(x, y.unsqueeze(-1)).squeeze(-1),
     "vecmat": lambda x, y: torch.matmul(torch.conj_physical(x).unsqueeze(-2), y).squeeze(-2),
 }
-UFUNCS.update({alias: UFUNCS[name] for alias, name in _ALIASES.items()})
+"""Expressions by the name that a ufunc gives itself: ``np.acos`` is ``arccos``."""
 
 NUMPY_UFUNCS = frozenset(v for v in vars(np).values() if isinstance(v, np.ufunc))
 SCIPY_UFUNCS: dict[str, Expression] = {
