@@ -176,6 +176,20 @@ def counts_for_the_log() -> Step:
     return Runner().step
 
 
+def counts_the_results() -> Step:
+    """A log of all results, filled inside the node."""
+    log: dict[int, Tensor] = {}
+
+    def step(x: Tensor) -> Tensor:
+        number = len(log)
+        x = x + sum(0.0 * number for _ in range(3))
+        x = opened(x)
+        y = log[number] = x * 2
+        return closed(y)
+
+    return step
+
+
 def chooses_an_input() -> Step:
     """The counter chooses what is declared, in two annotations of the node."""
     table = torch.linspace(-1.0, 1.0, 100)
@@ -228,7 +242,7 @@ def test_what_the_caller_counts_is_reported_where_it_is_read(make: Callable[[], 
     assert departs(make, tmp_path)
 
 
-@pytest.mark.parametrize("make", [counts_for_the_log, sets_it_first], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [counts_for_the_log, counts_the_results, sets_it_first], ids=lambda make: make.__name__)
 def test_what_the_node_does_not_read_is_not_reported(make: Callable[[], Step], tmp_path: Path) -> None:
     trace(make, tmp_path)
     assert leapp.report().escapes == []

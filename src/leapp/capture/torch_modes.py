@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from leapp.capture.batch.symbolic_size import bare, numbers
 from leapp.capture.call_kinds import KINDS, Kind, classify
 from leapp.capture.devices import refuse_mixed
+from leapp.capture.handled import RAISED_BY_TORCH, note_raised
 from leapp.capture.substitutes import CONSTRUCTORS
 from leapp.capture.traced_calls import PLAIN, batch_numbers
 from leapp.capture.trees import tensors
@@ -70,6 +71,8 @@ class FunctionMode(TorchFunctionMode):
         except RuntimeError as error:
             for tape in tapes:
                 refuse_mixed(tape.node, tape.owns, kind.name, args, kwargs, error)
+            if tapes and isinstance(error, RAISED_BY_TORCH):
+                note_raised(recorder.owner(tensors((args, kwargs))), kind.name, error)
             raise
         finally:
             del guard  # a traceback would keep it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,9 +68,12 @@ def line_that_needs(changed: Changed, codes: Sequence[CodeType], inside: Callabl
         named = [m for m in methods if m.co_name in code.co_names or (m.co_name[:2] == "__" and m.co_name != "__init__")]
         methods = [m for m in methods if m not in named]
         found += named
-    for code in _with_nested(found):
-        uses = _uses(code, changed)
-        read = [at for at in uses.reads() if inside(at)]
+    for code in found:
+        uses, steps = _uses(code, changed), _instructions(code)
+        found += [s.argval for s in steps if isinstance(s.argval, CodeType) and inside(Where(code, s.offset))]
+        # log[number] = y keeps a result, under a number that no result depends on.
+        keys = {step.offset for step, following in itertools.pairwise(steps) if following.opname in _KEYS}
+        read = [at for at in uses.reads() if at.instruction not in keys and inside(at)]
         if read and not any(inside(at) and at.instruction < read[0].instruction for at in uses.stores):
             return read[0]
     return None
@@ -116,11 +120,7 @@ def is_read_inside(changed: Changed, codes: Iterable[CodeType], inside: Callable
 
 def _concerned(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType]:
     """The code of the owner and of its holder, then that of the node, each with the functions defined inside."""
-    return _with_nested(list(_outermost(changed, codes)))
-
-
-def _with_nested(codes: Sequence[CodeType]) -> Iterator[CodeType]:
-    todo = list(codes)[::-1]
+    todo = list(_outermost(changed, codes))[::-1]
     while todo:
         code = todo.pop()
         yield code

@@ -11,6 +11,7 @@ import torch
 
 from leapp.capture.audit import hidden_reads
 from leapp.capture.functions.standin import unfollowed
+from leapp.capture.handled import CURE, handled
 from leapp.capture.pass_diff import same_value
 from leapp.capture.replay import fill
 from leapp.capture.unsteady import UnsteadyNames, decides
@@ -115,6 +116,9 @@ def _escapes(node: NodeTrace, seen: _Seen) -> list[EscapeInfo]:
         found += _unsteady(node, seen.unsteady)
     if any("random" in e.kind and e.cure == _UNSTEADY for e in found):
         found = [e for e in found if not e.kind.startswith(_DRAWN)]
+    for name, at in handled(program.calls) if node.compared and not wrong else ():
+        kind = f"whether {name} raises decides what runs; the passes so far agree"
+        found.append(_finding(node, kind, at, "that it does not", cure=CURE))
     for constant in program.constants.values():
         if constant.undeclared:
             kind = f"value computed from '{constant.undeclared}' but not declared as an input"

@@ -15,6 +15,7 @@ from numpy import ndarray
 
 from leapp.capture.aliasing import geometry, same_storage
 from leapp.capture.batch.symbolic_size import bare
+from leapp.capture.handled import note_raised
 from leapp.capture.numpy.overlays import Overlay, Overlays, flipped
 from leapp.capture.numpy.plain import (
     Array,
@@ -33,12 +34,16 @@ from leapp.capture.numpy.scalars import TracedScalar, scalar
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.table.tensors import tensor
 from leapp.capture.tape import Tape
+from leapp.compat.numpy import torch_numpy
 from leapp.errors import LeappError
 
 Tensor = torch.Tensor
 _TOLERANCE = {torch.float16: 1e-2, torch.float32: 1e-4, torch.complex64: 1e-4, torch.float64: 1e-9, torch.complex128: 1e-9}
 _LOOSE = 1e-3
-_CANNOT = (Unmapped, TypeError, ValueError, RuntimeError, LookupError, ArithmeticError, NotImplementedError)
+_CANNOT = (
+    Unmapped, TypeError, ValueError, RuntimeError, LookupError, ArithmeticError, NotImplementedError,
+    torch_numpy.linalg.LinAlgError,
+)  # fmt: skip
 """The errors that an expression raises for a form of a call that it does not cover. The call is then an escape."""
 
 
@@ -91,7 +96,11 @@ class TwoRuns:
             tape = self.memory.traced_by(operands)
             first = 0 if tape is None else len(tape.memory_of)
             found = self.attempt(tape, expression)
-            result = self.memory.quietly(numpy)
+            try:
+                result = self.memory.quietly(numpy)
+            except (ValueError, ArithmeticError) as error:
+                note_raised(tape, name, error)
+                raise
             wrapped = self._wrapped(result, found, _Run(tape, first, check, operands))
             if wrapped is _NO_MATCH:
                 self.memory.escape(tape, name, operands, result)
