@@ -115,19 +115,15 @@ def compile_session(
         if validate and not dry_run and _weights(nodes) > LARGE:
             engine_process.begin(*sorted({BACKENDS[n.backend].format.engine or "" for n in nodes if n.backend is not None}))
         taken = {f"{n.name}{suffix}".casefold() for n in nodes if _is_exported(n) for suffix in MODEL_SUFFIXES}
-        exported: list[str] = []
         with series():
             for node in nodes:
                 with nullcontext() if dry_run else progress.step(node.name, "export"):
                     if dry_run:
                         models[node.name] = ModelFile()
                     elif _is_exported(node):
-                        began = time.perf_counter()
                         models[node.name] = _model(node, names[node.name], staging.path, rules, contents)
-                        exported.append(f"{models[node.name].model_path} in {time.perf_counter() - began:.2f} s")
                     else:
                         models[node.name] = _own_model(node, staging.path, settings, taken)
-        logger.info("Exported: %s", ", ".join(exported) or "nothing")
         contract = _contract(session, nodes, names, models, configs)
         if target is not None:
             contract = spelled(contract, target)
@@ -262,22 +258,24 @@ def _model(
     node: NodeTrace, names: FileNames, directory: Path, rules: TargetRules | None, contents: dict[str, bytes]
 ) -> ModelFile:
     logger.log(SECTION, "Compiling %s", node.name)
+    began = time.perf_counter()
     with torch.no_grad():
         result = export_node(export_job(node, names, rules), directory)
     if result.dropped_inputs:
         dropped = ", ".join(result.dropped_inputs)
         raise ExportError(f"node '{node.name}': the exporter dropped the inputs {dropped}. Use another export_with=.")
+    logger.info("Success: %s in %.2f s", result.path.name, time.perf_counter() - began)
     return describe_model(result.path, directory, result.backend, result.extra, contents)
 
 
 def _log_programs(nodes: list[NodeTrace]) -> None:
     """Log the recorded calls of all nodes. To do it while tracing would slow that down by a third."""
-    recorded = [
-        f"{node.name}:\n{node.program}\ninputs: {', '.join(node.inputs)}\noutputs: {', '.join(node.outputs)}"
-        for node in nodes
-        if node.program is not None
-    ]
-    logger.debug("Recorded calls of %s", "\n".join(recorded))
+    for node in nodes:
+        if node.program is not None:
+            logger.debug(
+                "Compiled graph module for %s:\n%s\ninputs: %s\noutputs: %s",
+                node.name, node.program, ", ".join(node.inputs), ", ".join(node.outputs),
+            )  # fmt: skip
 
 
 def _weights(nodes: list[NodeTrace]) -> int:
@@ -429,10 +427,12 @@ def _draw(
 
 
 def _log_wiring(contract: Contract) -> None:
-    pipeline = contract.pipeline
-    found = [f"{source} -> {target}" for source, targets in pipeline.data_flow.items() for target in targets]
-    found += [f"{source} -> {target} (feedback)" for source, targets in pipeline.feedback_flow.items() for target in targets]
-    logger.info("Connections: %s", ", ".join(found) or "none")
+    for source, targets in contract.pipeline.data_flow.items():
+        for target in targets:
+            logger.info("Found connection: %s -> %s", source, target)
+    for source, targets in contract.pipeline.feedback_flow.items():
+        for target in targets:
+            logger.info("Found feedback connection: %s -> %s", source, target)
 
 
 def _log_statistics(contract: Contract) -> None:
@@ -442,9 +442,10 @@ def _log_statistics(contract: Contract) -> None:
     pipeline = contract.pipeline
     internal = count(pipeline.data_flow) + count(pipeline.feedback_flow)
     ins, outs = count(pipeline.inputs), count(pipeline.outputs)
-    logger.info(
-        "Nodes: %d, connections between them: %d, inputs of the graph: %d, outputs of the graph: %d",
-        len(contract.nodes), internal, ins, outs,
-    )  # fmt: skip
+    logger.info("Computation nodes: %d", len(contract.nodes))
+    logger.info("Dangling inputs: %d", ins)
+    logger.info("Dangling outputs: %d", outs)
+    logger.info("Internal connections: %d", internal)
+    logger.info("Total edges: %d", internal + ins + outs)
 
 
