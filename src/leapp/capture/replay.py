@@ -43,6 +43,11 @@ class Program:
             used.update(call.reads)
         return used
 
+    def __str__(self) -> str:
+        """The calls, one a line, as log.txt shows them."""
+        lines = [f"{_slots(call.outs)} = {_name(call.func)}({_arguments(call)})" for call in self.calls]
+        return "\n".join([*lines, f"return {_slots(self.outputs)}"])
+
 
 def cut(tape: Tape, outputs: Sequence[int], inputs: Sequence[int] | None = None) -> Program:
     """The part of a tape that the outputs depend on, through values or through memory."""
@@ -182,3 +187,21 @@ def filled(call: Call, env: dict[int, Any]) -> tuple[list[Any], dict[str, Any]]:
 def fill(value: Any, env: dict[int, Any]) -> Any:
     """A recorded argument with every slot replaced by its value."""
     return mapped(value, lambda v: env[v.slot] if type(v) is Ref else v)
+
+
+def _name(func: Any) -> str:
+    module = getattr(func, "__module__", None) or ""
+    name = getattr(func, "__name__", None) or str(func)
+    owner = getattr(func, "__objclass__", None)
+    if owner is not None:
+        return f"{owner.__name__}.{name}"
+    return f"{module.split('.')[0]}.{name}" if module else name
+
+
+def _slots(slots: Sequence[int]) -> str:
+    return ", ".join(f"%{s}" for s in slots) or "_"
+
+
+def _arguments(call: Call) -> str:
+    parts = [repr(a) for a in call.args] + [f"{k}={v!r}" for k, v in call.kwargs.items()]
+    return ", ".join(parts)
