@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import resource
+import struct
 import subprocess
 import sys
 import zipfile
@@ -89,6 +90,37 @@ def test_zip_bombs_are_refused_before_they_are_unpacked(tmp_path, backend, place
         with pytest.raises(BundleError, match="'p'.*unpacks to 1[03]"):
             face(path, allow_code=True)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
+
+
+def two_tables(data):
+    """The zip file with a second table of contents: torch reads the one at the offset, Python the one before the end record.
+
+    The first says that a compressed file unpacks to more than a gigabyte.
+    """
+    end = data.rindex(b"PK\6\6")
+    size, start = struct.unpack_from("<QQ", data, end + 40)
+    table = bytearray(data[start:end])
+    at = 0
+    for entry in zipfile.ZipFile(io.BytesIO(data)).infolist():
+        if entry.compress_type == zipfile.ZIP_DEFLATED:
+            break
+        at += 46 + len(entry.filename) + len(entry.extra) + len(entry.comment)
+    struct.pack_into("<I", table, at + 24, 0x70000000)
+    last = bytearray(data[end:])
+    struct.pack_into("<Q", last, last.index(b"PK\6\7") + 8, end + size)
+    return data[:start] + table + data[start:end] + last
+
+
+def test_a_package_with_two_tables_is_refused(tmp_path):
+    path = one(tmp_path, "jit")
+    made = two_tables((tmp_path / "p.pt").read_bytes())
+    assert sum(entry.file_size for entry in zipfile.ZipFile(io.BytesIO(made)).infolist()) < 1 << 20
+    with pytest.raises(RuntimeError, match="unexpected decompressed size"):
+        torch.jit.load(io.BytesIO(made))
+    exchange(path, "p.pt", made)
+    for face in (Pipeline, InferenceManager):
+        with pytest.raises(BundleError, match="'p' cannot be opened: it is not a jit file"):
+            face(path, allow_code=True)
 
 
 def test_a_library_inside_a_package_is_never_loaded_without_trust(tmp_path):
