@@ -16,7 +16,6 @@ import stat
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
 
 from leapp.errors import BundleError, BundleFileError
 
@@ -69,8 +68,8 @@ def read_hashed(path: Path, most: int) -> tuple[bytes | None, str, str]:
     return kept if len(kept) == size <= most else None, md5.hexdigest(), sha256.hexdigest()
 
 
-def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> Path:
-    """The file with the path ``name`` in the bundle's directory. Links are followed.
+def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> str:
+    """The file with the path ``name`` in the bundle's directory, without links.
 
     Args:
         root: The bundle's directory, as ``os.path.realpath`` gives it.
@@ -103,7 +102,7 @@ def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> Path:
     # Unlike Path.exists, this returns False for a name that is too long.
     if not plain and not os.path.exists(path):
         raise BundleFileError(f"{what}: the file '{name[:200]}' is missing in {root}. Copy the whole bundle directory.")
-    return Path(path)
+    return path
 
 
 def _is_no_link(path: str) -> bool:
@@ -114,16 +113,14 @@ def _is_no_link(path: str) -> bool:
         return False
 
 
-def _open_regular(path: Path, what: str, located: bool) -> BinaryIO:
-    """A regular file, open for reading. Pipes, devices, directories and files of the kernel (``/proc``) are refused.
-
-    ``located`` says that the path comes from ``locate``, which has refused files of the kernel already.
+def _open_regular(path: str | Path, what: str, real: str | None) -> tuple[int, int]:
+    """A regular file, open for reading: its descriptor, and its size. Pipes, devices and files of the kernel are refused.
 
     Raises:
         BundleError: If the file cannot be read or is not a regular file.
         BundleFileError: If there is no such file.
     """
-    if not located and _is_pseudo(os.fspath(path), os.path.realpath(path)):
+    if _is_pseudo(os.fspath(path), real or os.path.realpath(path)):
         raise BundleError(f"{what}: {path} is not a regular file.")
     try:
         descriptor = os.open(path, _FLAGS)
@@ -138,27 +135,37 @@ def _open_regular(path: Path, what: str, located: bool) -> BinaryIO:
             raise BundleError(f"{what}: {path} is not a regular file.")
         if status.st_size > _LARGE and getattr(status, "st_blocks", status.st_size) * 512 < status.st_size // 8:
             raise BundleError(f"{what}: {path} says that it has {status.st_size} bytes, most of which were never written.")
-        return os.fdopen(descriptor, "rb")
+        return descriptor, status.st_size
     except BaseException:  # whatever it is, also Ctrl-C, the descriptor must not stay open
         os.close(descriptor)
         raise
 
 
-def read_regular(path: Path, what: str, *, limit: int | None = None, located: bool = False) -> bytes:
-    """The bytes of a regular file. ``located`` says that ``locate`` found the path."""
-    with _open_regular(path, what, located) as file:
-        size, most = os.fstat(file.fileno()).st_size, memory_of_machine() if limit is None else limit
+def read_regular(path: str | Path, what: str, *, limit: int | None = None, real: str | None = None) -> bytes:
+    """The bytes of a regular file. ``real`` is its path without links, if that is known."""
+    descriptor, size = _open_regular(path, what, real)
+    try:
+        most = memory_of_machine() if limit is None else limit
         if size > most:
             raise BundleError(f"{what}: {path} is larger than {most} bytes.")
-        return file.read(size)
+        if size <= _CHUNK and len(data := os.read(descriptor, size)) == size:
+            return data
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            file.seek(0)
+            return file.read(size)
+    finally:
+        os.close(descriptor)
 
 
-def sha256_of(path: Path, what: str, *, located: bool = False) -> str:
-    """The sha256 of a regular file of any size. ``located`` says that ``locate`` found the path."""
+def sha256_of(path: str | Path, what: str, *, real: str | None = None) -> str:
+    """The sha256 of a regular file of any size. ``real`` is its path without links, if that is known."""
     sha256 = hashlib.sha256()
-    with _open_regular(path, what, located) as file:
-        while chunk := file.read(_CHUNK):
+    descriptor, size = _open_regular(path, what, real)
+    try:
+        while chunk := os.read(descriptor, min(size, _CHUNK) or 1):
             sha256.update(chunk)
+    finally:
+        os.close(descriptor)
     return sha256.hexdigest()
 
 
@@ -191,30 +198,30 @@ def _pseudo_devices() -> frozenset[int]:
     return frozenset(found)
 
 
-def read_verified(path: Path, sha256: str, what: str) -> bytes:
+def read_verified(path: str, sha256: str, what: str) -> bytes:
     """The bytes of a file that ``locate`` found. Their sha256 is checked.
 
     Raises:
         BundleError: If the bytes differ from those that were exported.
     """
-    data = read_regular(path, what, located=True)
+    data = read_regular(path, what, real=path)
     _compare(hashlib.sha256(data).hexdigest(), sha256, path, what)
     return data
 
 
-def verify(path: Path, sha256: str, what: str) -> None:
+def verify(path: str, sha256: str, what: str) -> None:
     """Check that a file that ``locate`` found has the given sha256, in little memory.
 
     Raises:
         BundleError: If the bytes differ from those that were exported.
     """
-    _compare(sha256_of(path, what, located=True), sha256, path, what)
+    _compare(sha256_of(path, what, real=path), sha256, path, what)
 
 
-def _compare(found: str, sha256: str, path: Path, what: str) -> None:
+def _compare(found: str, sha256: str, path: str, what: str) -> None:
     if found != sha256:
         raise BundleError(
-            f"{what}: checksum mismatch, the file {path.name} was changed or damaged after the export "
+            f"{what}: checksum mismatch, the file {os.path.basename(path)} was changed or damaged after the export "
             f"(expected sha256 {sha256}, got {found}). Export again or restore the file."
         )
 
@@ -237,10 +244,9 @@ def replace_file(path: Path, data: bytes) -> None:
 def check_collisions(names: Iterable[str]) -> None:
     """Refuse two different paths that are one file on systems that ignore case or the encoding of accents."""
     seen: dict[str, str] = {}
-    for name in names:
-        folded = unicodedata.normalize("NFC", os.path.normpath(name)).casefold()
-        other = seen.setdefault(folded, name)
-        if os.path.normpath(other) != os.path.normpath(name):
+    for name in dict.fromkeys(map(os.path.normpath, names)):
+        other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+        if other != name:
             raise BundleError(
                 f"The paths '{other}' and '{name}' are the same file on systems that ignore case. Rename one node."
             )

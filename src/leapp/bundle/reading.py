@@ -56,7 +56,7 @@ class Bundle:
     signature: Signature | None = None
     initial_values: Mapping[str, RawTensor] | None = field(default=None, repr=False, compare=False)
     root: str = field(default="", repr=False, compare=False)
-    located: Mapping[str, Path] = field(default_factory=dict, repr=False, compare=False)
+    located: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     contents: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -132,7 +132,7 @@ def open_bundle(
     for name in files:
         if name == contract.pipeline.initial_values and _is_covered(bundle):
             stored = _read_sealed(bundle, name)
-        elif os.path.normpath(name) not in inside:
+        elif name not in located and os.path.normpath(name) not in inside:
             _verify_sealed(bundle, name)
     return replace(bundle, initial_values=_decode_initial_values(bundle, stored), located=located)
 
@@ -209,7 +209,7 @@ def _read_model(bundle: Bundle, node: str) -> bytes:
     return read_verified(path, described.sha256sum, f"model of node '{node}'")
 
 
-def _external_data(bundle: Bundle, node: str, model: bytes) -> dict[str, tuple[Path, str | None, str]]:
+def _external_data(bundle: Bundle, node: str, model: bytes) -> dict[str, tuple[str, str | None, str]]:
     """The external data of a model, by location: the file, its sha256 if it is known, and its name for messages."""
     if bundle.contract.nodes[node].model.backend != "onnx":
         return {}
@@ -292,9 +292,12 @@ def find_description(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-def description_text(path: Path, signature: Signature | None = None) -> str:
-    """The text of a bundle's YAML file. With a signature, it must be the text that was signed."""
-    data = read_regular(path, "bundle description", limit=yaml_text.MAX_BYTES)
+def description_text(path: Path, signature: Signature | None = None, real: str | None = None) -> str:
+    """The text of a bundle's YAML file. With a signature, it must be the text that was signed.
+
+    ``real`` is the path without links, if that is known.
+    """
+    data = read_regular(path, "bundle description", limit=yaml_text.MAX_BYTES, real=real)
     if signature is not None and signature.files.get(path.name) != hashlib.sha256(data).hexdigest():
         raise BundleError(f"{path.name} is not the description that was signed. Restore the file or sign the bundle again.")
     try:
@@ -305,7 +308,8 @@ def description_text(path: Path, signature: Signature | None = None) -> str:
 
 def _load(path: Path, allow_outside: bool = False, trust: Keys | None = None) -> Bundle:
     signature = None if trust is None else verified_signature(path, trust)
-    text = description_text(path, signature)
+    real = os.path.realpath(path)
+    text = description_text(path, signature, real)
     document = yaml_text.parse(text, path.name)
     contract = contract_of(document, path.name, text)
     seal = verified_seal(document, path.name)
@@ -314,7 +318,9 @@ def _load(path: Path, allow_outside: bool = False, trust: Keys | None = None) ->
         _require_agreement(path, contract, seal, signature)
         # A file that the seal does not name must have the sha256 of the signature.
         files = {name: sha256 for name, sha256 in signature.files.items() if name != path.name} | files
-    return Bundle(path, contract, seal.digest, files, allow_outside, annotations_of(document), seal, signature)
+    # The files of a description that is a link are beside the link.
+    root = "" if os.path.islink(path) else os.path.dirname(real)
+    return Bundle(path, contract, seal.digest, files, allow_outside, annotations_of(document), seal, signature, root=root)
 
 
 def _require_agreement(path: Path, contract: Contract, seal: Seal, signature: Signature) -> None:
@@ -327,7 +333,7 @@ def _require_agreement(path: Path, contract: Contract, seal: Seal, signature: Si
             )
 
 
-def _locate_model(bundle: Bundle, node: str) -> Path:
+def _locate_model(bundle: Bundle, node: str) -> str:
     name = bundle.contract.nodes[node].model.model_path
     if name is None:
         raise BundleError(f"Node '{node}' has no model: it was exported without one (dry run or no backend).")
@@ -359,7 +365,7 @@ def _verify_sealed(bundle: Bundle, name: str) -> None:
     verify(locate(bundle.root, name, what, anywhere=True), bundle.files[name], what)
 
 
-def _locate_external(bundle: Bundle, node: str, location: str, what: str) -> tuple[Path, str | None]:
+def _locate_external(bundle: Bundle, node: str, location: str, what: str) -> tuple[str, str | None]:
     """The file of an ONNX model's external data, and its sha256 if the bundle is sealed or signed."""
     if "*" in location or os.path.isabs(location) or ".." in location.split("/"):
         # ONNX Runtime reads a location that begins with an asterisk as an address in its own memory, not as a file.
@@ -378,7 +384,8 @@ def fingerprint(bundle: Bundle) -> str:
     files = [bundle.path]
     if bundle.contract.pipeline.initial_values is not None:
         name = bundle.contract.pipeline.initial_values
-        files.append(locate(bundle.root, name, "initial values", anywhere=bundle.allow_outside or name in bundle.files))
+        anywhere = bundle.allow_outside or name in bundle.files
+        files.append(Path(locate(bundle.root, name, "initial values", anywhere=anywhere)))
     for name, node in bundle.contract.nodes.items():
         if node.model.model_path is None:
             continue

@@ -250,4 +250,4 @@ def _bare(session: Any, binding: Any) -> tuple[Callable[..., Any], Any]:
 
 def bind(bind_value: Callable[..., Any], name: str, port: Port, array: Array) -> None:
     """Let a session read or write the value of a port in an array."""
-    bind_value(name, "cpu", 0, DTYPES[port.dtype].onnx, port.shape, array.ctypes.data)
+    bind_value(name, "cpu", 0, DTYPES[port.dtype].onnx, port.shape, array.__array_interface__["data"][0])
