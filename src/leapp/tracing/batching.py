@@ -100,14 +100,11 @@ class _Resolution:
         problems = list(self.batch.baked)
         whole = self.batch.forms
         assert whole is not None
-        if whole.advance():
-            problems += whole.changing_views()
-        else:
-            assert whole.failed is not None
-            problems.append(whole.failed)
-        if not self.forms.advance():
-            assert self.forms.failed is not None
-            return [*problems, self.forms.failed]
+        failed = whole.advance()
+        problems += whole.changing_views() if failed is None else [failed]
+        failed = self.forms.advance()
+        if failed is not None:
+            return [*problems, failed]
         self._agree_on_states()
         for port in self.node.outputs.values():
             found = self._axis(port)
@@ -136,7 +133,7 @@ class _Resolution:
             if self._entry(port).axis is None and isinstance(self._axis(after), int):
                 assert port.slot is not None
                 self.forms.flip([port.slot])
-                if not self.forms.advance():
+                if self.forms.advance() is not None:
                     self.forms.failed = None
                     self.forms.flip([port.slot])
                     self.forms.advance()

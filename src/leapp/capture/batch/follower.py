@@ -74,10 +74,10 @@ class Follower:
         ref, forms = None if asked_by_leapp() else self.tape.find(t), self.forms
         if ref is None or forms is None:
             return out
-        if not forms.advance():
+        failed = forms.advance()
+        if failed is not None:
             # The sizes after this call are unknown for other batches, even if its result reaches no output.
-            assert forms.failed is not None
-            self.baked.append(forms.failed)
+            self.baked.append(failed)
             return out
         shapes = forms.shapes(ref.slot)
         if any(len(s) != len(shapes[0]) for s in shapes):
@@ -103,19 +103,17 @@ class Follower:
     def _measured(
         self, ref: Ref, dim: int | None, function: Callable[..., Any], args: tuple[Any, ...], values: tuple[int, ...]
     ) -> Any:
-        if all(v == values[0] for v in values):
-            return values[0]
         if (ref.slot, dim) not in self._sizes:
             self._sizes[ref.slot, dim] = self._recorded(function, (ref, *args), values)
         return self._sizes[ref.slot, dim]
 
     def derived(self, function: Callable[..., Any], args: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
         """Record ``function(*args)``, whose values in all worlds are known, and return its result as a traced number."""
-        if all(v == values[0] for v in values):
-            return values[0]
         return self._recorded(function, tuple(a.ref if isinstance(a, Followed) else a for a in args), values)
 
     def _recorded(self, function: Callable[..., Any], args: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
+        if all(v == values[0] for v in values):
+            return values[0]
         slot = self.tape.new_slot()
         self.tape.add(Measure(function), args, slot)
         return number(values, self, Ref(slot))

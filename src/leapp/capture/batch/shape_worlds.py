@@ -141,14 +141,14 @@ class Forms:
         """Calls whose result lies in the memory of an argument in some worlds only: index, result, argument."""
         self.worlds = [_World(rows) for rows in (self.rows, *SIZES)]
 
-    def advance(self) -> bool:
-        """Run the calls that were not run yet. False if one of them fails."""
+    def advance(self) -> Baked | None:
+        """Run the calls that were not run yet. Returns why one of them fails, else ``None``."""
         with _unseen():
             while self.failed is None and self.done < len(self.calls):
                 failure = self._step()
                 if failure is not None and not (self._reconsider(self.done) or self._resize(self.done)):
                     self.failed = self._explain(self.calls[self.done], *failure)
-        return self.failed is None
+        return self.failed
 
     def shapes(self, slot: int) -> list[tuple[int, ...]]:
         """The shape of a slot in every world, the traced one first."""
@@ -211,19 +211,20 @@ class Forms:
         direct = [s for s in self.calls[index].reads if self._open(s)]
         distant = [s for s in self._origins(index) if self._open(s) and s not in direct]
         trials = [[s] for s in direct] + [direct] + [[s] for s in distant] + [direct + distant]
-        for trial in trials:
-            if not trial:
-                continue
+        for trial in filter(None, trials):
             self.flip(trial)
-            while self.done <= index:
-                if self._step() is not None:
-                    break
-            else:
+            if self._reaches(index + 1):
                 return True
             self.flip(trial)
-        while self.done < index and self._step() is None:
-            pass
+        self._reaches(index)
         return False
+
+    def _reaches(self, index: int) -> bool:
+        """Whether all calls before ``index`` succeed."""
+        while self.done < index:
+            if self._step() is not None:
+                return False
+        return True
 
     def _resize(self, index: int) -> bool:
         """Let a size among the arguments of a failing ATen operator follow the batch.
@@ -251,12 +252,8 @@ class Forms:
         return True
 
     def _fits(self, index: int, places: Sequence[tuple[int, int]]) -> bool:
-        call = self.calls[index]
         self._restart()
-        while self.done < index:
-            if self._step() is not None:
-                return False
-        return all(self._runs_in(world, call, places) for world in self.worlds)
+        return self._reaches(index) and all(self._runs_in(world, self.calls[index], places) for world in self.worlds)
 
     def _runs_in(self, world: _World, call: Call, places: Sequence[tuple[int, int]]) -> bool:
         try:
@@ -298,13 +295,9 @@ class Forms:
         with _unseen():
             for call in self.calls:
                 self._supply(world, call.reads)
-                frozen = any(_is_number(self.constants.get(s), self.rows) for s in call.reads)
-                if not frozen and not _holds(self.rows, (call.args, call.kwargs)):
-                    world.run(call)
-                    continue
                 seen = _Numbers(self.rows)
-                world.run(call, seen)
-                if frozen or seen.found:
+                world.run(call, seen if _holds(self.rows, (call.args, call.kwargs)) else None)
+                if seen.found or any(_is_number(self.constants.get(s), self.rows) for s in call.reads):
                     found.append(Baked(call.where, _MAY_BE.format(self.rows)))
         return found
 
