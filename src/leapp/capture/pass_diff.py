@@ -8,16 +8,15 @@ numbers, constants, and the values that they read. Knows programs only.
 from __future__ import annotations
 
 import enum
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-import numpy as np
 import torch
 
 from leapp.capture.batch.symbolic_size import Measure
+from leapp.capture.equality import same_value
 from leapp.capture.replay import Program
 from leapp.capture.tape import Constant, Memory, Ref
 from leapp.capture.user_line import Where
@@ -184,38 +183,6 @@ def _same_constant(a: Constant, b: Constant) -> bool:
     if a.version is not None and b.version is not None and a.value.data_ptr() == b.value.data_ptr():
         return a.version == b.version
     return same_value(a.value, b.value)
-
-
-def same_value(a: Any, b: Any) -> bool:
-    """Whether two literals are equal; NaN equals NaN. Objects without ``__eq__`` count as equal if their types are."""
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, float):
-        return struct.pack("d", a) == struct.pack("d", b) or (a != a and b != b) or a == b
-    if isinstance(a, Tensor):
-        return _same_tensor(a, b)
-    if isinstance(a, (np.ndarray, np.generic)):
-        return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
-    compare: Any = type(a).__eq__
-    if compare is object.__eq__:
-        return True  # such as a torch.Generator, or a function made anew in every pass
-    equal = compare(a, b)
-    return equal if isinstance(equal, bool) else True
-
-
-def _same_tensor(a: Tensor, b: Tensor) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout or a.device != b.device:
-        return False
-    if a.is_quantized or a.layout != torch.strided:
-        a, b = (t.dequantize() if t.is_quantized else t.to_dense() for t in (a, b))
-    a, b = a.detach(), b.detach()
-    if torch.equal(a, b):
-        return True
-    if not (a.is_floating_point() or a.is_complex()):
-        return False
-    return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def _same_function(a: Callable[..., Any], b: Callable[..., Any]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from leapp.tracing.edges import same_bits
+from leapp.capture.equality import same_bits
 from leapp.tracing.node import NodeTrace
 
 Tensor = torch.Tensor

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from leapp.capture.equality import same_bits
 from leapp.capture.tape import Call, Constant
 from leapp.capture.user_line import line_name
 from leapp.check.compare import Figures, compare
 from leapp.export.failures import spelled_call
 from leapp.tracing.blame import first_departure, recording_departs
-from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, Sample
 from leapp.tracing.node_files import FileNames, export_job

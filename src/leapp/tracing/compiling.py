@@ -25,6 +25,7 @@ from leapp.bundle.sidecars import describe_model, write_initial_values, write_sa
 from leapp.bundle.staging import Staging
 from leapp.bundle.system import system_information
 from leapp.bundle.trust import remember
+from leapp.capture.equality import same_bits
 from leapp.check.engine_process import LARGE, EngineProcess
 from leapp.check.engines import open_engine
 from leapp.deploy.fuse import fuse_onnx, fused_name
@@ -42,7 +43,6 @@ from leapp.semantics import GraphConfigs, OutputKindEnum
 from leapp.tracing.batching import follow_batch
 from leapp.tracing.brought import placeholders
 from leapp.tracing.describe import missing_for_deployment, page_details
-from leapp.tracing.edges import same_bits
 from leapp.tracing.examine import enforce
 from leapp.tracing.failed import clear, kept_beside
 from leapp.tracing.log import SECTION, SYSTEM, logger

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from leapp.capture.equality import same_bits
 from leapp.capture.recorder import Recorder
 from leapp.capture.tape import snapshot
 from leapp.capture.user_line import Where, where
 from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.semantics import TensorSemantics
 from leapp.tracing.batching import checked_axis
-from leapp.tracing.edges import Sources, same_bits
+from leapp.tracing.edges import Sources
 from leapp.tracing.later_passes import Passes
 from leapp.tracing.log import logger
 from leapp.tracing.node import InputPort, NodeTrace, Role, dtype_name, refuse_form

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from leapp.capture.aliasing import geometry
+from leapp.capture.equality import same_bits
 from leapp.capture.identity import ByIdentity
 from leapp.capture.provenance import Glue, Published
 from leapp.capture.recorder import Recorder
@@ -150,23 +151,6 @@ class Sources:
             "move them into a node. The input is an input of the graph.", node.name, port, at, found.node, found.port, ops,
         )  # fmt: skip
         self.glue.append((node.name, f"{found.node}/{found.port}", found.glue, at))
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors hold the same value, bit for bit: NaN equals itself."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return torch.equal(_bits(a), _bits(b))
-
-
-def _bits(t: Tensor) -> Tensor:
-    t = t.detach() if t.requires_grad else t
-    t = t if t.layout == torch.strided else t.to_dense()
-    if t.is_quantized:
-        return t
-    if not (t.dim() and t.is_contiguous() and t.stride(-1) == 1) or t.is_conj() or t.is_neg():
-        t = t.reshape(t.shape or (1,)).clone(memory_format=torch.contiguous_format)
-    return t.view(torch.uint8)
 
 
 def _is_first_value(node: NodeTrace, port: InputPort, t: Tensor) -> bool:

@@ -10,15 +10,14 @@ import numpy as np
 import torch
 
 from leapp.capture.audit import hidden_reads
+from leapp.capture.equality import same_bits, same_value
 from leapp.capture.functions.standin import unfollowed
 from leapp.capture.handled import CURE, handled
-from leapp.capture.pass_diff import same_value
 from leapp.capture.replay import fill
 from leapp.capture.unsteady import UnsteadyNames, decides
 from leapp.capture.user_line import is_library
 from leapp.errors import TraceError
 from leapp.tracing.attributes import DIFFERENT, once_for_each_line
-from leapp.tracing.edges import same_bits
 from leapp.tracing.likely_mistakes import likely_mistakes
 from leapp.tracing.log import logger
 from leapp.tracing.report import ConstantInfo, EscapeInfo, GlueInfo, Report

@@ -14,15 +14,15 @@ import torch
 
 from leapp.bundle import Bundle
 from leapp.bundle import Sample as RawSample
+from leapp.capture.equality import same_rows
 from leapp.capture.tape import Call
 from leapp.errors import ExportError
 from leapp.export.failures import spelled_call
 from leapp.graph.contract import key
 from leapp.runtime.plan import Plan, make_plan
 from leapp.tracing.batching import ROWS, resized
-from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
-from leapp.tracing.node import InputPort, NodeTrace, Sample
+from leapp.tracing.node import NodeTrace, Sample
 from leapp.tracing.node_files import FileNames, raw_sample
 
 
@@ -90,7 +90,8 @@ def batch_loops(bundle: Bundle, nodes: list[NodeTrace], names: dict[str, FileNam
     plan = make_plan(bundle.contract, checked=True)
     traced = {n.name: n for n in nodes}
     for rows in ROWS:
-        if not all(_spreads(traced[n].inputs[p], traced[n].samples[0].inputs[p]) for n, p in _fed_back(plan, names)):
+        fed_back = [(traced[n].inputs[p].axis, traced[n].samples[0].inputs[p]) for n, p in _fed_back(plan, names)]
+        if not all(axis is None or same_rows(value, axis) for axis, value in fed_back):
             logger.warning("a state begins with different rows, so the bundle takes a batch of %d only.", plan.batch)
             return
         values: dict[str, torch.Tensor] = {}
@@ -121,10 +122,3 @@ def batch_loops(bundle: Bundle, nodes: list[NodeTrace], names: dict[str, FileNam
 def _fed_back(plan: Plan, names: dict[str, FileNames]) -> Iterator[tuple[str, str]]:
     ports = {key(n, written): (n, port) for n, own in names.items() for port, written in own.inputs.items()}
     return (ports[where] for where in plan.feedback)
-
-
-def _spreads(port: InputPort, value: torch.Tensor) -> bool:
-    """Whether all rows of an initial value are the same."""
-    if port.axis is None:
-        return True
-    return same_bits(value, value.narrow(port.axis, 0, 1).expand_as(value))

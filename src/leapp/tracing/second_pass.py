@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from leapp.capture.equality import same_bits
 from leapp.capture.numpy.plain import owner_of
 from leapp.capture.pass_diff import Difference, Kind, by_data, differences
 from leapp.capture.recorder import Recorder
@@ -30,7 +31,6 @@ from leapp.tracing.code_uses import (
     line_that_uses,
     line_that_writes_into,
 )
-from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
 from leapp.tracing.node import NodeTrace, PassDifference, Sample
 from leapp.tracing.undeclared import independent_of_inputs, reproduces

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from leapp.capture.equality import same_bits
 from leapp.capture.recorder import Recorder
 from leapp.capture.user_line import Where, where
 from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, MissingDependencyError
@@ -24,7 +25,7 @@ from leapp.tracing.batching import check_batch_axis
 from leapp.tracing.contents import forget_types
 from leapp.tracing.declaring import Batch, Declaring
 from leapp.tracing.decorated import DecoratedFunctions
-from leapp.tracing.edges import Sources, same_bits
+from leapp.tracing.edges import Sources
 from leapp.tracing.finishing import Finisher, Given
 from leapp.tracing.later_passes import Passes
 from leapp.tracing.log import logger

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import torch
 
+from leapp.capture.equality import same_bits
 from leapp.capture.recorder import Recorder
 from leapp.capture.tape import snapshot
 from leapp.capture.user_line import Where
 from leapp.errors import TraceError
-from leapp.tracing.edges import same_bits
 from leapp.tracing.node import InputPort, NodeTrace, TrackedBuffer, dtype_name
 
 Tensor = torch.Tensor

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from leapp.capture.equality import same_bits, same_value
 from leapp.capture.holders import holders
-from leapp.capture.pass_diff import same_value
 from leapp.capture.replay import Replay, cut
 from leapp.check.compare import compare
-from leapp.tracing.edges import same_bits
 from leapp.tracing.log import logger
 from leapp.tracing.node import KeptValue
 

@@ -18,6 +18,7 @@ import torch
 
 from leapp.capture.aliasing import same_storage
 from leapp.capture.batch.symbolic_size import Measure
+from leapp.capture.equality import same_rows
 from leapp.capture.replay import filled, results
 from leapp.capture.tape import Call, Constant, Ref, Tape
 from leapp.capture.trees import leaves
@@ -75,12 +76,7 @@ def spreads(constant: Constant, rows: int) -> bool:
     value = constant.value
     if not value.dim() or value.shape[0] != rows or constant.parameter:
         return False
-    return bool((_bits(value) == _bits(value[:1])).all())
-
-
-def _bits(t: Tensor) -> Tensor:
-    """The rows of a tensor as bytes: compared by bytes, NaN equals itself."""
-    return t.detach().contiguous().reshape(-1).view(torch.uint8).reshape(t.shape[0], -1)
+    return same_rows(value)
 
 
 class _World:

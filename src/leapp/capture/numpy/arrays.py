@@ -18,6 +18,7 @@ from numpy import ndarray
 from leapp.capture.aliasing import geometry, same_storage
 from leapp.capture.batch.symbolic_size import numbers
 from leapp.capture.call_kinds import Kind
+from leapp.capture.equality import same_bits
 from leapp.capture.numpy.indexing import basic, chosen, is_basic, leading_mask, locate, runs_backwards
 from leapp.capture.numpy.overlays import Overlays
 from leapp.capture.numpy.plain import (
@@ -26,7 +27,6 @@ from leapp.capture.numpy.plain import (
     bare_view,
     digits,
     owner_of,
-    same_bits,
     unwrapped,
     without_out,
 )

@@ -19,6 +19,7 @@ from torch.autograd.graph import increment_version
 
 from leapp.capture.aliasing import geometry
 from leapp.capture.call_kinds import classify
+from leapp.capture.equality import same_bits
 from leapp.capture.numpy.plain import (
     Array,
     address,
@@ -28,7 +29,6 @@ from leapp.capture.numpy.plain import (
     from_numpy,
     frozen,
     owner_of,
-    same_bits,
     silent_numpy,
     torch_dtype,
 )

@@ -119,11 +119,6 @@ def agree(a: Array, b: Array, tolerance: float) -> bool:
     return bool(_allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True))
 
 
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are the same to the last bit."""
-    return silent_numpy(a).tobytes() == silent_numpy(b).tobytes()
-
-
 def is_number(value: Any) -> bool:
     """Whether a value is a number of Python or NumPy, and not a traced number."""
     return isinstance(value, (bool, int, float, complex, generic)) and not isinstance(value, TracedScalar)
