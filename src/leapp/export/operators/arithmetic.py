@@ -183,15 +183,8 @@ def _remainder(a: Any, b: Any) -> Any:
 
 # Shifts: torchlib has no translation of these names.
 
-
-@replaces(aten.__lshift__.Tensor, aten.__lshift__.Scalar)
-def _left_shift(x: Tensor, count: Any) -> Any:
-    return torch.bitwise_left_shift(x, count)
-
-
-@replaces(aten.__rshift__.Tensor, aten.__rshift__.Scalar)
-def _right_shift(x: Tensor, count: Any) -> Any:
-    return torch.bitwise_right_shift(x, count)
+replaces(aten.__lshift__.Tensor, aten.__lshift__.Scalar)(torch.bitwise_left_shift)
+replaces(aten.__rshift__.Tensor, aten.__rshift__.Scalar)(torch.bitwise_right_shift)
 
 
 # Choices: ONNX Runtime has no Where of booleans or narrow integers, and torchlib none of complex numbers.

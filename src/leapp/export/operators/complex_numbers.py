@@ -16,10 +16,6 @@ _complex = functools.partial(replaces_some, (torch.complex32, torch.complex64, t
 """Registers a function for calls with complex arguments; other calls are replaced as before."""
 
 
-def _joined(real: Tensor, imaginary: Tensor) -> Tensor:
-    return torch.complex(real, imaginary)
-
-
 @_complex(aten.mul.Tensor, aten.mul.Scalar)
 def _mul(x: Any, y: Any) -> Any:
     """A product of a tensor and a number, one of them complex."""
@@ -27,8 +23,8 @@ def _mul(x: Any, y: Any) -> Any:
         return NotImplemented
     if isinstance(y, complex):
         real, imaginary = (x.real, x.imag) if x.is_complex() else (x, torch.zeros_like(x))
-        return _joined(real * y.real - imaginary * y.imag, real * y.imag + imaginary * y.real)
-    return _joined(x.real * y, x.imag * y) if x.is_complex() else NotImplemented
+        return torch.complex(real * y.real - imaginary * y.imag, real * y.imag + imaginary * y.real)
+    return torch.complex(x.real * y, x.imag * y) if x.is_complex() else NotImplemented
 
 
 def _number(value: Any, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,7 +45,7 @@ def _where_other(condition: Tensor, x: Any, y: Tensor) -> Any:
 @_complex(aten.exp.default)
 def _exp(x: Tensor) -> Any:
     size = x.real.exp()
-    return _joined(size * x.imag.cos(), size * x.imag.sin())
+    return torch.complex(size * x.imag.cos(), size * x.imag.sin())
 
 
 @_complex(aten.pow.Tensor_Scalar)
@@ -62,15 +58,13 @@ def _pow(x: Tensor, exponent: Any) -> Any:
     return result
 
 
-@replaces(aten._neg_view.default)
-def _neg_view(x: Tensor) -> Any:
-    return -x
+replaces(aten._neg_view.default)(torch.neg)
 
 
 # ONNX Runtime 1.23 has no Cos of float64, which torchlib writes.
 @replaces(aten.polar.default)
 def _polar(size: Tensor, angle: Tensor) -> Any:
-    return _joined(size * angle.cos(), size * angle.sin())
+    return torch.complex(size * angle.cos(), size * angle.sin())
 
 
 @_complex(aten.angle.default)
@@ -80,7 +74,7 @@ def _angle(x: Tensor) -> Any:
 
 @_complex(aten._conj.default, aten._conj_physical.default, aten.conj_physical.default)
 def _conj(x: Tensor) -> Any:
-    return _joined(x.real, -x.imag)
+    return torch.complex(x.real, -x.imag)
 
 
 @_complex(aten.eq.Tensor)
@@ -90,7 +84,7 @@ def _eq(x: Tensor, y: Tensor) -> Any:
 
 @_complex(aten.log.default)
 def _log(x: Tensor) -> Any:
-    return _joined(torch.hypot(x.real, x.imag).log(), torch.atan2(x.imag, x.real))
+    return torch.complex(torch.hypot(x.real, x.imag).log(), torch.atan2(x.imag, x.real))
 
 
 @_complex(aten.sqrt.default)
@@ -101,17 +95,17 @@ def _sqrt(x: Tensor) -> Any:
     smaller = torch.where(larger == 0, torch.zeros_like(larger), imaginary.abs() / (2 * larger))
     right = real >= 0
     size = torch.where(right, smaller, larger)
-    return _joined(torch.where(right, larger, smaller), torch.where(signbit(imaginary), -size, size))
+    return torch.complex(torch.where(right, larger, smaller), torch.where(signbit(imaginary), -size, size))
 
 
 @_complex(aten.sin.default)
 def _sin(x: Tensor) -> Any:
-    return _joined(x.real.sin() * x.imag.cosh(), x.real.cos() * x.imag.sinh())
+    return torch.complex(x.real.sin() * x.imag.cosh(), x.real.cos() * x.imag.sinh())
 
 
 @_complex(aten.cos.default)
 def _cos(x: Tensor) -> Any:
-    return _joined(x.real.cos() * x.imag.cosh(), -(x.real.sin() * x.imag.sinh()))
+    return torch.complex(x.real.cos() * x.imag.cosh(), -(x.real.sin() * x.imag.sinh()))
 
 
 @_complex(aten.prod.default)
@@ -142,8 +136,8 @@ def _by_parts(target: Any) -> None:
     def apart(*args: Any, **named: Any) -> Any:
         real, imaginary = (target(*parts(args, side), **named) for side in (False, True))
         if isinstance(real, Tensor):
-            return _joined(real, imaginary)
-        return [_joined(*pair) for pair in zip(real, imaginary, strict=True)]
+            return torch.complex(real, imaginary)
+        return [torch.complex(*pair) for pair in zip(real, imaginary, strict=True)]
 
     _complex(target)(apart)
 
@@ -165,7 +159,7 @@ def _fft_c2r(x: Tensor, dim: list[int], normalization: int, size: int) -> Any:
     x = aten._fft_c2c.default(x, others, 0, False) if others else x
     real, imaginary = (part.narrow(last, 0, size // 2 + 1) for part in (x.real, x.imag))
     mirrored = (part.narrow(last, 1, (size - 1) // 2).flip(last) for part in (real, -imaginary))
-    whole = _joined(*(torch.cat(parts, last) for parts in zip((real, imaginary), mirrored, strict=True)))
+    whole = torch.complex(*(torch.cat(parts, last) for parts in zip((real, imaginary), mirrored, strict=True)))
     out = aten._fft_c2c.default(whole, [last], 0, False).real
     count = math.prod(out.shape[d] for d in dim)
     return out / {0: 1, 1: math.sqrt(count), 2: count}[normalization]
@@ -175,7 +169,7 @@ def _fft_c2r(x: Tensor, dim: list[int], normalization: int, size: int) -> Any:
 def _pad(x: Tensor, pad: Any, value: Any = 0) -> Any:
     if isinstance(value, complex):
         return NotImplemented
-    return _joined(torch.constant_pad_nd(x.real, pad, value), torch.constant_pad_nd(x.imag, pad, 0))
+    return torch.complex(torch.constant_pad_nd(x.real, pad, value), torch.constant_pad_nd(x.imag, pad, 0))
 
 
 @_complex(aten.masked_fill.Scalar)

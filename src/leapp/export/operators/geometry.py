@@ -25,14 +25,8 @@ def _atan2(y: Tensor, x: Tensor) -> Tensor:
     return torch.where(signbit(x), angle + half_turn, angle)
 
 
-@replaces(aten.deg2rad.default)
-def _deg2rad(x: Tensor) -> Any:
-    return x * (math.pi / 180)
-
-
-@replaces(aten.rad2deg.default)
-def _rad2deg(x: Tensor) -> Any:
-    return x * (180 / math.pi)
+replaces(aten.deg2rad.default)(lambda x: x * (math.pi / 180))
+replaces(aten.rad2deg.default)(lambda x: x * (180 / math.pi))
 
 
 @replaces(aten.hypot.default)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -143,15 +143,13 @@ def _lstm_cell(
     return o.sigmoid() * c.tanh(), c
 
 
-@replaces(aten.rnn_tanh_cell.default)
-def _rnn_tanh_cell(
-    x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
-) -> Tensor:
-    return (linear(h, w_hh, b_hh) + linear(x, w_ih, b_ih)).tanh()
+def _rnn_cell(target: Any, activation: Callable[[Tensor], Tensor]) -> None:
+    @replaces(target)
+    def cell(
+        x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+    ) -> Tensor:
+        return activation(linear(h, w_hh, b_hh) + linear(x, w_ih, b_ih))
 
 
-@replaces(aten.rnn_relu_cell.default)
-def _rnn_relu_cell(
-    x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
-) -> Tensor:
-    return (linear(h, w_hh, b_hh) + linear(x, w_ih, b_ih)).relu()
+_rnn_cell(aten.rnn_tanh_cell.default, torch.tanh)
+_rnn_cell(aten.rnn_relu_cell.default, torch.relu)

@@ -44,14 +44,8 @@ def _rsqrt(op: Writer, x: Value) -> Any:
     return op("Reciprocal", op("Sqrt", as_float(op, x)))
 
 
-@translates(aten.neg.default)
-def _neg(op: Writer, x: Value) -> Any:
-    return op("Neg", x)
-
-
-@translates(aten.abs.default)
-def _abs(op: Writer, x: Value) -> Any:
-    return op("Abs", x)
+translates(aten.neg.default)(lambda op, x: op("Neg", x))
+translates(aten.abs.default)(lambda op, x: op("Abs", x))
 
 
 @translates(aten.isnan.default)
@@ -170,16 +164,15 @@ def _fmod(op: Writer, x: Any, y: Any) -> Any:
     return op("Sub", a, op("Mul", op("Div", a, b), b))
 
 
-@translates(aten.maximum.default)
-def _maximum(op: Writer, x: Any, y: Any) -> Any:
-    a, b = op.promoted(x, y)
-    return op("Or" if a.dtype == torch.bool else "Max", a, b)
+def _extreme(kind: str, of_booleans: str, target: Any) -> None:
+    @translates(target)
+    def write(op: Writer, x: Any, y: Any) -> Any:
+        a, b = op.promoted(x, y)
+        return op(of_booleans if a.dtype == torch.bool else kind, a, b)
 
 
-@translates(aten.minimum.default)
-def _minimum(op: Writer, x: Any, y: Any) -> Any:
-    a, b = op.promoted(x, y)
-    return op("And" if a.dtype == torch.bool else "Min", a, b)
+_extreme("Max", "Or", aten.maximum.default)
+_extreme("Min", "And", aten.minimum.default)
 
 
 @translates(aten.addcmul.default)

@@ -21,14 +21,8 @@ def _with_nan(x: Tensor, reduced: Tensor, dim: list[int], keepdim: bool) -> Tens
     return reduced.masked_fill(poisoned, math.nan)
 
 
-@replaces(aten.max.default)
-def _max(x: Tensor) -> Any:
-    return x.amax()
-
-
-@replaces(aten.min.default)
-def _min(x: Tensor) -> Any:
-    return x.amin()
+replaces(aten.max.default)(torch.amax)
+replaces(aten.min.default)(torch.amin)
 
 
 def _counted(x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ Those around the error function hold the precision of float64 over the whole ran
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +16,18 @@ from torch import Tensor
 from leapp.export.operators.table import aten, replaces, torch_replaces
 
 
-def _narrow(x: Tensor) -> bool:
-    return x.dtype in (torch.float32, torch.float16)
+def _in_float64(target: Any) -> Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]:
+    """Register a function of float64 values for all floats that ONNX Runtime computes with."""
+
+    def register(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        @replaces(target)
+        def widened(x: Tensor) -> Any:
+            known = x.dtype in (torch.float16, torch.float32, torch.float64)
+            return function(x.to(torch.float64)).to(x.dtype) if known else NotImplemented
+
+        return function
+
+    return register
 
 
 def _polynomial(factors: Sequence[float], x: Tensor) -> Tensor:
@@ -84,7 +94,9 @@ def erf(x: Tensor) -> Tensor:
     return torch.where(x != x, x, value)
 
 
+@_in_float64(aten.erfc.default)
 def _erfc(x: Tensor) -> Tensor:
+    """One minus ``erf`` has no digits left where ``erfc`` is small."""
     size = x.abs()
     outside = torch.where(size < _LAST, _scaled(size) * _gauss(size), torch.zeros_like(x))
     value = torch.where(size <= _BORDERS[0], 1 - _central(x), torch.where(x < 0, 2 - outside, outside))
@@ -96,23 +108,16 @@ def _wide_erf(x: Tensor) -> Any:
     return erf(x) if x.dtype == torch.float64 else NotImplemented
 
 
-@replaces(aten.erfc.default)
-def _any_erfc(x: Tensor) -> Any:
-    """One minus ``erf`` has no digits left where ``erfc`` is small."""
-    return _erfc(x.to(torch.float64)).to(x.dtype) if _narrow(x) or x.dtype == torch.float64 else NotImplemented
-
-
-@replaces(aten.special_erfcx.default)
-def _erfcx(x: Tensor) -> Any:
-    wide = x.to(torch.float64)
-    size = wide.abs()
+@_in_float64(aten.special_erfcx.default)
+def _erfcx(x: Tensor) -> Tensor:
+    size = x.abs()
     # The value is as exact as the square of the argument. Beyond this limit it is infinite.
     grown = 1 / _gauss(size.clamp(max=27.0))
-    central = (1 - _central(wide)) * grown
-    value = torch.where(wide < 0, 2 * grown - _scaled(size), _scaled(size))
+    central = (1 - _central(x)) * grown
+    value = torch.where(x < 0, 2 * grown - _scaled(size), _scaled(size))
     value = torch.where(size <= _BORDERS[0], central, value)
-    value = torch.where(wide < -26.7, math.inf, value)
-    return torch.where(wide != wide, wide, value).to(x.dtype)
+    value = torch.where(x < -26.7, math.inf, value)
+    return torch.where(x != x, x, value)
 
 
 torch_replaces(aten.special_log_ndtr.default)
@@ -125,12 +130,9 @@ _INVERSE = (
 _INVERSE_TAIL = ((-1.970840454, -1.624906493, 3.429567803, 1.641345311), (1.0, 3.543889200, 1.637067800))
 
 
-@replaces(aten.erfinv.default)
-def _erfinv(x: Tensor) -> Any:
-    if not _narrow(x) and x.dtype != torch.float64:
-        return NotImplemented
-    wide = x.to(torch.float64)
-    size = wide.abs().clamp(max=1.0)
+@_in_float64(aten.erfinv.default)
+def _erfinv(x: Tensor) -> Tensor:
+    size = x.abs().clamp(max=1.0)
     rest = 1 - size
     square = size * size
     far = (-(rest.clamp(min=1e-18) / 2).log()).sqrt()
@@ -139,9 +141,9 @@ def _erfinv(x: Tensor) -> Any:
         # Near one, the distance of the argument from one has more correct digits than the argument.
         error = torch.where(size <= 0.5, erf(value) - size, rest - _erfc(value))
         value = value - error * (math.sqrt(math.pi) / 2) / _gauss(value)
-    value = torch.where(wide < 0, -value, value)
-    value = torch.where(wide.abs() == 1, wide * math.inf, torch.where(wide.abs() > 1, math.nan, value))
-    return torch.where(wide != wide, wide, value).to(x.dtype)
+    value = torch.where(x < 0, -value, value)
+    value = torch.where(x.abs() == 1, x * math.inf, torch.where(x.abs() > 1, math.nan, value))
+    return torch.where(x != x, x, value)
 
 
 # The gamma function and its relatives.
@@ -152,32 +154,26 @@ _LANCZOS = (
 )  # fmt: skip
 
 
-@replaces(aten.lgamma.default)
-def _lgamma(x: Tensor) -> Any:
-    if not _narrow(x) and x.dtype != torch.float64:
-        return NotImplemented
-    wide = x.to(torch.float64)
+@_in_float64(aten.lgamma.default)
+def _lgamma(x: Tensor) -> Tensor:
     # Arguments below one half are reflected.
-    left = wide < 0.5
-    z = torch.where(left, 1 - wide, wide) - 1
+    left = x < 0.5
+    z = torch.where(left, 1 - x, x) - 1
     total = torch.full_like(z, _LANCZOS[0])
     for step, factor in enumerate(_LANCZOS[1:], 1):
         total = total + factor / (z + step)
     t = z + 7.5
     value = 0.5 * math.log(2 * math.pi) + (z + 0.5) * t.log() - t + total.log()
-    angle = (wide - wide.round()) * math.pi
+    angle = (x - x.round()) * math.pi
     reflected = math.log(math.pi) - angle.sin().abs().log() - value
     value = torch.where(left, reflected, value)
-    return torch.where(wide.isinf(), math.inf, value).to(x.dtype)
+    return torch.where(x.isinf(), math.inf, value)
 
 
-@replaces(aten.digamma.default)
-def _digamma(x: Tensor) -> Any:
-    if not _narrow(x) and x.dtype != torch.float64:
-        return NotImplemented
-    wide = x.to(torch.float64)
-    left = wide < 0.5
-    z = torch.where(left, 1 - wide, wide)
+@_in_float64(aten.digamma.default)
+def _digamma(x: Tensor) -> Tensor:
+    left = x < 0.5
+    z = torch.where(left, 1 - x, x)
     below = torch.zeros_like(z)
     # The asymptotic series needs a large argument; the recurrence makes it large.
     for step in range(16):
@@ -186,11 +182,9 @@ def _digamma(x: Tensor) -> Any:
     inverse = 1 / (z * z)
     series = inverse * (1 / 12 - inverse * (1 / 120 - inverse * (1 / 252 - inverse * (1 / 240 - inverse * (1 / 132)))))
     value = z.log() - 0.5 / z - series - below
-    distance = wide - wide.round()
+    distance = x - x.round()
     angle = distance * math.pi
     value = torch.where(left, value - math.pi * angle.cos() / angle.sin(), value)
     # At zero the result has the opposite sign of the zero; at negative integers it is NaN.
-    zero = -1 / wide
-    value = torch.where((wide < 0) & (distance == 0), math.nan, value)
-    value = torch.where(wide == 0, zero, torch.where(wide == math.inf, math.inf, value))
-    return value.to(x.dtype)
+    value = torch.where((x < 0) & (distance == 0), math.nan, value)
+    return torch.where(x == 0, -1 / x, torch.where(x == math.inf, math.inf, value))
