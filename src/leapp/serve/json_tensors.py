@@ -64,17 +64,14 @@ def _numbers(value: Any) -> Any:
 def to_json(array: Array, encoding: str) -> Any:
     """An array as nested lists or as base64."""
     if encoding == "list" and array.dtype.kind in "fiub" and array.dtype.isbuiltin == 1:
-        return _words(array.tolist()) if array.dtype.kind == "f" and not np.isfinite(array).all() else array.tolist()
+        if array.dtype.kind != "f" or np.isfinite(array).all():
+            return array.tolist()
+        words = array.astype(object)
+        for word, number in _WORDS.items():
+            words[np.isnan(array) if math.isnan(number) else array == number] = word
+        return words.tolist()
     raw = RawTensor.of(array)
     return {"dtype": raw.dtype, "shape": list(raw.shape), "base64": base64.b64encode(raw.data).decode()}
-
-
-def _words(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_words(item) for item in value]
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def encode_state(state: Mapping[str, Array], digest: str | None, step: int) -> str:

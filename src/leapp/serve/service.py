@@ -191,12 +191,7 @@ class Service:
         except Exception as error:  # an engine may raise any type; the client gets the message, and the server continues
             self._count(error)
             status, headers, body = 500, {}, _problem(error, f"The step failed: {error}")
-        kind = "text/plain; version=0.0.4" if isinstance(body, str) else "application/json"
-        data = body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode()
-        headers |= {"content-type": kind, "content-length": str(len(data))}
-        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": status, "headers": encoded})
-        await send({"type": "http.response.body", "body": data})
+        await _respond(send, "http.response", status, body, headers)
 
     async def _answer(self, method: str, path: str, scope: Scope, receive: Receive) -> tuple[int, dict[str, Any] | str]:
         routes = {"/healthz": "GET", "/metrics": "GET", "/v1/bundle": "GET", "/v1/step": "POST"}
@@ -287,10 +282,17 @@ async def _refuse_websocket(scope: Scope, send: Send, refusal: Refusal) -> None:
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008})
         return
-    body = json.dumps(_problem(refusal, str(refusal))).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "websocket.http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": body})
+    await _respond(send, "websocket.http.response", refusal.status, _problem(refusal, str(refusal)), {})
+
+
+async def _respond(send: Send, event: str, status: int, body: dict[str, Any] | str, headers: dict[str, str]) -> None:
+    """Send a text, or an object as JSON."""
+    kind = "text/plain; version=0.0.4" if isinstance(body, str) else "application/json"
+    data = (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).encode()
+    headers = {**headers, "content-type": kind, "content-length": str(len(data))}
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": f"{event}.start", "status": status, "headers": encoded})
+    await send({"type": f"{event}.body", "body": data})
 
 
 def _problem(error: Exception, message: str) -> dict[str, Any]:
