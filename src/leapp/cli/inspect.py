@@ -205,12 +205,9 @@ def _port_table(title: str, ports: list[dict[str, Any]]) -> Table:
 def _element_rows(data: dict[str, Any]) -> list[tuple[str, str]]:
     rows = []
     for port in (*data["inputs"], *data["outputs"]):
-        axes = port["element_names"] or []
-        if axes and all(isinstance(axis, str) and axis != TEMPORAL_AXIS for axis in axes):
-            axes = [axes]
         words = [
             ", ".join(map(str, axis)) if isinstance(axis, list) and axis else "time" if axis == TEMPORAL_AXIS else "unnamed"
-            for axis in axes
+            for axis in port["element_names"] or ()
         ]
         if words:
             rows.append((port["key"], " × ".join(words)))

@@ -145,14 +145,9 @@ def _details(port: Port) -> tuple[tuple[str, str], ...]:
 
 
 def _element_count(axes: list[Any] | None) -> str:
-    """How many element names each named axis has; a flat list is one axis."""
-    if not axes:
-        return ""
-    lists = [axis for axis in axes if isinstance(axis, list | tuple)]
-    counts = [len(axis) for axis in lists if axis] if lists else [len(axes)]
-    if not counts:
-        return ""
-    return " × ".join(map(str, counts)) + (" name" if counts == [1] else " names")
+    """How many element names each named axis has."""
+    counts = [len(axis) for axis in axes or () if isinstance(axis, list) and axis]
+    return " × ".join(map(str, counts)) + (" name" if counts == [1] else " names") if counts else ""
 
 
 def _subtitle(node: Node, parameters: int | None) -> str:

@@ -22,10 +22,7 @@ function role(port) {
   }
   return h('span', {}, parts.flatMap((part, i) => i ? [' · ', part] : [part]));
 }
-function axes(port) {
-  const all = port.element_names || [];
-  return !all.length || all.some(a => Array.isArray(a) || a === null || a === '__temporal_axis__') ? all : [all];
-}
+const axes = port => port.element_names || [];
 function elements(port) {
   return axes(port).map(axis => {
     if (axis === '__temporal_axis__') return h('p', {class: 'soft'}, `one axis runs over time${port.temporal_period_ms ? `, ${port.temporal_period_ms} ms apart` : ''}`);
