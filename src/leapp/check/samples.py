@@ -194,12 +194,11 @@ def check_pipeline(
         return []
     running = stepper(bundle)
     described = {key(n, p.name): p for n, node in contract.nodes.items() for p in node.outputs}
-    entering = [(n, p) for n, ports in contract.pipeline.inputs.items() for p in ports]
     verdicts = []
     for number in range(passes):
         if number and _was_reset(contract, samples, number):
             running.reset()
-        outputs = running({key(n, p): from_raw(samples[n][number].inputs[p]) for n, p in entering})
+        outputs = running(graph_inputs(contract, samples, number))
         for where, got in outputs.items():
             node, port = split_key(where)
             difference = compare(got, from_raw(samples[node][number].outputs[port]), rtol, atol)
@@ -207,6 +206,12 @@ def check_pipeline(
                 element = element_name(described[where], difference.index)
                 verdicts.append(Verdict(node, port, number, difference, element, engine))
     return verdicts
+
+
+def graph_inputs(contract: Contract, samples: Samples, number: int) -> dict[str, Array]:
+    """The inputs of the graph in one recorded pass."""
+    entering = [(n, p) for n, ports in contract.pipeline.inputs.items() for p in ports]
+    return {key(n, p): from_raw(samples[n][number].inputs[p]) for n, p in entering}
 
 
 def _connected(contract: Contract, samples: Samples) -> bool:

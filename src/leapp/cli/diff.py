@@ -178,9 +178,9 @@ def _values(old: Bundle, new: Bundle, allow_code: bool) -> tuple[list[dict[str, 
     import numpy as np
 
     from leapp.check.compare import Figures
+    from leapp.check.samples import graph_inputs
     from leapp.runtime import Pipeline
     from leapp.runtime.distance import gaps
-    from leapp.runtime.values import from_raw
 
     samples, whose = read_samples(old), "the first bundle's"
     if not samples:
@@ -200,10 +200,7 @@ def _values(old: Bundle, new: Bundle, allow_code: bool) -> tuple[list[dict[str, 
     size = dict.fromkeys(common, 0.0)
     passes = min(len(samples[split_key(where)[0]]) for where in before.inputs) if before.inputs else 1
     for number in range(passes):
-        given = {}
-        for where in before.inputs:
-            node, name = split_key(where)
-            given[where] = from_raw(samples[node][number].inputs[name])
+        given = graph_inputs(old.contract, samples, number)
         a, b = before(given), after(given)
         for where in common:
             if a[where].shape == b[where].shape:

@@ -70,8 +70,8 @@ def command(arguments: Namespace) -> Answer:
 
 def _inputs(bundle: Bundle, path: str | None, steps: int | None) -> tuple[dict[str, list[Array]], int, str]:
     """The values of every graph input, step by step, the number of steps, and the source of the values as text."""
+    from leapp.check.samples import graph_inputs
     from leapp.runtime.arrays import random_array
-    from leapp.runtime.values import from_raw
 
     ports = graph_ports(bundle.contract, "inputs")
     if path is not None:
@@ -80,11 +80,9 @@ def _inputs(bundle: Bundle, path: str | None, steps: int | None) -> tuple[dict[s
         return series, steps or longest, path
     samples = read_samples(bundle)
     if ports and all(samples.get(split_key(where)[0]) for where in ports):
-        recorded = {}
-        for where in ports:
-            node, name = split_key(where)
-            recorded[where] = [from_raw(sample.inputs[name]) for sample in samples[node]]
-        return recorded, steps or min(len(values) for values in recorded.values()), "the recorded samples"
+        passes = min(len(samples[split_key(where)[0]]) for where in ports)
+        recorded = [graph_inputs(bundle.contract, samples, number) for number in range(passes)]
+        return {where: [step[where] for step in recorded] for where in ports}, steps or passes, "the recorded samples"
     count = steps or 1
     drawn = {where: [random_array(port) for _ in range(count)] for where, port in ports.items()}
     return drawn, count, "random values" if ports else "no inputs"
