@@ -17,7 +17,7 @@ __all__ = [
     "frozen_script", "functorch_level", "fuses_on_cpu", "is_composite", "is_grad_enabled", "keep_stance", "new_script_graph",
     "open_script", "operator_names", "plain_dispatch",
     "registered_device", "script_from_graph", "script_from_trace", "script_text", "set_fusion_strategy", "set_grad_enabled",
-    "storage_expired", "tensor_guards", "tensor_type", "torch_function_modes", "with_state", "wrapper_tensor", "writes_inputs",
+    "storage_expired", "tensor_guards", "tensor_type", "with_state", "wrapper_tensor", "writes_inputs",
 ]  # fmt: skip
 
 OpOverload: Any = torch._ops.OpOverload
@@ -38,9 +38,6 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-
-torch_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
-"""How many ``TorchFunctionMode`` are active. Torch's layers read it before they use a fused kernel."""
 
 functorch_level: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
 """The innermost ``vmap``, ``grad`` or ``jvp`` that is running, or ``None``. Inside one, tensors are wrapped."""

@@ -27,6 +27,8 @@ Unseen: Callable[[], Any] = torch._C._DisableTorchDispatch
 
 # The public API for modes is a ``with`` block, but a node enters its modes in one function and leaves them in another.
 function_modes: Callable[[], int] = _len_torch_function_stack
+"""How many ``TorchFunctionMode`` are active. Torch's layers read it before they use a fused kernel."""
+
 dispatch_modes: Callable[[], int] = _len_torch_dispatch_stack
 push_function_mode: Callable[[Any], None] = _push_on_torch_function_stack
 pop_function_mode: Callable[[], Any] = _pop_torch_function_stack

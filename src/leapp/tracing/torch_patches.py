@@ -22,7 +22,8 @@ from leapp.capture.torch_modes import refuse_functions
 from leapp.capture.traced_calls import PLAIN
 from leapp.capture.trees import tensors
 from leapp.capture.user_line import where
-from leapp.compat.core import functorch_level, torch_function_modes
+from leapp.compat.core import functorch_level
+from leapp.compat.modes import function_modes
 from leapp.errors import TraceError
 
 
@@ -89,7 +90,7 @@ def _note_loaded_tensors(arrays: Arrays, original: Any, *args: Any, **kwargs: An
 @replaces
 def _leave_out_own_mode(arrays: Arrays, original: Any, args: Iterable[Any]) -> bool:
     """``has_torch_function`` without leapp's own mode: attention layers use their fused kernels only if it returns false."""
-    if torch_function_modes() != 1:
+    if function_modes() != 1:
         return bool(original(args))
     return any(type(a) not in PLAIN for a in args if isinstance(a, torch.Tensor))
 
