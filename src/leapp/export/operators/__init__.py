@@ -11,7 +11,6 @@ fixed numbers in most traces, so loops over them unroll.
 from leapp.export.operators import (
     arithmetic,
     foreach,
-    geometry,
     gradients,
     indexing,
     layers,
@@ -30,7 +29,7 @@ from leapp.export.operators import complex_numbers, narrow_types, float64  # iso
 from leapp.export.operators.table import DECOMPOSITIONS, TRANSLATIONS, whole_composites
 
 __all__ = [
-    "DECOMPOSITIONS", "TRANSLATIONS", "arithmetic", "complex_numbers", "float64", "foreach", "geometry", "gradients",
+    "DECOMPOSITIONS", "TRANSLATIONS", "arithmetic", "complex_numbers", "float64", "foreach", "gradients",
     "indexing", "layers", "linalg", "narrow_types", "onnx_arithmetic", "onnx_layers", "onnx_reductions", "onnx_shapes",
     "ordering", "random_numbers", "special_functions", "whole_composites",
 ]  # fmt: skip

@@ -27,19 +27,17 @@ def _mul(x: Any, y: Any) -> Any:
     return torch.complex(x.real * y, x.imag * y) if x.is_complex() else NotImplemented
 
 
-def _number(value: Any, like: Tensor) -> tuple[Tensor, Tensor]:
+def _number(value: Any, like: Tensor) -> Tensor:
     number, dtype = complex(value), like.real.dtype
-    return torch.full((), number.real, dtype=dtype), torch.full((), number.imag, dtype=dtype)
+    return torch.complex(torch.full((), number.real, dtype=dtype), torch.full((), number.imag, dtype=dtype))
 
 
-@_complex(aten.where.ScalarOther)
-def _where_number(condition: Tensor, x: Tensor, y: Any) -> Any:
-    return torch.where(condition, x, torch.complex(*_number(y, x)))
-
-
-@_complex(aten.where.ScalarSelf)
-def _where_other(condition: Tensor, x: Any, y: Tensor) -> Any:
-    return torch.where(condition, torch.complex(*_number(x, y)), y)
+@_complex(aten.where.ScalarOther, aten.where.ScalarSelf)
+def _where_number(condition: Tensor, x: Any, y: Any) -> Any:
+    """A choice between a tensor and a number."""
+    if isinstance(x, Tensor):
+        return torch.where(condition, x, _number(y, x))
+    return torch.where(condition, _number(x, y), y)
 
 
 @_complex(aten.exp.default)
@@ -174,4 +172,4 @@ def _pad(x: Tensor, pad: Any, value: Any = 0) -> Any:
 
 @_complex(aten.masked_fill.Scalar)
 def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
-    return torch.where(mask, torch.complex(*_number(value, x)), x)
+    return torch.where(mask, _number(value, x), x)

@@ -37,10 +37,7 @@ def _addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -
     return _addmm(x, a.transpose(0, 1).flatten(1), b.flatten(0, 1), beta=beta, alpha=alpha)
 
 
-@_wide(aten.addr.default)
-def _addr(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _addmm(x, a.unsqueeze(1), b.unsqueeze(0), beta=beta, alpha=alpha)
-
+torch_replaces(aten.addr.default, dtypes=(torch.float64,))
 
 # Activations
 

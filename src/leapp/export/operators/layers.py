@@ -12,42 +12,10 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from leapp.compat.graphs import core_decompositions
-from leapp.export.operators.table import aten, replaces
+from leapp.export.operators.table import aten, replaces, torch_replaces
 
 # Batch norm with the statistics of the batch: torchlib uses the running statistics instead.
-
-
-@replaces(aten._native_batch_norm_legit_functional.default)
-def _batch_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, training: bool, momentum: float,
-    eps: float,
-) -> Any:  # fmt: skip
-    if not training:
-        return NotImplemented
-    out, batch_mean, batch_var = _normalised(x, weight, bias, eps)
-    count = x.numel() // x.shape[1]
-    new_mean = mean * (1 - momentum) + batch_mean * momentum
-    new_var = var * (1 - momentum) + batch_var * (momentum * count / max(count - 1, 1))
-    return out, batch_mean, (batch_var + eps).rsqrt(), new_mean, new_var
-
-
-@replaces(aten._native_batch_norm_legit.no_stats)
-def _batch_norm_no_stats(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
-) -> Any:
-    out, batch_mean, batch_var = _normalised(x, weight, bias, eps)
-    return out, batch_mean, (batch_var + eps).rsqrt()
-
-
-def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    dims = [d for d in range(x.dim()) if d != 1]
-    channels = [1, -1] + [1] * (x.dim() - 2)
-    mean = x.mean(dims)
-    centred = x - mean.reshape(channels)
-    var = (centred * centred).mean(dims)
-    out = centred * (var + eps).rsqrt().reshape(channels)
-    out = out if weight is None else out * weight.reshape(channels)
-    return (out if bias is None else out + bias.reshape(channels)), mean, var
+torch_replaces(aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit.no_stats)
 
 
 # Attention: torchlib's translation takes four dimensions only and gives NaN for a row that is masked completely.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leapp.compat.core import find_operator
 from leapp.export.operators.arithmetic import sign
-from leapp.export.operators.table import aten, broadcast_shapes, replaces
+from leapp.export.operators.table import aten, broadcast_shapes, replaces, torch_replaces
 
 _UNROLL_LIMIT = 32
 """Matrices up to this size are unrolled; larger ones would need too many operators."""
@@ -30,9 +30,7 @@ def _matmul(a: Tensor, b: Tensor) -> Any:
     return out.squeeze(-1 if b.dim() == 1 else -2) if a.dim() == 1 else out
 
 
-@replaces(aten.addmv.default)
-def _addmv(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return c * beta + (a @ b) * alpha
+torch_replaces(aten.addmv.default)
 
 
 # Linear algebra of small matrices
