@@ -17,10 +17,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
-from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from select import select
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from leapp.bundle import Bundle
 from leapp.check.engines import Array
@@ -30,6 +30,10 @@ from leapp.graph.formats import EXTERNAL_DATA
 LARGE = 64 << 20
 """Models up to this many bytes run in this process, because another interpreter needs more memory than their weights."""
 
+_HEAD = 8
+"""How many bytes in front of a message hold its length."""
+
+_READY = b"leapp: ready\n"
 _START = """
 import sys
 sys.path = sys.path[sys.path[0] == "":]
@@ -67,7 +71,6 @@ class EngineProcess:
     def __init__(self, timeout: float | None = None, memory: int | None = None) -> None:
         self._timeout, self._memory = timeout, memory
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection[Any, Any] | None = None
         self._is_ready = False
         self._opened = 0
         self.dropped: list[int] = []
@@ -76,17 +79,15 @@ class EngineProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        process, connection = self._process, self._connection
-        self._process, self._connection, self._is_ready = None, None, False
-        if process is not None and connection is not None:
+        process, self._process, self._is_ready = self._process, None, False
+        if process is not None:
             process.kill()
-            process.wait()
-            connection.close()
+            process.communicate()
 
     def begin(self, *modules: str) -> None:
         """Start the process and let it import some modules in the background."""
         with suppress(EngineProcessError):
-            self._launch(*modules)
+            self._process = self._process or _launch(self._memory, *modules)
 
     def open(self, function: Callable[..., Any], *args: Any) -> EngineProxy:
         """Call a public function of a module in the other process. Its result stays there; returns a proxy of it.
@@ -101,52 +102,51 @@ class EngineProcess:
 
     def ask(self, *request: Any) -> Any:
         """Send a request and return the answer."""
-        process, connection = self._launch()
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             message = pickle.dumps((self.dropped, *request))
         except Exception as error:  # pickle passes on any error of the objects
             raise EngineProcessError(f"the request cannot be sent to another process: {error}") from error
         try:
-            self._is_ready = self._is_ready or connection.recv_bytes() == b"ready"
-        except (EOFError, OSError):
-            self.__exit__(None, None, None)
-            raise EngineProcessError("the other interpreter did not start") from None
-        try:
-            connection.send_bytes(message)
-            if not connection.poll(self._timeout):
+            _send(process.stdin, message)
+            if self._timeout is not None and os.name == "posix" and not select([process.stdout], [], [], self._timeout)[0]:
                 self.__exit__(None, None, None)
                 raise ValidationError(f"it was ended after {self._timeout:g} s without an answer")
-            passed, value = pickle.loads(connection.recv_bytes())
-        except (EOFError, OSError):
+            answer = _receive(process.stdout)
+        except OSError:
+            answer = None
+        if answer is None:
             code = process.wait()
             self.__exit__(None, None, None)
-            raise ValidationError(_ended(code)) from None
+            raise ValidationError(_ended(code))
         self.dropped = []
+        passed, value = pickle.loads(answer)
         if not passed:
             raise EngineProcessError(value)
         return value
 
-    def _launch(self, *modules: str) -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
-        """The process, which is started if there is none, and the connection to it."""
-        if self._process is not None and self._connection is not None:
-            return self._process, self._connection
-        # In an application that embeds Python, sys.executable is the application, which must not be started again.
-        if "python" not in Path(sys.executable or "").name.lower():
-            raise EngineProcessError(f"{sys.executable!r} is not a Python interpreter")
-        connection, other = Pipe()
-        with other:
-            number = other.fileno()
-            command = [sys.executable, "-c", _START, json.dumps(sys.path), str(number), str(self._memory or 0), *modules]
-            try:
-                # In a session of its own it does not receive Ctrl-C. This process ends it. Its output goes to stderr.
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[number], start_new_session=True
-                )
-            except (OSError, ValueError) as error:
-                connection.close()
-                raise EngineProcessError(str(error)) from error
-        self._process, self._connection = process, connection
-        return process, connection
+    def _started(self) -> subprocess.Popen[bytes]:
+        process = self._process = self._process or _launch(self._memory)
+        assert process.stdout is not None
+        if not self._is_ready and process.stdout.readline() != _READY:
+            self.__exit__(None, None, None)
+            raise EngineProcessError("the other interpreter did not start")
+        self._is_ready = True
+        return process
+
+
+def _launch(memory: int | None, *modules: str) -> subprocess.Popen[bytes]:
+    # In an application that embeds Python, sys.executable is the application, which must not be started again.
+    if "python" not in Path(sys.executable or "").name.lower():
+        raise EngineProcessError(f"{sys.executable!r} is not a Python interpreter")
+    command = [sys.executable, "-c", _START, json.dumps(sys.path), str(memory or 0), *modules]
+    try:
+        # In a session of its own it does not receive Ctrl-C. This process ends it.
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    except OSError as error:
+        raise EngineProcessError(str(error)) from error
 
 
 class EngineProxy:
@@ -187,31 +187,32 @@ def limit_memory(size: int) -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (size, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
-def serve(number: str, memory: str, *modules: str) -> None:
-    """The main function of the other process: answers requests until the connection is closed.
+def serve(memory: str, *modules: str) -> None:
+    """The main function of the other process: answers requests until the input is closed.
 
     Args:
-        number: The file descriptor of the connection.
         memory: The most bytes of data that it may hold; 0 sets no limit.
         *modules: Modules to import before the first request.
     """
     limit_memory(int(memory))
-    connection: Connection[Any, Any] = Connection(int(number))
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    # Output of libraries goes to stderr, since stdout carries the answers.
+    os.dup2(2, 1)
     for module in modules:
         import_module(module)
-    connection.send_bytes(b"ready")
+    answers.write(_READY)
+    answers.flush()
     opened: dict[int, Any] = {}
-    with suppress(EOFError):
-        while True:
-            message = connection.recv_bytes()
-            try:
-                dropped, *request = pickle.loads(message)
-                for dead in dropped:
-                    opened.pop(dead, None)
-                answer = True, _do(opened, *request)
-            except Exception as error:  # an engine may raise any type; the other side gets the message
-                answer = False, f"{type(error).__name__}: {error}"
-            connection.send_bytes(pickle.dumps(answer))
+    while (message := _receive(requests)) is not None:
+        try:
+            dropped, *request = pickle.loads(message)
+            for number in dropped:
+                opened.pop(number, None)
+            answer = True, _do(opened, *request)
+        except Exception as error:  # an engine may raise any type; the other side gets the message
+            answer = False, f"{type(error).__name__}: {error}"
+        _send(answers, pickle.dumps(answer))
 
 
 def _do(opened: dict[int, Any], request: str, number: int, *args: Any) -> Any:
@@ -220,3 +221,16 @@ def _do(opened: dict[int, Any], request: str, number: int, *args: Any) -> Any:
         opened[number] = function(*given)
         return None
     return opened[number](*args) if request == "call" else opened[number].reset()
+
+
+def _send(stream: IO[bytes], message: bytes) -> None:
+    stream.write(len(message).to_bytes(_HEAD, "little"))
+    stream.write(message)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes]) -> bytes | None:
+    """The next message; None if the other end is closed."""
+    size = int.from_bytes(stream.read(_HEAD), "little")
+    message = stream.read(size)
+    return message if size and len(message) == size else None
