@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -131,16 +132,15 @@ def _clamp_tensor(x: Tensor, low: Tensor | None = None, high: Tensor | None = No
     return x if high is None else torch.minimum(x, high)
 
 
-@replaces(aten.fmax.default)
-def _fmax(a: Tensor, b: Tensor) -> Tensor:
-    a, b = promoted(a, b)
-    return torch.where(a != a, b, torch.where(b != b, a, torch.maximum(a, b)))
+def _extreme(target: Any, of_two: Callable[[Tensor, Tensor], Tensor]) -> None:
+    @replaces(target)
+    def extreme(a: Tensor, b: Tensor) -> Tensor:
+        a, b = promoted(a, b)
+        return torch.where(a != a, b, torch.where(b != b, a, of_two(a, b)))
 
 
-@replaces(aten.fmin.default)
-def _fmin(a: Tensor, b: Tensor) -> Tensor:
-    a, b = promoted(a, b)
-    return torch.where(a != a, b, torch.where(b != b, a, torch.minimum(a, b)))
+_extreme(aten.fmax.default, torch.maximum)
+_extreme(aten.fmin.default, torch.minimum)
 
 
 # Division: torchlib's floor and remainder differ from eager code for infinity, zero and large quotients.

@@ -27,65 +27,40 @@ def _whole(x: Value, dtype: torch.dtype | None) -> torch.dtype:
     return dtype or (x.dtype if x.dtype.is_floating_point else torch.int64)
 
 
-@translates(aten.sum.default)
-def _sum(op: Writer, x: Value, *, dtype: torch.dtype | None = None) -> Any:
-    return _summed(op, op.cast(x, _whole(x, dtype)))
-
-
-@translates(aten.sum.dim_IntList)
-def _sum_along(op: Writer, x: Value, dims: Any, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
-    return _summed(op, op.cast(x, _whole(x, dtype)), dims, keepdim)
-
-
-def _summed(op: Writer, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
+@translates(aten.sum.default, aten.sum.dim_IntList)
+def _sum(op: Writer, x: Value, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
     """A sum, of integers in int64: ONNX Runtime stops a sum of int32 at its limits, eager arithmetic wraps around."""
+    x = op.cast(x, _whole(x, dtype))
     wide = x if x.dtype.is_floating_point else op.cast(x, torch.int64)
     return op.cast(_reduced(op, "ReduceSum", wide, dims, keepdim), x.dtype)
 
 
-@translates(aten.mean.default)
-def _mean(op: Writer, x: Value, *, dtype: torch.dtype | None = None) -> Any:
-    return _averaged(op, op.cast(x, dtype or x.dtype))
-
-
-@translates(aten.mean.dim)
-def _mean_along(op: Writer, x: Value, dims: Any, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
-    return _averaged(op, op.cast(x, dtype or x.dtype), dims, keepdim)
-
-
-def _averaged(op: Writer, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
+@translates(aten.mean.default, aten.mean.dim)
+def _mean(op: Writer, x: Value, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    x = op.cast(x, dtype or x.dtype)
     if x.shape is None or 0 not in x.shape:
         return _reduced(op, "ReduceMean", x, dims, keepdim)
     # The mean of no elements is NaN in eager code and 0 in ONNX Runtime.
     return op("Div", _reduced(op, "ReduceSum", x, dims, keepdim), op.number(0.0, x.dtype))
 
 
-@translates(aten.prod.default)
-def _prod(op: Writer, x: Value, *, dtype: torch.dtype | None = None) -> Any:
-    return _reduced(op, "ReduceProd", op.cast(x, _whole(x, dtype)))
-
-
-@translates(aten.prod.dim_int)
-def _prod_along(op: Writer, x: Value, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+@translates(aten.prod.default, aten.prod.dim_int)
+def _prod(op: Writer, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
     return _reduced(op, "ReduceProd", op.cast(x, _whole(x, dtype)), dim, keepdim)
 
 
-@translates(aten.any.default, aten.any.dim, aten.any.dims)
-def _any(op: Writer, x: Value, dims: Any = None, keepdim: bool = False) -> Any:
-    return _truth(op, "ReduceMax", x, dims, keepdim)
+def _truth(kind: str, *targets: Any) -> None:
+    @translates(*targets)
+    def write(op: Writer, x: Value, dims: Any = None, keepdim: bool = False) -> Any:
+        if 0 in x.sizes or x.dtype == torch.uint8:
+            return NotImplemented
+        if isinstance(dims, (list, tuple)) and not dims:  # for these two functions an empty list means no axis, not all axes
+            return op.cast(x, torch.bool)
+        return op.cast(_reduced(op, kind, op.cast(op.cast(x, torch.bool), torch.int32), dims, keepdim), torch.bool)
 
 
-@translates(aten.all.default, aten.all.dim, aten.all.dims)
-def _all(op: Writer, x: Value, dims: Any = None, keepdim: bool = False) -> Any:
-    return _truth(op, "ReduceMin", x, dims, keepdim)
-
-
-def _truth(op: Writer, kind: str, x: Value, dims: Any, keepdim: bool) -> Any:
-    if 0 in x.sizes or x.dtype == torch.uint8:
-        return NotImplemented
-    if isinstance(dims, (list, tuple)) and not dims:  # for these two functions an empty list means no axis, not all axes
-        return op.cast(x, torch.bool)
-    return op.cast(_reduced(op, kind, op.cast(op.cast(x, torch.bool), torch.int32), dims, keepdim), torch.bool)
+_truth("ReduceMax", aten.any.default, aten.any.dim, aten.any.dims)
+_truth("ReduceMin", aten.all.default, aten.all.dim, aten.all.dims)
 
 
 @translates(aten.var.correction)
@@ -113,24 +88,18 @@ def _cumsum(op: Writer, x: Value, dim: int, *, dtype: torch.dtype | None = None)
     return op("CumSum", wide, op.number(dim % x.rank, torch.int64)) if x.rank else wide
 
 
-@translates(aten._softmax.default)
-def _softmax(op: Writer, x: Value, dim: int, half_to_float: bool = False) -> Any:
-    return op("Softmax", x, axis=dim % x.rank) if x.rank and not half_to_float else NotImplemented
+def _softmax(kind: str, target: Any, composite: Any) -> None:
+    @translates(target)
+    def write(op: Writer, x: Value, dim: int, half_to_float: bool = False) -> Any:
+        return op(kind, x, axis=dim % x.rank) if x.rank and not half_to_float else NotImplemented
+
+    @translates(composite)
+    def write_composite(op: Writer, x: Value, dim: int, dtype: torch.dtype | None = None) -> Any:
+        return write(op, op.cast(as_float(op, x), dtype) if dtype else as_float(op, x), dim)
 
 
-@translates(aten._log_softmax.default)
-def _log_softmax(op: Writer, x: Value, dim: int, half_to_float: bool = False) -> Any:
-    return op("LogSoftmax", x, axis=dim % x.rank) if x.rank and not half_to_float else NotImplemented
-
-
-@translates(aten.softmax.int)
-def _softmax_of(op: Writer, x: Value, dim: int, dtype: torch.dtype | None = None) -> Any:
-    return _softmax(op, op.cast(as_float(op, x), dtype) if dtype else as_float(op, x), dim)
-
-
-@translates(aten.log_softmax.int)
-def _log_softmax_of(op: Writer, x: Value, dim: int, dtype: torch.dtype | None = None) -> Any:
-    return _log_softmax(op, op.cast(as_float(op, x), dtype) if dtype else as_float(op, x), dim)
+_softmax("Softmax", aten._softmax.default, aten.softmax.int)
+_softmax("LogSoftmax", aten._log_softmax.default, aten.log_softmax.int)
 
 
 # Extremes: ONNX Runtime's ReduceMax and ReduceMin skip NaN.

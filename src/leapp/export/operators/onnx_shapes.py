@@ -110,7 +110,8 @@ def _select(op: Writer, x: Value, dim: int, index: int) -> Any:
     return op("Gather", x, op.number(index % x.sizes[axis], torch.int64), axis=axis, shape=shape)
 
 
-def _split_at(op: Writer, x: Value, sizes: Sequence[int], dim: int) -> Any:
+@translates(aten.split_with_sizes.default)
+def _split_at(op: Writer, x: Value, sizes: Sequence[int], dim: int = 0) -> Any:
     axis = dim % x.rank
     if len(sizes) == 1:
         return [x]
@@ -122,11 +123,6 @@ def _split_at(op: Writer, x: Value, sizes: Sequence[int], dim: int) -> Any:
 def _split(op: Writer, x: Value, size: int, dim: int = 0) -> Any:
     total = x.sizes[dim]
     return _split_at(op, x, [min(size, total - at) for at in range(0, total, size)] if total else [0], dim)
-
-
-@translates(aten.split_with_sizes.default)
-def _split_with_sizes(op: Writer, x: Value, sizes: Sequence[int], dim: int = 0) -> Any:
-    return _split_at(op, x, sizes, dim)
 
 
 @translates(aten.unbind.int)
@@ -164,21 +160,16 @@ def _gather(op: Writer, x: Value, dim: int, index: Value, *, sparse_grad: bool =
     return op("GatherElements", x, index, axis=dim % x.rank)
 
 
-@translates(aten.tril.default)
-def _tril(op: Writer, x: Value, diagonal: int = 0) -> Any:
-    return _triangle(op, x, diagonal, upper=0)
+def _triangle(target: Any, upper: int) -> None:
+    @translates(target)
+    def write(op: Writer, x: Value, diagonal: int = 0) -> Any:
+        # ONNX Runtime 1.23 has Trilu for int64, not for int32.
+        wide = op.cast(x, torch.int64) if x.dtype == torch.int32 else x
+        return op.cast(op("Trilu", wide, op.number(diagonal, torch.int64), upper=upper), x.dtype)
 
 
-@translates(aten.triu.default)
-def _triu(op: Writer, x: Value, diagonal: int = 0) -> Any:
-    return _triangle(op, x, diagonal, upper=1)
-
-
-def _triangle(op: Writer, x: Value, diagonal: int, upper: int) -> Any:
-    # ONNX Runtime 1.23 has Trilu for int64, not for int32.
-    wide = op.cast(x, torch.int64) if x.dtype == torch.int32 else x
-    out = op("Trilu", wide, op.number(diagonal, torch.int64), upper=upper)
-    return op.cast(out, x.dtype) if x.dtype == torch.int32 else out
+_triangle(aten.tril.default, 0)
+_triangle(aten.triu.default, 1)
 
 
 @translates(aten.constant_pad_nd.default)

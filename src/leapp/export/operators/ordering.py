@@ -146,26 +146,22 @@ def _cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor
     return out
 
 
-def _cumulative_extreme(x: Tensor, dim: int, wins: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    if x.dim() == 0:
-        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
-    size = x.shape[dim]
-    shape = [size if d == dim % x.dim() else 1 for d in range(x.dim())]
-    value, index = x, torch.arange(size).reshape(shape).expand(x.shape)
-    for step in _steps(size):
-        late, early = value.narrow(dim, step, size - step), value.narrow(dim, 0, size - step)
-        late_at, early_at = index.narrow(dim, step, size - step), index.narrow(dim, 0, size - step)
-        keep = wins(late, early) & (early == early) | (late != late)
-        value = torch.cat([value.narrow(dim, 0, step), torch.where(keep, late, early)], dim)
-        index = torch.cat([index.narrow(dim, 0, step), torch.where(keep, late_at, early_at)], dim)
-    return value, index
+def _cumulative_extreme(target: Any, wins: Callable[[Tensor, Tensor], Tensor]) -> None:
+    @replaces(target)
+    def extreme(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        if x.dim() == 0:
+            return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+        size = x.shape[dim]
+        shape = [size if d == dim % x.dim() else 1 for d in range(x.dim())]
+        value, index = x, torch.arange(size).reshape(shape).expand(x.shape)
+        for step in _steps(size):
+            late, early = value.narrow(dim, step, size - step), value.narrow(dim, 0, size - step)
+            late_at, early_at = index.narrow(dim, step, size - step), index.narrow(dim, 0, size - step)
+            keep = wins(late, early) & (early == early) | (late != late)
+            value = torch.cat([value.narrow(dim, 0, step), torch.where(keep, late, early)], dim)
+            index = torch.cat([index.narrow(dim, 0, step), torch.where(keep, late_at, early_at)], dim)
+        return value, index
 
 
-@replaces(aten.cummax.default)
-def _cummax(x: Tensor, dim: int) -> Any:
-    return _cumulative_extreme(x, dim, torch.ge)
-
-
-@replaces(aten.cummin.default)
-def _cummin(x: Tensor, dim: int) -> Any:
-    return _cumulative_extreme(x, dim, torch.le)
+_cumulative_extreme(aten.cummax.default, torch.ge)
+_cumulative_extreme(aten.cummin.default, torch.le)
