@@ -133,7 +133,9 @@ class Annotate:
         if type(tensors) is dict:
             for value in tensors.values():
                 if type(value) in _CONTAINERS:
-                    _refuse_nested_state(tensors)
+                    from leapp.tracing.payload import refuse_nested_state
+
+                    refuse_nested_state(tensors)
                 elif len(tensors) == 1:
                     return value
             return tuple(tensors.values())
@@ -238,7 +240,11 @@ class Annotate:
             ... def preprocess(raw): ...
         """
         if function:
-            raise _wrong_type("write the decorator with parentheses: @annotate.method(export_with=...).")
+            from leapp.errors import AnnotationTypeError
+
+            raise AnnotationTypeError(
+                "annotate.method(): write the decorator with parentheses: @annotate.method(export_with=...)."
+            )
         if unknown:
             known = (
                 "node_name", "export_with", "backend_params", "output_names", "input_semantics", "output_semantics",
@@ -305,22 +311,10 @@ def _hand_back(tensors: Any) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def _wrong_type(text: str) -> Exception:
-    from leapp.errors import AnnotationTypeError
-
-    return AnnotationTypeError(f"annotate.method(): {text}")
-
-
 def _refuse_unknown(given: Mapping[str, object], call: str, known: Sequence[str]) -> None:
     from leapp.graph.suggest import refuse_unknown
 
     refuse_unknown(given, known, f"annotate.{call}")
-
-
-def _refuse_nested_state(tensors: Any) -> None:
-    from leapp.tracing.payload import refuse_nested_state
-
-    refuse_nested_state(tensors)
 
 
 annotate = Annotate()
