@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+import leapp
+from leapp import annotate
 from leapp.cli import main
 from leapp.runtime import Pipeline
 
@@ -269,6 +271,21 @@ def test_diff_tells_weights_and_the_largest_output_difference(
     assert data["outputs"][0]["moves"]
     text = read(capsys, "diff", policy.path, retrained.path)[1]
     assert "1 of 1 outputs move: policy/target." in text and f"{float(gap.abs().max()):.4g}" in text
+
+
+def test_diff_tells_large_integers_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neighbours above 2**53 are equal as float64 numbers."""
+    for name, number in (("old", 1 << 60), ("new", (1 << 60) + 1)):
+        table = torch.nn.Parameter(torch.tensor([number, 3, 4]), requires_grad=False)
+        leapp.start("g", save_path=str(tmp_path / name))
+        for _ in range(2):
+            x = annotate.input_tensors("n", {"x": torch.randint(0, 9, (3,))})
+            annotate.output_tensors("n", {"y": x + table}, export_with="onnx")
+        leapp.stop()
+        assert leapp.compile_graph(visualize=False) == {"n": True}
+    code, data = ask(capsys, "diff", tmp_path / "old" / "g", tmp_path / "new" / "g")
+    assert code == 1
+    assert [weight["largest"] for weight in data["weights"]] == [1.0]
 
 
 def test_diff_tells_meaning_wiring_and_settings(policy: Policy, scripted: Policy, capsys: pytest.CaptureFixture[str]) -> None:

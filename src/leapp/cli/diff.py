@@ -162,14 +162,14 @@ def _weight_change(old: Weight, new: Weight) -> dict[str, Any] | None:
     """The largest change of one value, and the relative change of the whole weight; None if nothing changed."""
     import numpy as np
 
+    from leapp.runtime.distance import gaps
+
     if old.data is not None and old.data == new.data:
         return None
     a, b = old.array(), new.array()
     if a is None or b is None:
         return {"largest": float("nan"), "relative": None}
-    wide = np.complex128 if a.dtype.kind == "c" else np.float64
-    before = a.astype(wide)
-    norm, gap = float(np.linalg.norm(before)), np.abs(b.astype(wide) - before)
+    gap, norm = gaps(b, a), float(np.linalg.norm(a.astype(np.result_type(a, np.float64))))
     return {"largest": float(gap.max()), "relative": float(np.linalg.norm(gap)) / norm if norm else None}
 
 
