@@ -145,3 +145,15 @@ def test_rows_that_are_not_apart_are_refused(tmp_path):
         Service(Options(str(herd), batch=3))
     with pytest.raises(BundleError, match="differ from row to row"):
         Service(Options(str(export(tmp_path / "start", start=torch.arange(12.0).reshape(ROWS, 3))), batch=ROWS))
+
+
+def test_numbers_of_rows_are_refused_however_large_the_output_is(tmp_path):
+    """Each session would get the number of the row that it happens to be given."""
+    leapp.start("herd", save_path=str(tmp_path))
+    for _ in range(2):
+        x = annotate.input_tensors("policy", {"x": torch.randint(0, 9, (ROWS, 1))})
+        annotate.output_tensors("policy", {"y": x + 100_000 + torch.arange(ROWS)[:, None]}, export_with="onnx")
+    leapp.stop()
+    assert leapp.compile_graph(visualize=False)
+    with pytest.raises(BundleError, match="depend on their place in the batch"):
+        Service(Options(str(tmp_path / "herd"), batch=ROWS))
