@@ -153,14 +153,13 @@ def without_out(
         bound = signature.bind(*args, **kwargs)
     except (TypeError, ValueError):
         return args, kwargs, ()
-    out = bound.arguments.get("out")
-    if out is None:
+    if "out" not in bound.arguments:
         return args, kwargs, ()
-    del bound.arguments["out"]
+    out = bound.arguments.pop("out")
     names = list(signature.parameters)
     after = names[names.index("out") + 1 :]
     moved = {n: bound.arguments.pop(n) for n in after if n in bound.arguments and n != "kwargs"}
-    return bound.args, {**bound.kwargs, **moved}, out if isinstance(out, tuple) else (out,)
+    return bound.args, {**bound.kwargs, **moved}, out if isinstance(out, tuple) else () if out is None else (out,)
 
 
 def frozen(value: Any) -> Any:

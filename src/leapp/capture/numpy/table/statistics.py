@@ -93,49 +93,25 @@ def _first_lane(x: Tensor, axis: Any) -> tuple[Tensor, list[int]]:
     return x.permute([*rest, *dims]).reshape([x.shape[d] for d in rest] + [lane]), kept
 
 
-def _any_nan(x: Tensor) -> Tensor | None:
-    return torch.isnan(x).any(-1) if x.dtype.is_floating_point else None
+def _median_function(skip_nan: bool) -> Expression:
+    def median(a: Any, axis: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Tensor:
+        lanes, kept = _first_lane(floating(tensor(a)), axis)
+        nan, n = torch.isnan(lanes), lanes.shape[-1]
+        ordered = torch.sort(torch.where(nan, math.inf, lanes), -1).values
+        if skip_nan:
+            count = (~nan).sum(-1)
+            low, high = _pick(ordered, (count - 1).clamp(min=0) // 2), _pick(ordered, count // 2)
+            result = torch.where(count == 0, lanes[..., 0], low / 2 + high / 2)
+        else:
+            low, high = ordered[..., (n - 1) // 2], ordered[..., n // 2]
+            result = torch.where(nan.any(-1), torch.nan, low / 2 + high / 2)
+        return result.reshape(kept) if keepdims else result
+
+    return median
 
 
-@expression("median")
-def _median(a: Any, axis: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Tensor:
-    lanes, kept = _first_lane(tensor(a), axis)
-    n = lanes.shape[-1]
-    nan = _any_nan(lanes)
-    lanes = floating(lanes if nan is None else torch.where(torch.isnan(lanes), math.inf, lanes))
-    ordered = torch.sort(lanes, -1).values
-    middle = ordered[..., n // 2] if n % 2 else (ordered[..., n // 2 - 1] + ordered[..., n // 2]) / 2
-    result = middle if nan is None else torch.where(nan, torch.nan, middle)
-    return result.reshape(kept) if keepdims else result
-
-
-def _quantile(a: Any, q: Any, axis: Any, keepdims: bool, method: str, percent: bool, skip_nan: bool) -> Tensor:
-    if method != "linear":
-        raise Unmapped
-    lanes, kept = _first_lane(tensor(a), axis)
-    lanes = floating(lanes)
-    narrow = isinstance(q, (int, float)) and not PROMOTES_BY_VALUE
-    precision = lanes.dtype if narrow else torch.promote_types(lanes.dtype, torch.float64)
-    q = tensor(q).to(torch.float64)
-    q = q / 100 if percent else q
-    nan = _any_nan(lanes)
-    # Engines sort NaN to different ends, so it is replaced before.
-    ordered = torch.sort(lanes if nan is None else torch.where(torch.isnan(lanes), math.inf, lanes), -1).values
-    count: Any = lanes.shape[-1]
-    if skip_nan:
-        count = (~torch.isnan(lanes)).sum(-1)
-    results = []
-    for one in q.reshape(-1):
-        place = one * (count - 1)
-        below = torch.floor(place).clamp(min=0).to(torch.int64)
-        above = torch.minimum(below + 1, tensor(count).to(torch.int64) - 1).clamp(min=0)
-        weight = (place - below).to(precision)
-        low, high = _pick(ordered, below), _pick(ordered, above)
-        step = (high - low).to(precision)
-        mixed = torch.where(weight < 0.5, low + step * weight, high - step * (1 - weight))
-        mixed = mixed if nan is None or skip_nan else torch.where(nan, torch.nan, mixed)
-        results.append(mixed.reshape(kept) if keepdims else mixed)
-    return torch.stack(results).reshape([*q.shape, *results[0].shape])
+expression("median")(_median_function(skip_nan=False))
+expression("nanmedian")(_median_function(skip_nan=True))
 
 
 def _pick(ordered: Tensor, place: Tensor) -> Tensor:
@@ -146,10 +122,30 @@ def _pick(ordered: Tensor, place: Tensor) -> Tensor:
 
 def _quantile_function(percent: bool, skip_nan: bool) -> Expression:
     def quantile(
-        a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
-        keepdims: bool = False,
-    ) -> Tensor:  # fmt: skip
-        return _quantile(a, q, axis, bool(keepdims), method, percent, skip_nan)
+        a: Any, q: Any, axis: Any = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False
+    ) -> Tensor:
+        if method != "linear":
+            raise Unmapped
+        lanes, kept = _first_lane(floating(tensor(a)), axis)
+        narrow = isinstance(q, (int, float)) and not PROMOTES_BY_VALUE
+        precision = lanes.dtype if narrow else torch.promote_types(lanes.dtype, torch.float64)
+        q = tensor(q).to(torch.float64)
+        nan = torch.isnan(lanes)
+        # Engines sort NaN to different ends, so it is replaced before.
+        ordered = torch.sort(torch.where(nan, math.inf, lanes), -1).values
+        count: Any = (~nan).sum(-1) if skip_nan else lanes.shape[-1]
+        results = []
+        for one in (q / 100 if percent else q).reshape(-1):
+            place = one * (count - 1)
+            below = torch.floor(place).clamp(min=0).to(torch.int64)
+            above = torch.minimum(below + 1, tensor(count).to(torch.int64) - 1).clamp(min=0)
+            weight = (place - below).to(precision)
+            low, high = _pick(ordered, below), _pick(ordered, above)
+            step = (high - low).to(precision)
+            mixed = torch.where(weight < 0.5, low + step * weight, high - step * (1 - weight))
+            mixed = mixed if skip_nan else torch.where(nan.any(-1), torch.nan, mixed)
+            results.append(mixed.reshape(kept) if keepdims else mixed)
+        return torch.stack(results).reshape([*q.shape, *results[0].shape])
 
     return quantile
 
@@ -158,11 +154,6 @@ for _names, _flags in {
     "percentile": (True, False), "quantile": (False, False), "nanpercentile": (True, True), "nanquantile": (False, True),
 }.items():  # fmt: skip
     expression(_names)(_quantile_function(*_flags))
-
-
-@expression("nanmedian")
-def _nanmedian(a: Any, axis: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Tensor:
-    return _quantile(a, 0.5, axis, keepdims, "linear", percent=False, skip_nan=True)
 
 
 @expression("cov")
