@@ -69,7 +69,7 @@ if torch.__version__.startswith("2.7."):
             "torch_ops": "reduce_quantile_of_nan reduce_nanquantile_of_nan reduce_nan_mean",
             "numpy_ops": """
                 reduce_median reduce_median_axis reduce_percentile reduce_percentile_axis reduce_quantile reduce_nanmax
-                reduce_nanmin reduce_nanstd reduce_nanvar reduce_medians_by_position
+                reduce_nanmin reduce_nanstd reduce_nanvar reduce_medians_by_position reduce_nanvar_of_infinity
             """,
             "edges": "edge_clamp_nan",
         },

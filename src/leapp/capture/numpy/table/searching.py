@@ -23,9 +23,8 @@ def _rank(edges: Tensor, values: Tensor, strict: bool) -> Tensor:
 @expression("digitize")
 def _digitize(x: Any, bins: Any, right: bool = False) -> Any:
     x, bins = tensor(x), tensor(bins)
-    if bool(bins[0] <= bins[-1]):
-        return _rank(bins, x, strict=right)
-    return bins.numel() - _rank(bins, x, strict=not right)
+    rank = _rank(bins, x, strict=right)
+    return rank if bool(bins[0] <= bins[-1]) else bins.numel() - rank
 
 
 @expression("interp")

@@ -48,7 +48,7 @@ def _nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False
 @expression("nanvar")
 def _nanvar(a: Any, axis: Any = None, dtype: Any = None, ddof: float = 0, keepdims: bool = False) -> Tensor:
     a = floating(tensor(a)) if dtype is None else tensor(a).to(dtype_of(dtype))
-    deviation = _without_nan(a - _nanmean(a, axis, None, True), 0.0)
+    deviation = torch.where(torch.isnan(a), 0.0, a - _nanmean(a, axis, None, True))
     freedom = _count(a, axis, keepdims) - ddof
     result = reduced("add", deviation * deviation, axis, None, keepdims) / freedom
     return torch.where(freedom <= 0, torch.nan, result)

@@ -60,6 +60,7 @@ UFUNCS: dict[str, Expression] = {
     "sign": _sign,
     "ldexp": _ldexp,
     "float_power": torch.pow,
+    "heaviside": lambda x, y: torch.where(torch.isnan(x), x, torch.heaviside(x, y)),
     "vecdot": lambda x, y: (torch.conj_physical(x) * y).sum(-1),
     "matvec": lambda x, y: torch.matmul(x, y.unsqueeze(-1)).squeeze(-1),
     "vecmat": lambda x, y: torch.matmul(torch.conj_physical(x).unsqueeze(-2), y).squeeze(-2),
