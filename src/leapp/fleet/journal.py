@@ -18,13 +18,8 @@ import msgspec
 from leapp.errors import InputError
 from leapp.fleet.statistics import Result
 
-_MAGIC = b"leapp journal 1\n"
+_MAGIC = b"leapp journal 2\n"
 _HEAD = struct.Struct("<II")
-
-
-class _Entry(msgspec.Struct):
-    key: bytes
-    result: msgspec.Raw
 
 
 class Journal:
@@ -73,7 +68,8 @@ class Journal:
             data = self._file.read(size)
             if len(data) != size or zlib.crc32(data) != checksum:
                 break
-            self._places[msgspec.msgpack.decode(data, type=_Entry).key] = (end + _HEAD.size, size)
+            key, _ = msgspec.msgpack.decode(data, type=tuple[bytes, msgspec.Raw])
+            self._places[key] = (end + _HEAD.size, size)
             end = self._file.tell()
         return end
 
@@ -83,7 +79,7 @@ class Journal:
 
     def add(self, key: bytes, result: Result) -> None:
         """Add a result to the file. When this returns, the operating system has it."""
-        data = msgspec.msgpack.encode(_Entry(key, msgspec.Raw(msgspec.msgpack.encode(result))))
+        data = msgspec.msgpack.encode((key, result))
         place = self._file.seek(0, os.SEEK_END)
         self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
         self._file.flush()
@@ -93,8 +89,7 @@ class Journal:
         """The result of a finished recording."""
         place, size = self._places[key]
         self._file.seek(place)
-        entry = msgspec.msgpack.decode(self._file.read(size), type=_Entry)
-        return msgspec.msgpack.decode(entry.result, type=Result)
+        return msgspec.msgpack.decode(self._file.read(size), type=tuple[bytes, Result])[1]
 
     def __enter__(self) -> Journal:
         return self
