@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 
 
@@ -43,14 +42,13 @@ class Allowances:
 
     def __init__(self, rate: float, most: int = 4096) -> None:
         self._rate, self._most = rate, most
-        self._table: OrderedDict[str, Allowance] = OrderedDict()
+        # In the order of their last requests.
+        self._table: dict[str, Allowance] = {}
 
     def wait(self, client: str) -> float:
         """Take one request of a client. Returns 0 if it may run, else after how many seconds to try again."""
-        found = self._table.get(client)
-        if found is None:
-            found = self._table[client] = Allowance(self._rate)
-            if len(self._table) > self._most:
-                self._table.popitem(last=False)
-        self._table.move_to_end(client)
+        found = self._table.pop(client) if client in self._table else Allowance(self._rate)
+        self._table[client] = found
+        if len(self._table) > self._most:
+            del self._table[next(iter(self._table))]
         return found.wait()

@@ -15,6 +15,7 @@ from leapp.capture.equality import same_bits, same_value
 from leapp.capture.holders import holders
 from leapp.capture.replay import Replay, cut
 from leapp.check.compare import compare
+from leapp.graph.tolerances import ATOL, RTOL
 from leapp.tracing.log import logger
 from leapp.tracing.node import KeptValue
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from leapp.tracing.node import NodeTrace, Sample
 
 Tensor = torch.Tensor
-_RTOL, _ATOL = 1e-3, 1e-5
 _LOOKED_FOR = 32
 
 
@@ -153,7 +153,7 @@ def contradicts(node: NodeTrace, sample: Sample) -> bool:
     wanted = [sample.outputs[n] for n in node.outputs]
     # Values of a float type below float32 cannot agree better than its rounding step.
     step = 2 * (node.tape.precision if node.tape is not None else 0.0)
-    return not all(reproduces(a, b, max(_RTOL, step), max(_ATOL, step)) for a, b in zip(outputs, wanted, strict=True))
+    return not all(reproduces(a, b, max(RTOL, step), max(ATOL, step)) for a, b in zip(outputs, wanted, strict=True))
 
 
 def reproduces(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-6) -> bool:
