@@ -22,7 +22,6 @@ from leapp.capture.numpy.plain import arrays_in
 from leapp.capture.pickling import reduce
 from leapp.capture.ready import READY
 from leapp.capture.recorder import Recorder
-from leapp.capture.trees import tensors
 from leapp.compat.core import keep_stance
 from leapp.errors import AnnotationError, AnnotationTypeError
 from leapp.tracing.torch_patches import torch_rows
@@ -222,6 +221,12 @@ def _both(
     return arrays.both(name, original, form, args, kwargs)
 
 
+def _switch(replacement: Callable[..., Any], arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call the user's replacement if an argument is traced."""
+    traced = arrays.memory.traced_by(arrays_in((args, kwargs))) is not None
+    return replacement(*args, **kwargs) if traced else original(*args, **kwargs)
+
+
 class Patches:
     """The replacements of one session. They are in place only while one of its nodes is open.
 
@@ -232,9 +237,8 @@ class Patches:
     """
 
     def __init__(self, recorder: Recorder, patches: Iterable[FunctionPatch], follow_arrays: bool = True) -> None:
-        self._recorder = recorder
         self._follow_arrays = follow_arrays
-        self._own = [(p.module, p.function_name, functools.partial(self._switch, p)) for p in patches]
+        self._own = [(p.module, p.function_name, replaces(functools.partial(_switch, p.replacement))) for p in patches]
         self._plans: dict[bool, _Plan] = {} if self._own else _plans
         self._undo: list[Callable[[], Any]] = []
         self._originals: dict[int, tuple[Any, Any]] = {}
@@ -284,20 +288,6 @@ class Patches:
                 if made is value and made is not None and original is not _Missing:
                     names[key] = original
         self._newest = None
-
-    def _switch(self, patch: FunctionPatch, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that calls the user's replacement if an argument is traced."""
-        recorder = self._recorder
-
-        @functools.wraps(original)
-        def switch(*args: Any, **kwargs: Any) -> Any:
-            if not (recorder.installed and recorder.tapes):
-                return original(*args, **kwargs)
-            operands = [*tensors((args, kwargs)), *arrays_in((args, kwargs))]
-            traced = recorder.arrays.memory.traced_by(operands) is not None
-            return patch.replacement(*args, **kwargs) if traced else original(*args, **kwargs)
-
-        return switch
 
     def _run_compiled_code_eagerly(self) -> None:
         # torch.compile loads dynamo; without it no compiled function can exist, and loading it costs seconds.
