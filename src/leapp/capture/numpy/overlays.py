@@ -37,7 +37,7 @@ from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.traced import TracedNpArray
 from leapp.capture.tape import Escape, Tape, snapshot
 from leapp.capture.trees import mapped
-from leapp.capture.user_line import Where, where
+from leapp.capture.user_line import where
 from leapp.compat.modes import storage_uses
 
 if TYPE_CHECKING:
@@ -388,9 +388,7 @@ class Overlays:
                 if found is not None:
                     yield found.tensor
 
-    def escape(
-        self, tape: Tape | None, kind: str, operands: Iterable[Any], value: Any, source: Any = None, at: Where | None = None
-    ) -> None:
+    def escape(self, tape: Tape | None, kind: str, operands: Iterable[Any], value: Any, source: Any = None) -> None:
         """Note that ``value`` left the graph. ``source`` is a function that computes it again from the only operand."""
         if tape is None:
             for t in self.over(operands):
@@ -403,7 +401,7 @@ class Overlays:
                 if ref is not None:
                     reads.append(ref)
         call: Any = None if source is None or len(reads) != 1 else (source, (reads[0],), {})
-        tape.escapes.append(Escape(kind, at or where(), frozen(value), call, tuple(r.slot for r in reads)))
+        tape.escapes.append(Escape(kind, where(), frozen(value), call, tuple(r.slot for r in reads)))
 
     def copy_source(self, t: Tensor, target: Tensor) -> None:
         """Note that ``target`` is a copy of ``t``, if ``t`` is a published output."""
