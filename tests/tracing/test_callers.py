@@ -1,4 +1,4 @@
-"""Numbers that the caller changes between the passes of a node, and that the code of the node reads."""
+"""Numbers that change from pass to pass, in the node or in its caller, and that the code of the node reads."""
 
 from __future__ import annotations
 
@@ -143,9 +143,63 @@ def counts_the_length_of_a_list() -> Step:
     return step
 
 
+def counts_in_a_dict_that_is_matched() -> Step:
+    """The function that counts makes no recorded call itself."""
+    context = {"length": 0}
+
+    def step(x: Tensor) -> Tensor:
+        x = opened(x)
+        context["length"] += 1
+        match context:  # READ
+            case {"length": length} if length > 3:
+                x = doubled(x)
+        return closed(doubled(x))
+
+    return step
+
+
+def doubled(x: Tensor) -> Tensor:
+    """Twice the value."""
+    return x * 2
+
+
+def counts_in_a_scripted_module() -> Step:
+    policy = torch.jit.script(Outer())
+
+    def step(x: Tensor) -> Tensor:
+        x = opened(x)
+        return closed(policy(x))  # READ
+
+    return step
+
+
+class Counting(torch.nn.Module):
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * 3 if self.calls > 3 else x * 2
+
+
+class Outer(torch.nn.Module):
+    """Holds a module that counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Counting()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) + 1  # type: ignore[no-any-return]
+
+
 MATTERS = [
     counts_in_an_argument, counts_in_an_attribute, counts_in_a_dict, counts_in_a_global_variable, counts_in_a_named_tuple,
     counts_in_a_frozen_object, counts_for_a_decorated_function, counts_the_length_of_a_list,
+    counts_in_a_dict_that_is_matched, counts_in_a_scripted_module,
 ]  # fmt: skip
 
 

@@ -31,6 +31,19 @@ class Normaliser(nn.Module):
         return x - self.mean
 
 
+class Scaler(nn.Module):
+    """Statistics that an argument decides about, as skrl's preprocessor has them: ``.eval()`` changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("running_mean", torch.ones(3))
+
+    def forward(self, x: Tensor, train: bool = False) -> Tensor:
+        if train:
+            self.running_mean = 0.9 * self.running_mean + 0.1 * x.mean(0)
+        return x - self.running_mean
+
+
 class Policy(nn.Module):
     """A module around another one."""
 
@@ -55,6 +68,7 @@ INDIFFERENT: dict[str, Callable[[], nn.Module]] = {
     "Linear": lambda: nn.Linear(3, 3),
     "Dropout of nothing": lambda: nn.Dropout(0.0),
     "LayerNorm": lambda: nn.LayerNorm(3),
+    "Scaler": Scaler,
     "GRU of one layer": lambda: nn.GRU(3, 3),
     "BatchNorm without statistics": lambda: nn.BatchNorm1d(3, track_running_stats=False),
 }

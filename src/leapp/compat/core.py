@@ -16,8 +16,8 @@ __all__ = [
     "DispatchMode", "HigherOrderOperator", "OpOverload", "clean_script", "copy_all", "disabled_torch_function", "find_operator",
     "frozen_script", "functorch_level", "fuses_on_cpu", "is_composite", "is_grad_enabled", "keep_stance", "new_script_graph",
     "open_script", "operator_names", "plain_dispatch",
-    "registered_device", "script_from_graph", "script_from_trace", "script_text", "set_fusion_strategy", "set_grad_enabled",
-    "storage_expired", "tensor_guards", "tensor_type", "with_state", "wrapper_tensor", "writes_inputs",
+    "registered_device", "script_from_graph", "script_from_trace", "script_numbers", "script_text", "set_fusion_strategy",
+    "set_grad_enabled", "storage_expired", "tensor_guards", "tensor_type", "with_state", "wrapper_tensor", "writes_inputs",
 ]  # fmt: skip
 
 OpOverload: Any = torch._ops.OpOverload
@@ -103,6 +103,13 @@ def open_script(model: bytes | str, device: torch.device) -> Any:
     unit: Any = torch._C.CompilationUnit()
     read: Any = torch._C.import_ir_module_from_buffer if isinstance(model, bytes) else torch._C.import_ir_module
     return read(unit, model, device, {}, False)
+
+
+def script_numbers(module: Any) -> dict[str, Any]:
+    """The attributes of a scripted module that are numbers or texts. They lie in C++, not in its ``__dict__``."""
+    types = module._concrete_type.get_attributes()
+    kinds = ("int", "float", "bool", "str")
+    return {name: getattr(module, name) for name, (kind, _) in types.items() if str(kind) in kinds and name != "training"}
 
 
 def script_text(graph: Any) -> str:

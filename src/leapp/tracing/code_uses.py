@@ -139,7 +139,9 @@ def _outermost(changed: Changed, codes: Iterable[CodeType]) -> Iterator[CodeType
             yield from (f.__code__ for f in functions if not is_library_code(f.__code__))
         elif issubclass(type(owner), functools.partial) and isinstance(owner.func, FunctionType):
             yield owner.func.__code__
-        elif owner is not None and not issubclass(type(owner), Variables):
+        elif issubclass(type(owner), Variables):
+            yield from () if owner.code is None else (owner.code,)
+        elif owner is not None:
             kind = owner if issubclass(type(owner), type) else type(owner)
             functions = [f for base in bases(kind) for member in list(members(base).values()) for f in _methods(member)]
             # __init__ of an object ran before the node. Of a class, it may read what earlier objects counted.

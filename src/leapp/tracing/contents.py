@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from leapp.compat.core import script_numbers
 from leapp.tracing.opaque_state import WHOLE, state_of
 from leapp.tracing.value_roles import (
     CONTAINERS,
@@ -351,6 +352,9 @@ def _of_module(module: torch.nn.Module) -> dict[Any, Any]:
     own = _layout(type(module)).attributes(module)
     private = not is_layer_of_torch(module)
     held: dict[Any, Any] = {n: v for n, v in list(own.items()) if n not in _EVERY_MODULE and (private or n[:1] != "_")}
+    if "_concrete_type" in own:  # a scripted module
+        parts = module.named_modules()
+        held.update((f"{path}.{name}".strip("."), v) for path, part in parts for name, v in script_numbers(part).items())
     if "_buffers" not in own and issubclass(type(module), torch.jit.ScriptModule):
         own = {part: getattr(module, part, None) for part in _MODULE_PARTS}
     buffers, before, after = map(own.get, _MODULE_PARTS)  # None before Module.__init__() was called

@@ -13,6 +13,7 @@ from leapp.capture.audit import hidden_reads
 from leapp.capture.equality import same_bits, same_value
 from leapp.capture.functions.standin import unfollowed
 from leapp.capture.handled import CURE, handled
+from leapp.capture.lost_choices import lost_choices
 from leapp.capture.replay import fill
 from leapp.capture.unsteady import UnsteadyNames, decides
 from leapp.capture.user_line import is_library
@@ -39,6 +40,10 @@ _DRAWN = "random numbers of Python or NumPy"
 _COUNTER = "if an output depends on it later, keep it in a tensor, declared as input or state; trace more passes to see"
 _AGREEING_CHOICE = ", which decides something; the passes so far agree"
 _CHOOSE = "choose in tensors, as torch.where(torch.rand(()) < p, a, b) does, or declare it with input_tensors()"
+_CHOSEN = (
+    "instead of table[index] with a plain array, which is not followed, use np.take(table, index) or np.where(mask, a, b); for "
+    "a compiled function, a FunctionPatch"
+)
 _UNSTEADY = "if it reaches an output, declare it with input_tensors(); a second pass tells"
 
 
@@ -118,6 +123,9 @@ def _escapes(node: NodeTrace, seen: _Seen) -> list[EscapeInfo]:
     for name, at in handled(program.calls) if node.compared and not wrong else ():
         kind = f"whether {name} raises decides what runs; the passes so far agree"
         found.append(_finding(node, kind, at, "that it does not", cure=CURE))
+    for call, constant in lost_choices(tape, program) if node.compared and not wrong else ():
+        kind = f"an array that the value made at {call.where} may have chosen, unseen; the passes so far agree"
+        found.append(_finding(node, kind, constant.where, _short(constant.value), cure=_CHOSEN))
     for constant in program.constants.values():
         if constant.undeclared:
             kind = f"value computed from '{constant.undeclared}' but not declared as an input"
@@ -133,7 +141,13 @@ def _escapes(node: NodeTrace, seen: _Seen) -> list[EscapeInfo]:
         found += _outliving(node)
     if node.difference is not None:
         found = [e for e in found if not e.kind.startswith(_DRAWN)]
-        found = _with_difference(node, found, node.difference)
+        difference = node.difference
+        lost = lost_choices(tape, program) if difference.what.startswith("a tensor") else ()
+        left = next((call.where for call, constant in lost if constant.where == difference.where), None)
+        if left is not None:
+            what = f"{difference.what}; the value made at {left} left the graph before it"
+            difference = difference._replace(what=what, cure=_CHOSEN)
+        found = _with_difference(node, found, difference)
     unique: dict[tuple[Any, ...], EscapeInfo] = {}
     for info in found:
         unique.setdefault((info.kind, info.file, info.line, info.varies), info)

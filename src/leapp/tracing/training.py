@@ -16,6 +16,9 @@ from leapp.capture.user_line import Where, where
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _ATTENTION = (nn.MultiheadAttention,)
+_NORMS = (
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
+)  # fmt: skip
 
 
 class _Found(NamedTuple):
@@ -74,9 +77,10 @@ def _effect(module: nn.Module) -> str:
         return "It drops weights of the attention at random." if module.dropout else ""
     if isinstance(module, nn.RReLU):
         return "It draws its slope at random."
-    if getattr(module, "running_mean", None) is not None:
+    asks = _asks(type(module), "forward")
+    if getattr(module, "running_mean", None) is not None and (asks or isinstance(module, _NORMS)):
         return "It normalises with the statistics of the batch and changes its own."
-    if _asks(type(module), "forward"):
+    if asks:
         return "Its forward() reads self.training."
     hooked = any(_asks(type(hook), "__call__") for hook in module._forward_pre_hooks.values())
     return "A hook that runs before its forward() reads self.training." if hooked else ""

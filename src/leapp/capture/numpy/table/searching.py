@@ -42,6 +42,14 @@ def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, perio
     return torch.where(x == xp[-1], fp[-1], result)
 
 
+@expression("select")
+def _select(condlist: Any, choicelist: Any, default: Any = 0) -> Tensor:
+    *choices, found = promoted(*choicelist, default)
+    for condition, choice in zip(reversed(condlist), reversed(choices), strict=True):
+        found = torch.where(tensor(condition), choice, found)
+    return found
+
+
 @expression("isin")
 def _isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, kind: Any = None) -> Any:
     element, test = promoted(element, test_elements)
