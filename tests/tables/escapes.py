@@ -324,6 +324,7 @@ def other_thread_writes(x: T) -> T:
 F64 = (normal(3, 4, dtype=torch.float64),)
 row("number_for_alpha", lambda x: torch.add(x, x * 2, alpha=x.numpy()[0, 0]), *F64, reports=("add",))
 row("number_for_fill_value", lambda x: x + torch.full((4,), x.numpy()[0, 0]), *F64, reports=("full",))
+row("number_inside_vmap", lambda x: torch.vmap(lambda r: r * x.numpy()[0, 0])(x), *F64, reports=("mul",))
 row("number_for_slope", lambda x: F.leaky_relu(x, abs(x.numpy()[0, 0])), *F64, reports=("leaky",))
 row("number_for_old_constructor", lambda x: x * torch.DoubleTensor([x.numpy()[0, 0]]), *F64, reports=("float",))
 row("number_for_decimal", lambda x: x * float(decimal.Decimal(x.numpy()[0, 0])), *F64, reports=("Decimal",))

@@ -842,6 +842,15 @@ row("clip_partial", lambda x: np.array(list(map(partial(np.clip, a_min=-1, a_max
 row("average_whole_weights", lambda x: [np.average(x, weights=[3, 1, 2], axis=0), np.average(x[0], weights=[1, 2, 3, 4]), np.average(x, 1)], N34)
 row("average_with_weights_returned", lambda x, w: [*np.average(x, 1, w, True), np.average(x, axis=1, weights=w, keepdims=True)], N34, uniform(0.2, 1.0, 4))
 row("std_by_position", lambda x: np.std(x, 1, None, None, 1) + np.var(x, 1, np.float64, None, 1), N34)
+@idiom(N34)
+def written_backwards(x: A) -> A:
+    """Slices with a negative step as targets."""
+    turned = np.zeros((3, 4), np.float32)
+    turned[::-1, ::-2] = x[:, :2]
+    turned[0, ::-1] += x[1]
+    return turned
+
+
 row("size_by_keyword", lambda x: x * np.size(a=x) + np.shape(a=x)[0], N34)
 row("corrcoef_of_two", lambda x, y: [np.corrcoef(x[0], y[0]), np.cov(x, y), np.corrcoef(x, y, rowvar=False)], N34, N34)
 row("f32_published_as_f64", lambda x: np.cumsum(np.exp(x)).astype(np.float64), normal(500), rtol=1e-5)

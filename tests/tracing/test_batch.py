@@ -176,6 +176,10 @@ def a_numpy_buffer(x: Tensor) -> Tensor:
     return torch.from_numpy(buffer) * 2.0
 
 
+def the_number_beside_one_of_an_array(x: Tensor) -> Tensor:
+    return x * torch.tensor([x.shape[0], x.numpy()[0, 0]]).sum()  # here
+
+
 def a_dead_branch(x: Tensor) -> Tensor:
     _ = x + TABLE  # here
     return x * (x.shape[0] + 1)
@@ -200,7 +204,7 @@ def under_autocast(x: Tensor) -> Tensor:
 REFUSED = (
     rows_one_by_one, counted, written_number, divided_by_the_number, length, plain_integer, different_rows,
     a_case_for_one_row, a_case_for_many_rows, squeezed, a_list_of_rows, twice_as_many, half, strides, scripted_mean,
-    a_numpy_buffer, a_dead_branch, as_many_as_are_positive, a_view_or_a_copy,
+    a_numpy_buffer, the_number_beside_one_of_an_array, a_dead_branch, as_many_as_are_positive, a_view_or_a_copy,
     under_autocast,
 )  # fmt: skip
 

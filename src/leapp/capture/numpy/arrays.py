@@ -16,7 +16,7 @@ import torch
 from numpy import ndarray
 
 from leapp.capture.aliasing import geometry, same_storage
-from leapp.capture.batch.symbolic_size import numbers
+from leapp.capture.batch.symbolic_size import bare, numbers
 from leapp.capture.call_kinds import Kind
 from leapp.capture.equality import same_bits
 from leapp.capture.numpy.indexing import basic, chosen, is_basic, leading_mask, locate, runs_backwards
@@ -71,15 +71,15 @@ class Arrays:
     def getitem(self, array: Array, index: Any) -> Any:
         """``array[index]``."""
         plain = bare_view(array)
-        bare = unwrapped(index)
+        place = unwrapped(index)
         operands = [array, *arrays_in(index)]
         if not self.memory.concerned(operands):
-            return self.memory.follow(ndarray.__getitem__(plain, bare), [array])
+            return self.memory.follow(ndarray.__getitem__(plain, place), [array])
         if isinstance(index, str):
             return self.memory.wrap(ndarray.__getitem__(plain, index))
         if not is_basic(index):
-            return self._chosen(array, index, ndarray.__getitem__(plain, bare), operands)
-        result = ndarray.__getitem__(plain, bare)
+            return self._chosen(array, index, ndarray.__getitem__(plain, place), operands)
+        result = ndarray.__getitem__(plain, place)
         found = self.memory.overlay(array)
         if found is None:
             return result
@@ -120,7 +120,7 @@ class Arrays:
     def setitem(self, array: Array, index: Any, value: Any) -> None:
         """``array[index] = value``."""
         plain = bare_view(array)
-        bare, number = unwrapped(index), unwrapped(value)
+        at, number = unwrapped(index), unwrapped(value)
         operands = [*arrays_in(index), *arrays_in(value)]
 
         def record(target: Tensor) -> None:
@@ -138,7 +138,7 @@ class Arrays:
                 view[place] = new
 
         if not self.memory.concerned([array, *operands]):
-            ndarray.__setitem__(plain, bare, number)
+            ndarray.__setitem__(plain, at, number)
             return
         if isinstance(index, str):
             self.setitem(ndarray.__getitem__(plain, index), ..., value)
@@ -146,7 +146,7 @@ class Arrays:
         if is_basic(index) and runs_backwards(index):
             self.setitem(self.getitem(array, index), ..., value)
             return
-        self.runs.write("__setitem__", array, operands, lambda: ndarray.__setitem__(plain, bare, number), record)
+        self.runs.write("__setitem__", array, operands, lambda: ndarray.__setitem__(plain, at, number), record)
 
     def _in_place_already(self, view: Tensor, place: Any, new: Tensor) -> bool:
         """Whether an assignment assigns a part of an array to itself, as the last step of ``x[0] += 1``."""
@@ -340,7 +340,9 @@ class Arrays:
             if whole is not None and result.dtype == whole.dtype:
                 self.memory.copy_source(whole, result)
             return result
-        return constructed(self.memory.recorder, tape, self._torch_arguments(data), result)
+        for number in numbers(data):
+            number.owner.bake(f"{function.__name__} takes the batch size as a plain number")
+        return constructed(self.memory.recorder, tape, bare(self._torch_arguments(data)), result)
 
 
 def _piecewise(x: Any, condlist: Any, funclist: Any, *more: Any, **options: Any) -> Any:
@@ -378,12 +380,12 @@ def _tried(func: Any, given: tuple[Any, Any], standing: dict[int, Any]) -> list[
     because then torch refuses.
     """
     copies = {id(t): t.detach().clone() for t in arrays_in(given) if isinstance(t, Tensor)}
-    others = {
-        i: v.detach().clone().requires_grad_(v.dtype.is_floating_point) if isinstance(v, Tensor) else v
-        for i, v in standing.items()
-    }
     try:
         with torch.enable_grad():
+            others = {
+                i: v.detach().clone().requires_grad_(v.dtype.is_floating_point) if isinstance(v, Tensor) else v
+                for i, v in standing.items()
+            }
             args, kwargs = _exchanged(given, (copies | others).get)
             result = func(*args, **kwargs)
     except Exception:  # torch raises many types; if the call itself is wrong, the real call raises the error

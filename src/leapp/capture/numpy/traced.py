@@ -24,11 +24,6 @@ def set_current(arrays: Arrays | None) -> None:
     _current = arrays
 
 
-def current() -> Arrays | None:
-    """The arrays of the open session."""
-    return _current
-
-
 def listening() -> Arrays | None:
     """The arrays of the open session, if it is recording."""
     return _current if _current is not None and _current.memory.listening else None
