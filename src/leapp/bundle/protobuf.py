@@ -23,21 +23,21 @@ class WireError(ValueError):
     """The bytes are not a complete protobuf message."""
 
 
-def spans(body: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of a message: the tag of each, where it begins, where its value begins, and where it ends.
+def spans(body: bytes | memoryview, at: int = 0, end: int | None = None) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of a message in ``body[at:end]``: the tag of each, where it begins, where its value begins, and where it ends.
 
     Raises:
         WireError: If the message is cut off or damaged.
     """
-    at, end = 0, len(body)
+    end = len(body) if end is None else end
     while at < end:
         start = at
-        tag, at = (body[at], at + 1) if body[at] < 0x80 else _read_number(body, at)
+        tag, at = (body[at], at + 1) if body[at] < 0x80 else read_number(body, at, end)
         wire = tag & 7
         if wire == SIZED:
-            size, at = (body[at], at + 1) if at < end and body[at] < 0x80 else _read_number(body, at)
+            size, at = (body[at], at + 1) if at < end and body[at] < 0x80 else read_number(body, at, end)
         elif wire == NUMBER:
-            size = _read_number(body, at)[1] - at
+            size = 1 if at < end and body[at] < 0x80 else read_number(body, at, end)[1] - at
         elif wire in _SIZES:
             size = _SIZES[wire]
         else:
@@ -55,7 +55,7 @@ def fields(body: memoryview) -> Iterator[tuple[int, Value]]:
         WireError: If the message is cut off or damaged.
     """
     for tag, _, at, end in spans(body):
-        yield tag, _read_number(body, at)[0] if tag & 7 == NUMBER else body[at:end]
+        yield tag, read_number(body, at, end)[0] if tag & 7 == NUMBER else body[at:end]
 
 
 def number(tag: int, value: int) -> Chunks:
@@ -63,17 +63,28 @@ def number(tag: int, value: int) -> Chunks:
     return [_number(tag) + _number(value)]
 
 
+def sized(value: bytes) -> bytes:
+    """The value of a field that holds the given bytes, without the tag."""
+    return _number(len(value)) + value
+
+
 def message(tag: int, chunks: Chunks) -> Chunks:
     """A field that holds the given bytes."""
     return [_number(tag) + _number(sum(map(len, chunks))), *chunks]
 
 
-def _read_number(body: memoryview, at: int) -> tuple[int, int]:
+def read_number(body: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
+    """A number that begins at a place of ``body[:end]``, and where it ends.
+
+    Raises:
+        WireError: It does not end there, or has too many bytes.
+    """
     value = 0
-    for index, byte in enumerate(body[at : at + _LONGEST]):
-        value |= (byte & 0x7F) << 7 * index
+    for place in range(at, min(at + _LONGEST, end)):
+        byte = body[place]
+        value |= (byte & 0x7F) << 7 * (place - at)
         if byte < 0x80:
-            return value, at + index + 1
+            return value, place + 1
     raise WireError("a number is cut off or too long")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from leapp.bundle.protobuf import NUMBER, SIZED, Chunks, WireError, fields, message, number, spans
+from leapp.bundle.protobuf import NUMBER, SIZED, Chunks, WireError, message, number, read_number, sized, spans
 
 LARGEST = 16 * 1024 * 1024
 """Larger models, in bytes, are not merged: the saved calls matter less than a second copy of the weights."""
@@ -20,17 +20,23 @@ LARGEST = 16 * 1024 * 1024
 # Field numbers of onnx.proto, which never change.
 _MODEL_IR, _MODEL_GRAPH, _MODEL_OPSET = 1, 7, 8
 _GRAPH_NODE, _GRAPH_NAME, _GRAPH_WEIGHT, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 2, 5, 11, 12
-_NODE_OUTPUT, _VALUE_NAME = 2, 1
-_NAMES = {"node": (1, 2, 3), "tensor": (8,), "value": (1,)}
-"""The fields of a message that hold names of values, or of the node."""
-_HOLDS = {
-    "graph": {1: "node", 5: "tensor", 11: "value", 12: "value", 13: "value"},
-    "node": {5: "attribute"},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
+_NAME, _MADE, _REFUSED = "name", "made", "refused"
+"""What a field may hold besides a message: the name of a value or node, of a value that a node makes, or a rare feature."""
+_FIELDS = {
+    kind: {place << 3 | SIZED: what for place, what in fields.items()}
+    for kind, fields in {
+        "graph": {1: "node", 5: "tensor", 11: "value", 12: "value", 13: "value", 14: _REFUSED, 15: _REFUSED},
+        "node": {1: _NAME, 2: _MADE, 3: _NAME, 5: "attribute"},
+        "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
+        "tensor": {8: _NAME, 13: _REFUSED},
+        "value": {1: _NAME},
+    }.items()
 }
-"""The fields of a message that hold messages with names of values."""
-_REFUSED = {"model": (20, 25), "graph": (14, 15), "tensor": (13,)}
-"""Training, functions; quantization, sparse initializers; values in a file beside the one that the model came from."""
+"""What the fields of a message hold. Refused are quantization, sparse initializers and values in a file beside the model."""
+_MODEL_REFUSED = (_MODEL_IR, _MODEL_GRAPH, _MODEL_OPSET, 20, 25)
+"""Known fields of another wire type; training and functions."""
+_LONG = 1 << 10
+"""From this many bytes on, bytes that stay as they are are copied once, when the merged model is put together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +91,15 @@ def merge(parts: Iterable[Part]) -> bytes | None:
 
 def _add(merged: _Merged, part: Part) -> None:
     opsets: set[bytes] = set()
-    for tag, value in fields(memoryview(part.model)):
-        field_number = tag >> 3
-        if field_number in _REFUSED["model"]:
+    for tag, _, at, end in spans(part.model):
+        if tag == _MODEL_IR << 3 | NUMBER:
+            merged.ir_version = max(merged.ir_version, read_number(part.model, at, end)[0])
+        elif tag == _MODEL_OPSET << 3 | SIZED:
+            opsets.add(part.model[at:end])
+        elif tag == _MODEL_GRAPH << 3 | SIZED:
+            _Renaming(part).add_graph(merged, at, end)
+        elif tag >> 3 in _MODEL_REFUSED:
             raise _UnmergeableError
-        if field_number == _MODEL_IR and isinstance(value, int):
-            merged.ir_version = max(merged.ir_version, value)
-        elif isinstance(value, int):
-            continue
-        elif field_number == _MODEL_OPSET:
-            opsets.add(bytes(value))
-        elif field_number == _MODEL_GRAPH:
-            _Renaming(part).add_graph(merged, value)
     merged.opsets.add(frozenset(opsets))
 
 
@@ -104,59 +107,58 @@ class _Renaming:
     """Gives the values of one part their merged names."""
 
     def __init__(self, part: Part) -> None:
+        self._model, self._view = part.model, memoryview(part.model)
         self._prefix = part.prefix.encode()
-        self._fed = {name.encode(): merged.encode() for name, merged in part.fed.items()}
+        self._fed = {name.encode() for name in part.fed}
+        self._names = {name.encode(): sized(merged.encode()) for name, merged in part.fed.items()}
         self._made: set[bytes] = set()
 
-    def add_graph(self, merged: _Merged, graph: memoryview) -> None:
+    def add_graph(self, merged: _Merged, at: int, end: int) -> None:
         results: list[bytes] = []
-        for tag, _, at, end in spans(graph):
-            place, body = tag >> 3, graph[at:end]
-            if place in _REFUSED["graph"]:
+        for tag, _, first, last in spans(self._model, at, end):
+            place, kind = tag >> 3, _FIELDS["graph"].get(tag)
+            if kind is _REFUSED or (kind is None and place << 3 | SIZED in _FIELDS["graph"]):
                 raise _UnmergeableError
-            if place not in merged.graph:
+            if kind is None or place not in merged.graph:
                 continue
-            if tag & 7 != SIZED:
-                raise _UnmergeableError
-            if place in (_GRAPH_INPUT, _GRAPH_OUTPUT):
-                name = next((bytes(body[at:end]) for tag, _, at, end in spans(body) if tag >> 3 == _VALUE_NAME), b"")
+            if kind == "value":
+                names = (self._model[a:b] for tag, _, a, b in spans(self._model, first, last) if tag in _FIELDS["value"])
+                name = next(names, b"")
                 if place == _GRAPH_INPUT and name in self._fed:
                     continue
                 if place == _GRAPH_OUTPUT:
                     results.append(name)
-            merged.graph[place] += message(tag, self._renamed(_HOLDS["graph"][place], body))
+            merged.graph[place] += message(tag, self._renamed(kind, first, last))
         if not self._made.issuperset(results):
             # An output that is an input or a constant is made by no node, so it cannot be renamed.
             raise _UnmergeableError
 
-    def _renamed(self, kind: str, body: memoryview) -> Chunks:
+    def _renamed(self, kind: str, at: int, end: int) -> Chunks:
         """A message with its value names replaced by the merged names. All other bytes are copied."""
-        names, holds, refused = _NAMES.get(kind, ()), _HOLDS.get(kind, _NOTHING), _REFUSED.get(kind, ())
+        holds, model, known = _FIELDS[kind], self._model, self._names
         out: Chunks = []
-        copied = 0
-        for tag, start, at, end in spans(body):
-            if tag & 7 != SIZED:
+        copied = at
+        for tag, start, first, last in spans(model, at, end):
+            what = holds.get(tag)
+            if what is None:
                 continue
-            place = tag >> 3
-            if place in refused:
-                raise _UnmergeableError
-            if place in names:
-                name = bytes(body[at:end])
+            if what is _NAME or what is _MADE:
+                name = model[first:last]
                 if not name:
                     continue  # an optional input that is not given
-                if place == _NODE_OUTPUT:
+                if what is _MADE:
                     self._made.add(name)
-                changed: Chunks = [self._fed.get(name) or self._prefix + name]
-            elif place in holds:
-                changed = self._renamed(holds[place], body[at:end])
+                if name not in known:
+                    known[name] = sized(self._prefix + name)
+                # The tag of a name is one byte.
+                out += (model[copied : start + 1], known[name])
+            elif what is _REFUSED:
+                raise _UnmergeableError
+            else:
+                changed = self._renamed(what, first, last)
                 if len(changed) == 1:
                     continue
-            else:
-                continue
-            out += [body[copied:start], *message(tag, changed)]
-            copied = end
-        out.append(body[copied:])
+                out += (model[copied:start], *message(tag, changed))
+            copied = last
+        out.append(model[copied:end] if end - copied < _LONG else self._view[copied:end])
         return out
-
-
-_NOTHING: dict[int, str] = {}
