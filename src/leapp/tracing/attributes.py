@@ -26,15 +26,15 @@ from leapp.compat.modes import DisableTorchFunction
 from leapp.tracing.contents import (
     ITEMS,
     Globals,
+    Names,
     Variables,
     can_hold_state,
     closure_of,
     forget_classes,
     held_again,
     held_by,
-    holding_state,
     keeps_nothing,
-    numbers,
+    sorted_out,
     spelled,
     variables_of,
 )
@@ -175,12 +175,14 @@ class Attributes:
         if id(root) in self._seen or (role(type(root)) == "module" and keeps_nothing(root)):
             return
         with DisableTorchFunction():  # the modes would record the attribute reads below as calls on tensors
-            at = where()
-            self._look(root, at, _MOST)
-            while self._coming and self._left > 0:
-                module = sys.modules.get(self._coming.popleft())
-                if module is not None and can_hold_state(module):
-                    self._left = self._look(module, at, self._left)
+            self._look(root, where())
+
+    def _look(self, root: Any, at: Where) -> None:
+        self._walk(root, at, _MOST)
+        while self._coming and self._left > 0:
+            module = sys.modules.get(self._coming.popleft())
+            if module is not None and can_hold_state(module):
+                self._left = self._walk(module, at, self._left)
 
     def _meet_module_of(self, value: Any) -> None:
         """Put the module whose global variables a function, a class or an object uses on the list."""
@@ -189,28 +191,27 @@ class Attributes:
             self._modules.add(name)
             self._coming.append(name)
 
-    def _meet_modules_of_functions(self, names: dict[str, Any]) -> None:
-        functions = [value for value in list(names.values()) if type(value) is FunctionType]
-        for value in {id(f.__globals__): f for f in functions}.values():
-            self._meet_module_of(value)
-
-    def _look(self, root: Any, at: Where, left: int) -> int:
+    def _walk(self, root: Any, at: Where, left: int) -> int:
         """Read what can be reached from ``root``, breadth first, at most ``left`` values. Returns how many of them remain."""
         todo: deque[tuple[Any, Any, tuple[_Seen, Any] | None, Any, bool]] = deque([(root, root, None, None, False)])
         while todo and left > 0:
             thing, owner, inside, above, opaque = todo.popleft()
             if id(thing) in self._seen:
                 continue
-            held = held_by(thing)
+            kind = type(thing)
+            if kind is ModuleType:
+                names = sorted_out(vars(thing))
+                held: dict[Any, Any] = {**names.numbers, **names.holding}
+                for function in names.functions:
+                    self._meet_module_of(function)
+            else:
+                held = held_by(thing)
+                if thing is owner and kind is not Variables:
+                    self._meet_module_of(thing)
+                opaque = opaque or role(kind) == "opaque"
             left -= 1 + len(held)
-            if not opaque and type(thing) is not dict and type(thing) is not list:
-                opaque = role(type(thing)) == "opaque"
             seen: _Seen = _new(_Seen, (owner, inside, above, held, [], [], at, opaque))
             self._seen[id(thing)] = thing, seen
-            if type(thing) is ModuleType:
-                self._meet_modules_of_functions(vars(thing))
-            elif thing is owner:
-                self._meet_module_of(thing)
             if PLAIN.issuperset(map(id, map(type, held.values()))):
                 continue
             for key, value in held.items():
@@ -218,6 +219,8 @@ class Attributes:
                 if id(kind) in PLAIN:
                     continue
                 what = role(kind)
+                if what == "plain":
+                    continue
                 if what == "tensor":
                     if not value.is_inference():
                         seen.tensors.append((key, value, value._version))
@@ -241,25 +244,37 @@ class Attributes:
         """Look at everything that the code which opens a node can reach from its variables, ``self`` included."""
         frames = list(users_frames())
         self._modules.update(frame.f_globals.get("__name__", "") for frame in frames)
-        for number, frame in enumerate(frames):
-            names = variables_of(frame)
-            self._opened_at.setdefault(frame.f_code, frame.f_lasti)
-            if not number:
-                self._openers.append(frame.f_code)
-                self._named += _functions(frame.f_code, {**_named_in(frame.f_code, frame.f_globals), **names})
-            self._meet_modules_of_functions(names)
-            self.look_at_variables(frame.f_code, names)
-            if id(frame.f_globals) not in self._seen:
-                self._meet_modules_of_functions(frame.f_globals)
-                for root in (Globals(frame.f_globals), Variables(holding_state(frame.f_globals))):
-                    self._roots[id(frame.f_globals), type(root)] = root
-                    self.look(root)
-                self._seen[id(frame.f_globals)] = self._seen[next(reversed(self._seen))]
+        with DisableTorchFunction():  # as in look()
+            at = where()
+            for number, frame in enumerate(frames):
+                local = variables_of(frame)
+                self._opened_at.setdefault(frame.f_code, frame.f_lasti)
+                if not number:
+                    self._openers.append(frame.f_code)
+                    self._named += _functions(frame.f_code, {**_named_in(frame.f_code, frame.f_globals), **local})
+                self._look_at_variables(frame.f_code, local, at)
+                if id(frame.f_globals) not in self._seen:
+                    names, whole = sorted_out(frame.f_globals), Globals(frame.f_globals)
+                    seen: _Seen = _new(_Seen, (whole, None, None, names.numbers, [], [], at, False))
+                    self._seen[id(whole)] = self._seen[id(frame.f_globals)] = whole, seen
+                    self._roots[id(frame.f_globals), Globals] = whole
+                    self._begin((id(frame.f_globals), Variables), Variables(names.holding), names, at)
 
     def look_at_variables(self, code: CodeType, names: dict[str, Any]) -> None:
         """Look at the variables of a function that runs, or is about to run, in a node."""
-        found = self._roots[code, get_ident()] = Variables({**numbers(names), **holding_state(names)}, code)
-        self.look(found)
+        with DisableTorchFunction():  # as in look()
+            self._look_at_variables(code, names, where())
+
+    def _look_at_variables(self, code: CodeType, variables: dict[str, Any], at: Where) -> None:
+        names = sorted_out(variables)
+        self._begin((code, get_ident()), Variables({**names.numbers, **names.holding}, code), names, at)
+
+    def _begin(self, key: Any, root: Variables, names: Names, at: Where) -> None:
+        """Begin a walk at some variables."""
+        for function in names.functions:
+            self._meet_module_of(function)
+        self._roots[key] = root
+        self._look(root, at)
 
     def opening(self) -> Opening:
         """The numbers that were seen, with the identities of everything else, so that no object is kept alive."""

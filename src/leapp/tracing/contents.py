@@ -12,7 +12,7 @@ import itertools
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from inspect import CO_OPTIMIZED
 from types import (
     CellType,
@@ -35,6 +35,7 @@ from leapp.tracing.value_roles import (
     CONTAINERS,
     NUMBERS,
     PLAIN,
+    TYPES,
     Length,
     bases,
     forget_roles,
@@ -68,6 +69,8 @@ _EVERY_MODULE = frozenset({"training", "dump_patches", "call_super_init", *vars(
 """Attributes that every ``torch.nn.Module`` has."""
 _HOLDS_STATE = frozenset({"array", "container", "opaque", "holder", "object"})
 """The roles of values that can hold state, whichever value it is."""
+_CLASS_STATE = frozenset({"container", "object", "opaque", "generator"})
+"""The roles of attributes of a class that can hold state, beside functions, tensors and arrays."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -139,29 +142,50 @@ def forget_classes() -> None:
 def can_hold_state(value: Any) -> bool:
     """Whether a value can keep something of the user's program from one call to the next."""
     if type(value) is FunctionType:  # asked first because most are functions
-        if not (value.__closure__ or value.__defaults__ or value.__kwdefaults__ or value.__dict__):
-            return False
-        code = value.__code__
-        if is_library_code(code):
-            return False
-        closes_over = value.__closure__ and code.co_freevars != _CLASS_CELL
-        return bool(closes_over or _defaults(value) or value.__dict__)
-    kind = role(type(value))
-    if kind in _HOLDS_STATE:
-        return True
-    if kind == "generator":
-        return not is_library_code(suspended_code(value))
+        closes_over = value.__closure__ and value.__code__.co_freevars != _CLASS_CELL
+        holds = closes_over or ((value.__defaults__ or value.__kwdefaults__) and _defaults(value)) or value.__dict__
+        return bool(holds) and not is_library_code(value.__code__)
+    kind = (TYPES.get(id(type(value))) or TYPES.of(type(value))).role
     if kind == "namespace":
         return type(name := vars(value).get("__name__")) is str and name in sys.modules and is_the_users(name)
+    if kind == "class":
+        return is_made_by_the_user(value)
     if kind == "module":
         return not keeps_nothing(value)
-    return kind == "class" and is_made_by_the_user(value)
+    if kind == "generator":
+        return not is_library_code(suspended_code(value))
+    return kind in _HOLDS_STATE
 
 
-def holding_state(names: dict[str, Any]) -> dict[str, Any]:
-    """The variables whose values can hold state."""
-    now = list(names.items())  # a copy: another thread may add variables meanwhile
-    return {n: v for n, v in now if id(type(v)) not in PLAIN and n[:2] != "__" and can_hold_state(v)}
+class Names(NamedTuple):
+    """The variables of a function or of a module, as far as the walk needs them."""
+
+    numbers: dict[str, Any]
+    holding: dict[str, Any]
+    """Those whose values can hold state."""
+    functions: Collection[FunctionType]
+    """The functions among the values, one for each module that they are defined in."""
+
+
+def sorted_out(names: dict[str, Any]) -> Names:
+    """Variables by what their values are."""
+    numbers: dict[str, Any] = {}
+    holding: dict[str, Any] = {}
+    functions: dict[int, FunctionType] = {}
+    names = dict(names)  # a copy: another thread may add variables meanwhile
+    for (name, value), facts in zip(names.items(), map(TYPES.get, map(id, map(type, names.values()))), strict=True):
+        if facts is None:
+            facts = TYPES.of(type(value))
+        what = facts.role
+        if what == "function":
+            functions[id(value.__globals__)] = value
+            if not (value.__closure__ or value.__defaults__ or value.__kwdefaults__ or value.__dict__):
+                continue  # most are like this: do not call can_hold_state()
+        if facts.is_number and name[:2] != "__":
+            numbers[name] = value
+        if what != "plain" and (what in _HOLDS_STATE or can_hold_state(value)) and name[:2] != "__":
+            holding[name] = value
+    return Names(numbers, holding, functions.values())
 
 
 def held_by(thing: Any) -> dict[Any, Any]:
@@ -176,7 +200,7 @@ def held_by(thing: Any) -> dict[Any, Any]:
     if kind is Variables:
         return thing.names  # type: ignore[no-any-return]
     if kind is Globals:
-        return numbers(thing.names)
+        return sorted_out(thing.names).numbers
     if what == "opaque":
         return state_of(thing)
     if what == "module":
@@ -187,7 +211,8 @@ def held_by(thing: Any) -> dict[Any, Any]:
         frame = suspended_frame(thing)
         return {} if frame is None else variables_of(frame)
     if what == "namespace":
-        return {**numbers(vars(thing)), **holding_state(vars(thing))}
+        names = sorted_out(vars(thing))
+        return {**names.numbers, **names.holding}
     if what == "array":  # of dtype object: others are compared by their bytes
         return dict(enumerate(thing.ravel()[:_MOST_ITEMS].tolist()))
     if what == "class":
@@ -197,8 +222,8 @@ def held_by(thing: Any) -> dict[Any, Any]:
     if kind is weakref.ref:  # a referenced tensor is left out, so as not to keep it alive
         return {WHOLE: thing()} if role(type(thing())) == "object" else {}
     if kind is functools.partial:
-        names = thing.func.__code__.co_varnames if type(thing.func) is FunctionType else itertools.count()
-        return {"func": thing.func, **dict(zip(names, thing.args, strict=False)), **thing.keywords}
+        parameters = thing.func.__code__.co_varnames if type(thing.func) is FunctionType else itertools.count()
+        return {"func": thing.func, **dict(zip(parameters, thing.args, strict=False)), **thing.keywords}
     layout = _layout(kind)
     held = {**_of_class(kind), **layout.attributes(thing)}
     for name, slot in layout.slots:
@@ -207,11 +232,6 @@ def held_by(thing: Any) -> dict[Any, Any]:
         except AttributeError:  # the slot has no value yet
             continue
     return held
-
-
-def numbers(names: dict[str, Any]) -> dict[str, Any]:
-    """The variables that are numbers or texts."""
-    return {n: v for n, v in list(names.items()) if is_number(v) and n[:2] != "__"}
 
 
 def held_again(thing: Any, held: dict[Any, Any]) -> dict[Any, Any]:
@@ -296,7 +316,8 @@ def _is_class_state(name: str, value: Any) -> bool:
         return can_hold_state(value)
     if name[:2] == "__":
         return False
-    return issubclass(kind, (Tensor, np.ndarray, *NUMBERS, *CONTAINERS)) or role(kind) in ("object", "opaque", "generator")
+    facts = TYPES.get(id(kind)) or TYPES.of(kind)
+    return facts.is_number or facts.role in _CLASS_STATE or issubclass(kind, (Tensor, np.ndarray))
 
 
 def closure_of(function: FunctionType) -> dict[str, Any]:
@@ -307,10 +328,9 @@ def closure_of(function: FunctionType) -> dict[str, Any]:
 
 def _defaults(function: FunctionType) -> dict[str, Any]:
     """The default values of a function's parameters, if one of them can hold something. They live as long as the function."""
-    if not (function.__defaults__ or function.__kwdefaults__):
-        return {}
     given, keywords = function.__defaults__ or (), function.__kwdefaults__ or {}
-    if {role(type(v)) for v in (*given, *keywords.values())} <= {"plain"}:
+    values = (*given, *keywords.values())
+    if PLAIN.issuperset(map(id, map(type, values))) or all(role(type(v)) == "plain" for v in values):
         return {}
     code = function.__code__
     names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]

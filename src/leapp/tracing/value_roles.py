@@ -85,19 +85,33 @@ def suspended_frame(generator: Any) -> FrameType | None:
     return getattr(generator, f"{_PREFIXES[id(type(generator))]}_frame")  # type: ignore[no-any-return]
 
 
-_roles: dict[int, Role] = {}
-"""Roles by the identity of the type: a metaclass of the user's may make its classes unhashable."""
-_known_types: dict[int, type] = {}
-"""The types that have a role. Kept alive, because Python gives the identity of a freed type to another one."""
+class _Facts:
+    """What is known about a type, found once. It keeps the type alive: Python gives the identity of a freed one to another."""
+
+    __slots__ = ("is_number", "kind", "lasts", "role")
+
+    def __init__(self, kind: type) -> None:
+        self.kind, self.role, self.is_number = kind, _find_role(kind), issubclass(kind, NUMBERS)
+        self.lasts = not _is_made_in_python(kind) or _is_named_by_a_library(kind)
+
+
+class _Types(dict[int, _Facts]):
+    """Facts by the identity of the type: a metaclass of the user's may make its classes unhashable."""
+
+    def of(self, kind: type) -> _Facts:
+        """The facts about a type."""
+        found = self.get(id(kind))
+        if found is None:
+            found = self[id(kind)] = _Facts(kind)
+        return found
+
+
+TYPES = _Types()
 
 
 def role(kind: type) -> Role:
     """What the values of a type can hold."""
-    found = _roles.get(id(kind))
-    if found is None:
-        _known_types[id(kind)] = kind
-        found = _roles[id(kind)] = _find_role(kind)
-    return found
+    return (TYPES.get(id(kind)) or TYPES.of(kind)).role
 
 
 def _find_role(kind: type) -> Role:
@@ -147,15 +161,14 @@ def is_iterator(kind: type) -> bool:
 
 
 def forget_roles() -> None:
-    """Drop the references to the user's classes. The class of a mock refers to the mock itself."""
-    for i in [i for i, kind in list(_known_types.items()) if _is_made_in_python(kind)]:
-        _roles.pop(i, None)
-        del _known_types[i]
+    """Drop the references to the user's classes. The class of a mock, which the library makes, refers to the mock itself."""
+    for i in [i for i, facts in list(TYPES.items()) if not facts.lasts]:
+        TYPES.pop(i, None)
 
 
 def is_number(value: Any) -> bool:
     """Whether a value is a number or text. A traced number is neither, though ``isinstance()`` takes it for a float."""
-    return issubclass(type(value), NUMBERS)
+    return (TYPES.get(id(type(value))) or TYPES.of(type(value))).is_number
 
 
 def is_same_number(a: Any, b: Any) -> bool:
@@ -175,6 +188,7 @@ members: Callable[[type], MappingProxyType[str, Any]] = type.__dict__["__dict__"
 """The attributes that a class itself defines."""
 _flags: Callable[[type], int] = type.__dict__["__flags__"].__get__
 _module_attribute: Callable[[type], Any] = type.__dict__["__module__"].__get__
+_name_attribute: Callable[[type], str] = type.__dict__["__name__"].__get__
 
 
 def module_name(kind: type) -> str:
@@ -193,6 +207,13 @@ def module_of(value: Any) -> str:
 
 def _is_made_in_python(kind: type) -> bool:
     return bool(_flags(kind) & _HEAP_TYPE)
+
+
+def _is_named_by_a_library(kind: type) -> bool:
+    """Whether a module that is not the user's refers to a class: then the class lives as long as the module."""
+    module = sys.modules.get(module_name(kind))
+    known = type(module) is ModuleType and not is_the_users(module_name(kind))
+    return known and vars(module).get(_name_attribute(kind)) is kind
 
 
 def is_made_by_the_user(kind: type) -> bool:
