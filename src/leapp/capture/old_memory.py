@@ -75,13 +75,14 @@ class OldMemory:
         if self._unsure:
             self._passing.update(m for m in self._unsure if storage_expired(self._old[m]))
             self._unsure.clear()
-        cdata = storage_id(t) or 0
+        storage = storage_of(t)
+        cdata = 0 if storage is None else int(storage._cdata)
         memory, lender = self._lent.get(cdata, (cdata, None))
         made_of = self._made_of.get(memory)
         if made_of is not None:
             return made_of, lender
-        if cdata and lender is None and memory not in self._old:
-            self._old[memory] = t.untyped_storage()._weak_ref()  # type: ignore[assignment]
+        if storage is not None and lender is None and memory not in self._old:
+            self._old[memory] = storage._weak_ref()  # type: ignore[assignment]
         return frozenset({memory}), lender
 
     def origins(self, t: Tensor) -> frozenset[int]:

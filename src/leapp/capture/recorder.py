@@ -195,7 +195,7 @@ class Recorder:
         tape.constant_ids.clear()
         tape.release(tape.constants if tape.first else ())
 
-    def declare(self, tape: Tape, t: Tensor, axis: int | str | None = "auto") -> Tensor:
+    def declare(self, tape: Tape, t: Tensor, at: Where, axis: int | str | None = "auto") -> Tensor:
         """Make the value of ``t`` an input of the tape. Returns a new alias of ``t``, which the user's code goes on with.
 
         ``axis`` is the batch axis, for a tape that takes any batch size. Call it inside ``silence()``.
@@ -205,7 +205,7 @@ class Recorder:
         if type(t) not in PLAIN:
             alias = alias.as_subclass(type(t))
             vars(alias).update(vars(t))
-        tape.declare(alias, axis)
+        tape.declare(alias, at, axis)
         self.declared_tensors[t] = tape.node
         if tape.first and alias.requires_grad and torch.is_grad_enabled():
             tape.autograd = self.autograd = True

@@ -264,7 +264,7 @@ class Tape:
         self._weak.append(weak)
         return weak
 
-    def declare(self, t: Tensor, axis: int | str | None = "open") -> Ref:
+    def declare(self, t: Tensor, at: Where, axis: int | str | None = "open") -> Ref:
         """Make ``t`` itself an input of the node. ``axis`` is its batch axis, for a node that takes any batch size."""
         ref = self.known[id(t)] = Ref(len(self.memory_of), weakref.ref(t))
         memory = self._memory(t) or Memory(True, None)
@@ -274,7 +274,7 @@ class Tape:
         memory.roots += ((ref, _geometry(t)),)
         self.memory_of.append(memory)
         self.inputs.append(ref.slot)
-        self._declared[ref.slot] = where()
+        self._declared[ref.slot] = at
         if self.batch is not None:
             self.batch.declare(ref.slot, t, axis)
         return ref

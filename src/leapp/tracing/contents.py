@@ -93,20 +93,21 @@ class Globals(Variables):
 class _Layout(NamedTuple):
     """Where the objects of a type keep their attributes. Found once for each type."""
 
-    kind: type
     attributes: Callable[[Any], dict[str, Any]]
     """Gives the ``__dict__`` of an object."""
     slots: Sequence[tuple[str, Callable[[Any], Any]]]
     """The names in ``__slots__``, each with the function that gives its value."""
 
 
-_layouts: dict[int, _Layout] = {}
-
-
 def _layout(kind: type) -> _Layout:
-    found = _layouts.get(id(kind))
-    if found is not None:
-        return found
+    facts = TYPES.get(id(kind)) or TYPES.of(kind)
+    found: _Layout | None = facts.layout
+    if found is None:
+        found = facts.layout = _find_layout(kind)
+    return found
+
+
+def _find_layout(kind: type) -> _Layout:
     above = bases(kind)
     own: Any = next((found for base in above if type(found := members(base).get("__dict__")) in _DESCRIPTORS), None)
     slots = [
@@ -115,8 +116,7 @@ def _layout(kind: type) -> _Layout:
         for name, slot in (list(members(base).items()) if "__slots__" in members(base) else ())
         if type(slot) is MemberDescriptorType
     ]
-    _layouts[id(kind)] = found = _Layout(kind, _no_attributes if own is None else own.__get__, slots)
-    return found
+    return _Layout(_no_attributes if own is None else own.__get__, slots)
 
 
 def _no_attributes(thing: Any) -> dict[str, Any]:
@@ -131,7 +131,6 @@ def forget_types() -> None:
     """Drop all references to the user's classes."""
     forget_roles()
     forget_classes()
-    _layouts.clear()
 
 
 def forget_classes() -> None:

@@ -123,7 +123,7 @@ class Declaring:
         node.inputs[name] = port
         alias = t
         if node.tape is not None:
-            alias = self._recorder.declare(node.tape, t, checked_axis(node, port, t.dim()))
+            alias = self._recorder.declare(node.tape, t, at, checked_axis(node, port, t.dim()))
             port.slot = node.tape.inputs[-1]
         node.aliases[name] = (t, alias)
         if role == "input" and source is None:

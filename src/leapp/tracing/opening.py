@@ -119,7 +119,7 @@ class Opening:
         for port, (t, alias), value in kept:
             node.inputs[port.name], node.aliases[port.name], node.current.inputs[port.name] = port, (t, alias), value
             if node.tape is not None:
-                port.slot = node.tape.declare(alias, port.batch).slot
+                port.slot = node.tape.declare(alias, port.where, port.batch).slot
 
     def abandon(self, node: NodeTrace) -> None:
         """Drop the present pass of a node, because the user's code raised an exception."""

@@ -20,7 +20,7 @@ from leapp.capture.pass_diff import Difference, Kind, by_data, differences
 from leapp.capture.recorder import Recorder
 from leapp.capture.replay import Program, Replay, cut
 from leapp.capture.tape import Constant, Draw, Tape
-from leapp.capture.user_line import Where
+from leapp.capture.user_line import Where, where
 from leapp.tracing.attributes import Attributes, Changed, Shown, once_for_each_line
 from leapp.tracing.batching import checked_axis
 from leapp.tracing.code_uses import (
@@ -66,7 +66,8 @@ class SecondPass:
         if before is not None and same_bits(before[1], t):
             return before[1]  # declared before in this pass: a property may declare its value at every read
         port = node.inputs.get(name)
-        alias = self._recorder.declare(node.second, t, "auto" if port is None else checked_axis(node, port, t.dim()))
+        axis = "auto" if port is None else checked_axis(node, port, t.dim())
+        alias = self._recorder.declare(node.second, t, where(), axis)
         node.second_slots[name] = node.second.inputs[-1]
         node.aliases[name] = (t, alias)
         return alias
@@ -74,7 +75,7 @@ class SecondPass:
     def buffer(self, node: NodeTrace, name: str, t: Tensor) -> None:
         """Declare a tracked buffer. The tensor itself becomes an input, without an alias."""
         if node.second is not None:
-            node.second_slots[name] = node.second.declare(t).slot
+            node.second_slots[name] = node.second.declare(t, where()).slot
 
     def finish(self, node: NodeTrace, outputs: Mapping[str, Tensor], sample: Sample) -> None:
         """Compare the second pass, whose values are in ``sample``, with the first."""

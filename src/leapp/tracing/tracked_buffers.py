@@ -26,7 +26,7 @@ def track(node: NodeTrace, name: str, buffer: TrackedBuffer, at: Where) -> None:
     node.current.inputs[name] = snapshot(t)
     node.inputs[name] = port
     if node.tape is not None:
-        port.slot = node.tape.declare(t).slot
+        port.slot = node.tape.declare(t, at).slot
     node.buffers.append(buffer)
 
 

@@ -37,7 +37,7 @@ def rewritten_constants(node: NodeTrace) -> set[int]:
         origin = constant.origin()
         if origin is None or slot in node.program.copied or not constant.origins or constant.version is not None:
             continue
-        if isinstance(origin, torch.nn.Parameter) or origin.shape != constant.value.shape:
+        if constant.parameter or origin.shape != constant.value.shape:
             continue
         if not same_bits(constant.value, origin):
             found.add(slot)

@@ -88,11 +88,12 @@ def suspended_frame(generator: Any) -> FrameType | None:
 class _Facts:
     """What is known about a type, found once. It keeps the type alive: Python gives the identity of a freed one to another."""
 
-    __slots__ = ("is_number", "kind", "lasts", "role")
+    __slots__ = ("is_number", "kind", "lasts", "layout", "role")
 
     def __init__(self, kind: type) -> None:
         self.kind, self.role, self.is_number = kind, _find_role(kind), issubclass(kind, NUMBERS)
         self.lasts = not _is_made_in_python(kind) or _is_named_by_a_library(kind)
+        self.layout: Any = None  # for contents.py, which reads objects of the type
 
 
 class _Types(dict[int, _Facts]):
