@@ -74,9 +74,27 @@ def test_an_operator_that_torch_lacks_is_none() -> None:
 
 
 def test_composites_are_told_apart() -> None:
-    assert core.is_composite(torch.ops.aten.matmul.default)
-    assert not core.is_composite(torch.ops.aten.mm.default)
+    parts = core.taken_apart(torch.ops.aten.matmul.default)
+    assert parts is not None
+    x = torch.randn(2, 3)
+    assert torch.equal(parts(x, x.t()), x @ x.t())
+    assert core.taken_apart(torch.ops.aten.native_batch_norm.default) is not None, "torch has a function of Python for it"
+    assert core.taken_apart(torch.ops.aten.mm.default) is None
     assert graphs.is_whole_composite(torch.ops.aten.matmul.default)
+
+
+def test_a_mode_below_autograd_sees_composite_operators_whole() -> None:
+    """The tracer of ONNX nodes rests on it."""
+
+    class Seen(core.DispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    with torch.no_grad(), core.below_autograd(), Seen():
+        torch.nn.functional.linear(torch.randn(2, 3), torch.randn(4, 3), torch.randn(4))
+    assert "aten.linear.default" in seen
 
 
 def test_guards_of_tensors_answer() -> None:

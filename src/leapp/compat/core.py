@@ -13,11 +13,11 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
-    "DispatchMode", "HigherOrderOperator", "OpOverload", "clean_script", "copy_all", "disabled_torch_function", "find_operator",
-    "frozen_script", "functorch_level", "fuses_on_cpu", "is_composite", "is_grad_enabled", "keep_stance", "new_script_graph",
-    "open_script", "operator_names", "plain_dispatch",
-    "registered_device", "script_from_graph", "script_from_trace", "script_numbers", "script_text", "set_fusion_strategy",
-    "set_grad_enabled", "storage_expired", "tensor_guards", "tensor_type", "with_state", "wrapper_tensor", "writes_inputs",
+    "DispatchMode", "HigherOrderOperator", "OpOverload", "below_autograd", "clean_script", "copy_all",
+    "disabled_torch_function", "find_operator", "frozen_script", "functorch_level", "fuses_on_cpu", "is_grad_enabled",
+    "keep_stance", "new_script_graph", "open_script", "operator_names", "plain_dispatch", "registered_device",
+    "script_from_graph", "script_from_trace", "script_numbers", "script_text", "set_fusion_strategy", "set_grad_enabled",
+    "storage_expired", "taken_apart", "tensor_guards", "tensor_type", "with_state", "wrapper_tensor", "writes_inputs",
 ]  # fmt: skip
 
 OpOverload: Any = torch._ops.OpOverload
@@ -58,6 +58,9 @@ disabled_torch_function: Any = torch._C._disabled_torch_function_impl
 plain_dispatch: Callable[[], AbstractContextManager[None]] = torch._C._DisablePythonDispatcher
 """A context in which operators run torch's own kernels, not kernels that Python code registered."""
 
+below_autograd: Callable[[], AbstractContextManager[None]] = torch._C._AutoDispatchBelowAutograd
+"""A context without the kernels of autograd. A dispatch mode then sees composite operators before torch takes them apart."""
+
 copy_all: Callable[[Any, Any], Any] = torch._foreach_copy_
 """Copies a list of tensors into another in one call."""
 
@@ -72,9 +75,16 @@ def find_operator(name: str) -> Any:
 
 
 @functools.cache
-def is_composite(operator: Any) -> bool:
-    """Whether torch computes an operator by calling other operators. Kernels are not listed publicly."""
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
+def taken_apart(operator: Any) -> Callable[..., Any] | None:
+    """The function that computes an operator by calling other operators; ``None`` if torch has none. Not listed publicly."""
+    keys = torch._C.DispatchKey
+    found: Callable[..., Any] | None = operator.py_kernels.get(keys.Autograd)
+    if found is None and (
+        keys.CompositeImplicitAutograd in operator.py_kernels
+        or torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+    ):
+        found = operator.decompose
+    return found
 
 
 def with_state(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> AbstractContextManager[Any]:

@@ -6,7 +6,7 @@ composite operator of torch on each call. Its tracers, slow to load, are in :mod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -26,7 +26,7 @@ fake_rules: dict[Any, Any] = fake_impls.op_implementations_dict
 """The rules for operators on tensors without memory. A composite operator that is kept whole needs one during a trace."""
 
 
-def kept_whole(operators: tuple[Any, ...]) -> AbstractContextManager[None]:
+def kept_whole(operators: Iterable[Any]) -> AbstractContextManager[None]:
     """Keep composite operators whole in a trace."""
     kept: AbstractContextManager[None] = _override_composite_implicit_decomp(
         dict.fromkeys(operators, _special_op_to_preserve_cia)

@@ -6,18 +6,19 @@ Most nodes are traced by :mod:`leapp.export.op_tracer`, the others by torch's ow
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from leapp.compat.core import with_state
-from leapp.compat.graphs import enable_python_dispatcher, graph_module
+from leapp.compat.graphs import enable_python_dispatcher, fake_rules, graph_module, kept_whole, set_kernels
 from leapp.export.job import RUNNING
-from leapp.export.op_tracer import GraphBuilder, NotPlainError, state_of, trace_ops, whole
+from leapp.export.op_tracer import GraphBuilder, NotPlainError, state_of, trace_ops
 from leapp.export.rewrites import RewrittenCalls
+from leapp.export.shared_setup import shared
 
 
 @dataclass(slots=True)
@@ -40,7 +41,7 @@ def trace_aten(
     module: torch.nn.Module,
     example: tuple[torch.Tensor, ...],
     decompositions: Mapping[Any, Callable[..., Any]],
-    keep: tuple[Any, ...],
+    keep: frozenset[Any],
     batch_axes: tuple[int | None, ...] = (),
 ) -> AtenGraph:
     """Trace ``module`` on ``example``.
@@ -77,7 +78,7 @@ def _trace_plain(
     module: torch.nn.Module,
     example: tuple[torch.Tensor, ...],
     decompositions: Mapping[Any, Callable[..., Any]],
-    keep: tuple[Any, ...],
+    keep: frozenset[Any],
 ) -> AtenGraph:
     from leapp.export.fake_cache import FakeValues
 
@@ -148,11 +149,42 @@ class _FxBuilder(GraphBuilder):
 # All other nodes
 
 
+def _kept_whole(keep: frozenset[Any]) -> AbstractContextManager[None]:
+    """Keep composite operators whole while nodes are traced."""
+    return shared(keep, lambda: _whole(keep))
+
+
+_patched: dict[Any, tuple[dict[Any, Any], dict[Any, Any], Any]] = {}
+"""For each operator that was kept whole: its kernels outside and inside of a trace, and its rule for fake tensors."""
+
+
+@contextmanager
+def _whole(keep: frozenset[Any]) -> Iterator[None]:
+    """Keep composite operators whole. Torch makes twenty kernels for each; later traces put the same kernels back."""
+    rules = fake_rules
+    if not all(op in _patched and op not in rules and op.py_kernels == _patched[op][0] for op in keep):
+        before = {op: dict(op.py_kernels) for op in keep}
+        free = [op for op in keep if op not in rules]
+        with kept_whole(keep):
+            _patched.update({op: (before[op], dict(op.py_kernels), rules[op]) for op in free})
+            yield
+        return
+    try:
+        for op in keep:
+            _, kernels, rules[op] = _patched[op]
+            set_kernels(op, kernels)
+        yield
+    finally:
+        for op in keep:
+            set_kernels(op, _patched[op][0])
+            rules.pop(op, None)
+
+
 def _trace_with_torch(
     module: torch.nn.Module,
     example: tuple[torch.Tensor, ...],
     decompositions: Mapping[Any, Callable[..., Any]],
-    keep: tuple[Any, ...],
+    keep: frozenset[Any],
     shape_env: Any,
     batch_axes: tuple[int | None, ...] = (),
 ) -> AtenGraph:
@@ -174,7 +206,7 @@ def _trace_with_torch(
     rows = _make_batch_symbolic(fakes, fake, batch_axes)
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(whole(keep))
+        stack.enter_context(_kept_whole(keep))
         stack.enter_context(enable_python_dispatcher())
         stack.enter_context(fake)
         traced = tracers.make_fx(

@@ -1,25 +1,23 @@
 """A small tracer: runs a node and gives each ATen operator that it runs to a graph builder.
 
 It takes nodes that write to no tensor and whose sizes are fixed, at a fraction of the cost of torch's tracer, which
-:mod:`leapp.export.aten` uses for the other nodes. Knows nothing of graphs.
+:mod:`leapp.export.aten` uses for the other nodes. It runs below autograd: there torch shows composite operators whole, without
+kernels in Python for each of them. Knows nothing of graphs.
 """
 
 from __future__ import annotations
 
 import abc
 import weakref
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from leapp.compat.core import DispatchMode, OpOverload, is_composite, with_state
-from leapp.compat.graphs import enable_python_dispatcher, fake_rules, kept_whole, set_kernels
+from leapp.compat.core import DispatchMode, OpOverload, below_autograd, taken_apart, with_state
 from leapp.export.hidden_values import HiddenValueError
 from leapp.export.rewrites import RewrittenCalls
-from leapp.export.shared_setup import shared
 
 
 class NotPlainError(Exception):
@@ -62,37 +60,6 @@ class TraceValues(Protocol):
         """What an operator returns."""
 
 
-def whole(keep: tuple[Any, ...]) -> AbstractContextManager[None]:
-    """Keep composite operators whole while nodes are traced."""
-    return shared(keep, lambda: _whole(keep))
-
-
-_patched: dict[Any, tuple[dict[Any, Any], dict[Any, Any], Any]] = {}
-"""For each operator that was kept whole: its kernels outside and inside of a trace, and its rule for fake tensors."""
-
-
-@contextmanager
-def _whole(keep: tuple[Any, ...]) -> Iterator[None]:
-    """Keep composite operators whole. Torch makes twenty kernels for each; later traces put the same kernels back."""
-    rules = fake_rules
-    if not all(op in _patched and op not in rules and op.py_kernels == _patched[op][0] for op in keep):
-        before = {op: dict(op.py_kernels) for op in keep}
-        free = [op for op in keep if op not in rules]
-        with kept_whole(keep):
-            _patched.update({op: (before[op], dict(op.py_kernels), rules[op]) for op in free})
-            yield
-        return
-    try:
-        for op in keep:
-            _, kernels, rules[op] = _patched[op]
-            set_kernels(op, kernels)
-        yield
-    finally:
-        for op in keep:
-            set_kernels(op, _patched[op][0])
-            rules.pop(op, None)
-
-
 _LIFTS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
 
 
@@ -107,7 +74,8 @@ class _Overload:
     """It returns a device or a layout, not a tensor."""
     plain: bool
     """It is an operator that writes to no argument."""
-    composite: bool
+    composite: Callable[..., Any] | None
+    """Computes it by other operators."""
     lifts: bool
     """It turns a constant into a tensor of the graph."""
     known: bool
@@ -119,12 +87,14 @@ class _OpTracer(DispatchMode):  # type: ignore[no-untyped-call]
     def __init__(
         self,
         decompositions: Mapping[Any, Callable[..., Any]],
+        keep: Container[Any],
         builder: GraphBuilder,
         values: TraceValues,
         known: Container[Any] | None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._decompositions = decompositions
+        self._keep = keep
         self._builder = builder
         self._values = values
         self._known = known
@@ -163,9 +133,9 @@ class _OpTracer(DispatchMode):  # type: ignore[no-untyped-call]
                 return out
         if not overload.plain:
             raise NotPlainError(str(func))
-        if overload.composite:
+        if overload.composite is not None:
             with self:
-                out = func.decompose(*args, **named)
+                out = overload.composite(*args, **named)
             if out is not NotImplemented:
                 return out
         if overload.lifts and not isinstance(args[0], self._values.hides):
@@ -194,7 +164,7 @@ class _OpTracer(DispatchMode):  # type: ignore[no-untyped-call]
             applies=getattr(decompose, "applies", None),
             queries=queries,
             plain=plain,
-            composite=plain and is_composite(func),
+            composite=taken_apart(func) if plain and func not in self._keep else None,
             lifts=func in _LIFTS,
             known=self._known is None or func in self._known,
         )
@@ -213,7 +183,7 @@ def trace_ops(
     module: torch.nn.Module,
     example: tuple[torch.Tensor, ...],
     decompositions: Mapping[Any, Callable[..., Any]],
-    keep: tuple[Any, ...],
+    keep: frozenset[Any],
     builder: GraphBuilder,
     values: TraceValues,
     known: Container[Any] | None = None,
@@ -236,7 +206,7 @@ def trace_ops(
         NotPlainError: Some operator writes to a tensor, or its result depends on values.
         UnknownOperatorError: Some operator is not among ``known``.
     """
-    mode = _OpTracer(decompositions, builder, values, known)
+    mode = _OpTracer(decompositions, keep, builder, values, known)
     try:
         state, aliases = state_of(module)
         inputs = [values.of(tensor) for tensor in example]
@@ -245,13 +215,8 @@ def trace_ops(
             mode.remember(tensor, builder.input(position, tensor))
         for name, tensor in state.items():
             mode.remember(weights[name], builder.weight(name, tensor, weights[name]))
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(whole(keep))
-            stack.enter_context(enable_python_dispatcher())
-            stack.enter_context(with_state(module, {name: weights[first] for name, first in aliases.items()}))
-            stack.enter_context(mode)
-            stack.enter_context(RewrittenCalls())
+        shown = {name: weights[first] for name, first in aliases.items()}
+        with torch.no_grad(), below_autograd(), with_state(module, shown), mode, RewrittenCalls():
             outputs = tuple(module(*inputs))
         return [mode.entry(tensor) for tensor in outputs]
     except HiddenValueError as error:

@@ -37,7 +37,7 @@ class _Tables:
 
     registry: Any
     decompositions: dict[Any, Any]
-    keep: tuple[Any, ...]
+    keep: frozenset[Any]
 
 
 def build_with_torchlib(job: ExportJob, opset: int) -> OnnxModel:

@@ -193,7 +193,7 @@ def _trace_functional(job: ExportJob) -> Any:
     known = {**core_decompositions(), **DECOMPOSITIONS}
     backward = {op: function for op, function in known.items() if "backward" in str(op)}
     bits = {torch.ops.aten.view.dtype: torch.ops.aten.view_copy.dtype}
-    graph = trace_aten(job.module, job.example, {**backward, **lists, **bits}, (), job.batch_axes)
+    graph = trace_aten(job.module, job.example, {**backward, **lists, **bits}, frozenset(), job.batch_axes)
     return trace_function(replace(job, module=_Functional(graph)))
 
 

@@ -80,11 +80,10 @@ _WHOLE = (
 
 
 @functools.cache
-def whole_composites() -> tuple[Any, ...]:
+def whole_composites() -> frozenset[Any]:
     """The composite operators that a trace must keep whole: those in our tables, and some that torchlib translates."""
     named = (find_operator(name) for name in _WHOLE)
-    found = {op for op in (*DECOMPOSITIONS, *TRANSLATIONS, *named) if op is not None and is_whole_composite(op)}
-    return tuple(sorted(found, key=str))
+    return frozenset(op for op in (*DECOMPOSITIONS, *TRANSLATIONS, *named) if op is not None and is_whole_composite(op))
 
 
 def replaces(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
