@@ -123,7 +123,9 @@ def _escapes(node: NodeTrace, seen: _Seen) -> list[EscapeInfo]:
     for name, at in handled(program.calls) if node.compared and not wrong else ():
         kind = f"whether {name} raises decides what runs; the passes so far agree"
         found.append(_finding(node, kind, at, "that it does not", cure=CURE))
-    for call, constant in lost_choices(tape, program) if node.compared and not wrong else ():
+    # An older array that a mask writes to is reported itself, with the advice to register it.
+    written = any(isinstance(c.after, np.ndarray) for c in node.changed_again)
+    for call, constant in lost_choices(tape, program) if node.compared and not (wrong or written) else ():
         kind = f"an array that the value made at {call.where} may have chosen, unseen; the passes so far agree"
         found.append(_finding(node, kind, constant.where, _short(constant.value), cure=_CHOSEN))
     for constant in program.constants.values():
