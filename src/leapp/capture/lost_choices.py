@@ -23,16 +23,20 @@ def lost_choices(tape: Tape, program: Program) -> Iterator[tuple[Call, Constant]
     used = {slot for call in (*program.calls, *told.calls) for slot in (*call.outs, *call.reads)}
     unread = [call for call in tape.calls if call.outs and used.isdisjoint(call.outs)]
     for slot, constant in temporary.items():
-        before = [c for c in unread if c.outs[0] < slot and _may_choose(tape, c, constant)]
+        before = [c for c in unread if c.outs[0] < slot and _may_choose(tape, c, slot, constant)]
         if before:
             yield before[-1], constant
 
 
-def _may_choose(tape: Tape, call: Call, constant: Constant) -> bool:
-    """Whether the result of a call is an index or mask in the same function, or was given to an installed package."""
-    if is_installed(call.where.file):
+def _may_choose(tape: Tape, call: Call, slot: int, constant: Constant) -> bool:
+    """Whether the result of a call is an index or mask, in the function that reads the array or in an installed package.
+
+    Or it is the last value that an installed package recorded before the program, outside of it, reads the array.
+    """
+    out, is_of_package = call.outs[0], is_installed(call.where.file)
+    if call.where.code is not constant.where.code and not is_of_package:
+        return False
+    shapes = [shape for ref, shape in tape.memory_of[out].roots if ref.slot == out and shape is not None]
+    if any(shape.size and not (shape.dtype.is_floating_point or shape.dtype.is_complex) for shape in shapes):
         return True
-    shapes = [shape for ref, shape in tape.memory_of[call.outs[0]].roots if ref.slot == call.outs[0] and shape is not None]
-    return call.where.code is constant.where.code and any(
-        shape.size and not (shape.dtype.is_floating_point or shape.dtype.is_complex) for shape in shapes
-    )
+    return is_of_package and out == slot - 1 and not is_installed(constant.where.file)
