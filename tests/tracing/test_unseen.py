@@ -300,6 +300,24 @@ def test_rounding_that_the_computation_amplifies_is_not_refused(
     np.testing.assert_allclose(exported(tmp_path, values(7)), compute(values(7).numpy()), rtol=1e-6, atol=1e-3)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_rounding_before_a_wider_type_is_not_refused(seed: int, tmp_path: Path) -> None:
+    """One float32 number, computed by few calls and then widened: the rounding steps of so few values may cancel out."""
+
+    def length(x: np.ndarray) -> np.ndarray:
+        return np.sqrt(np.sum(x**2)).astype(np.float64) * 2 + 1
+
+    draw = np.random.default_rng(seed).standard_normal
+    leapp.start("g", save_path=tmp_path)
+    for _ in range(4):
+        x = A.input_tensors("n", {"x": draw((3, 4)).astype(np.float32)})
+        A.output_tensors("n", {"y": length(x)}, export_with="onnx")
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+    x = draw((3, 4)).astype(np.float32)
+    np.testing.assert_allclose(Pipeline(tmp_path / "g")({"n/x": x})["n/y"], length(x), rtol=1e-6)
+
+
 def test_a_small_change_beside_amplified_rounding_is_refused(tmp_path: Path) -> None:
     """What one part of a node makes of rounding excuses nothing in another."""
 

@@ -16,11 +16,13 @@ from leapp.capture.trees import tensors
 from leapp.tracing.log import logger
 
 Tensor = torch.Tensor
-_FURTHER = 32
+_FURTHER = 16
 """The estimate is multiplied by this: NumPy and torch sum in different orders, which random rounding steps do not show."""
-_LAST_STEPS = 4
+_LAST_STEPS = 8
 """By how many rounding steps the last call may differ."""
-_TRIES = 3
+_TRIES = 5
+_MOST_STEPS = 3
+"""By how many steps a value is moved at most. If all moved by one step, the moves of a short chain would often cancel out."""
 _LARGE = 1 << 20
 """Constants with more numbers are not moved."""
 
@@ -28,9 +30,9 @@ _LARGE = 1 << 20
 def rounding(replay: Replay, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[float]:
     """For each output the largest difference that rounding may cause between two runs of the same calls.
 
-    The calls are run a few times with every value moved by one rounding step in a random direction, so that the result includes
-    how the computation amplifies rounding. The median of the runs counts, because a single run may step across an edge of
-    ``floor``.
+    The calls are run a few times with every value moved by a few rounding steps, up or down at random, so that the result
+    includes how the computation amplifies rounding. The median of the runs counts, because a single run may step across an
+    edge of ``floor``.
     """
     steps = [0.0]
     _run(replay, inputs, lambda t: steps.append(_step(t)))
@@ -76,11 +78,12 @@ def _run(replay: Replay, inputs: Sequence[Tensor], change: Callable[[Tensor], An
 
 
 def _move(generator: torch.Generator, t: Tensor, step: float = 0.0) -> None:
-    """Move each number of a tensor up or down by one rounding step: ``step``, or that of its dtype."""
+    """Move each number of a tensor up or down by a few rounding steps: ``step``, or that of its dtype."""
     step = (step or _step(t)) if _step(t) else 0.0
     if step and 0 not in t.stride():  # else several elements are one number in memory
-        directions = torch.randint(0, 2, t.shape, generator=generator).mul_(2).sub_(1).to(t.device)
-        t.mul_((1 + step * directions.double()).to(t.dtype))
+        up = torch.randint(0, 2, t.shape, generator=generator).mul_(2).sub_(1)
+        count = torch.randint(1, _MOST_STEPS + 1, t.shape, generator=generator)
+        t.mul_((1 + step * (up * count).double()).to(t.device, t.dtype))
 
 
 def _step(t: Tensor) -> float:
