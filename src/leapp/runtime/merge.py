@@ -36,7 +36,7 @@ _FIELDS = {
 _MODEL_REFUSED = (_MODEL_IR, _MODEL_GRAPH, _MODEL_OPSET, 20, 25)
 """Known fields of another wire type; training and functions."""
 _LONG = 1 << 10
-"""From this many bytes on, bytes that stay as they are are copied once, when the merged model is put together."""
+"""Unchanged bytes of at least this length are copied only once, when the merged model is put together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Arithmetic on single elements, where torchlib loses digits, signs, NaN or infinity, or takes floats only."""
+"""Arithmetic, angles and distances, where torchlib loses digits, signs, NaN or infinity, or takes floats only."""
 
 from __future__ import annotations
 
