@@ -31,7 +31,7 @@ from leapp.check.engines import open_engine
 from leapp.deploy.fuse import fuse_onnx, fused_name
 from leapp.deploy.targets import TARGETS, TargetRules, check_target, spelled
 from leapp.errors import AnnotationError, BundleError, BundleFileError, ExportError, SessionError, TraceError
-from leapp.export import export_node, series
+from leapp.export import export_node, sharing_setup
 from leapp.export.backends import BACKENDS
 from leapp.graph.contract import Contract, ModelFile, Node, Port, key, split_key
 from leapp.graph.formats import FORMATS, RUNNABLE, format_of
@@ -115,7 +115,7 @@ def compile_session(
         if validate and not dry_run and _weights(nodes) > LARGE:
             engine_process.begin(*sorted({BACKENDS[n.backend].format.engine or "" for n in nodes if n.backend is not None}))
         taken = {f"{n.name}{suffix}".casefold() for n in nodes if _is_exported(n) for suffix in MODEL_SUFFIXES}
-        with series():
+        with sharing_setup():
             for node in nodes:
                 with nullcontext() if dry_run else progress.step(node.name, "export"):
                     if dry_run:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from leapp.tracing.node import InputPort, NodeTrace, OutputPort
     from leapp.tracing.session import Session
 
+
 def likely_mistakes(session: Session) -> Iterator[str]:
     """One sentence for each likely mistake."""
     for node in session.nodes.values():

@@ -94,9 +94,28 @@ class Sample:
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+class Topic(enum.Enum):
+    """What a finding is about. Findings of one topic may make others superfluous."""
+
+    NUMBER = enum.auto()
+    """A number that differs between the passes."""
+    TENSOR = enum.auto()
+    """A tensor that differs between the passes."""
+    WEIGHT = enum.auto()
+    """A weight that differs between the passes."""
+    STATE = enum.auto()
+    """State that is not declared."""
+    DRAWN = enum.auto()
+    """Random numbers of Python or NumPy that were drawn during the pass."""
+    GENERATOR = enum.auto()
+    """A random generator that the code of the node names."""
+    OTHER = enum.auto()
+
+
 class PassDifference(NamedTuple):
     """The first place where the second pass differs from the first: the value in each pass, and the advice for it."""
 
+    topic: Topic
     what: str
     where: Where
     first: Any

@@ -32,7 +32,7 @@ from leapp.tracing.code_uses import (
     line_that_writes_into,
 )
 from leapp.tracing.log import logger
-from leapp.tracing.node import NodeTrace, PassDifference, Sample
+from leapp.tracing.node import NodeTrace, PassDifference, Sample, Topic
 from leapp.tracing.undeclared import independent_of_inputs, reproduces
 from leapp.tracing.value_roles import Length
 
@@ -189,7 +189,7 @@ def _carried_state(node: NodeTrace, program: Program) -> PassDifference | None:
     found = next((c for c in read if c.earlier_slot not in same), None)
     if found is None:
         return None
-    return PassDifference(_read_again(found), found.where, found.value, found.value, STATE)
+    return PassDifference(Topic.STATE, _read_again(found), found.where, found.value, found.value, STATE)
 
 
 def _explained(node: NodeTrace, found: Difference, program: Program) -> PassDifference:
@@ -198,33 +198,35 @@ def _explained(node: NodeTrace, found: Difference, program: Program) -> PassDiff
     found = _first_element(found)
     elsewhere = f" (in the second pass at {found.again})" if str(found.again) != str(found.where) else ""
 
-    def difference(what: str, cure: str) -> PassDifference:
-        return PassDifference(what, found.where, found.first, found.second, cure)
+    def difference(topic: Topic, what: str, cure: str) -> PassDifference:
+        return PassDifference(topic, what, found.where, found.first, found.second, cure)
 
     left = next((c for c in program.constants.values() if c.earlier_pass is not None), None)
     if found.kind is Kind.NUMBER and not (elsewhere and left is not None):
-        return difference(f"a number that differs between the passes{elsewhere}", _NUMBER)
+        return difference(Topic.NUMBER, f"a number that differs between the passes{elsewhere}", _NUMBER)
     if found.kind is not Kind.CONSTANT and left is not None:
-        return PassDifference(_read_again(left), left.where, Shown("what the first pass did without it"), left.value, STATE)
+        missing = Shown("what the first pass did without it")
+        return PassDifference(Topic.STATE, _read_again(left), left.where, missing, left.value, STATE)
     if found.kind is Kind.CALL:
         what = f"the two passes run different calls from here on{elsewhere}"
-        return PassDifference(what, found.where, Shown(found.first), Shown(found.second), _CALL)
+        return PassDifference(Topic.OTHER, what, found.where, Shown(found.first), Shown(found.second), _CALL)
     ours, theirs = node.program.constants.get(found.slots[0]), program.constants.get(found.slots[1])
     if theirs is not None and theirs.earlier_pass is not None:
-        return difference(_read_again(theirs), STATE)
+        return difference(Topic.STATE, _read_again(theirs), STATE)
     if found.kind is Kind.VALUE or ours is None or theirs is None:
-        return difference(f"a call that reads different values in the two passes{elsewhere}", _CALL)
+        return difference(Topic.OTHER, f"a call that reads different values in the two passes{elsewhere}", _CALL)
     name = node.names.get(found.slots[0], "")
     drawn = ours.drawn or theirs.drawn
     if drawn is not None:
-        return PassDifference("random numbers, drawn once and frozen", drawn, found.first, found.second, _RANDOM)
+        what = "random numbers, drawn once and frozen"
+        return PassDifference(Topic.OTHER, what, drawn, found.first, found.second, _RANDOM)
     if ours.parameter:
-        return difference(f"the weight '{name}' changed between the passes", _WEIGHT)
+        return difference(Topic.WEIGHT, f"the weight '{name}' changed between the passes", _WEIGHT)
     if _same_object(ours.lender, theirs.lender) and ours.start != theirs.start:
-        return difference(f"a part of an array that differs between the passes{elsewhere}", _PART)
+        return difference(Topic.OTHER, f"a part of an array that differs between the passes{elsewhere}", _PART)
     if _same_object(ours.origin, theirs.origin) or _same_object(ours.lender, theirs.lender):
-        return difference(f"undeclared state: the tensor '{name}' changed between the passes", _BUFFER)
-    return difference(f"a tensor that differs between the passes{elsewhere}", _NUMBER)
+        return difference(Topic.STATE, f"undeclared state: the tensor '{name}' changed between the passes", _BUFFER)
+    return difference(Topic.TENSOR, f"a tensor that differs between the passes{elsewhere}", _NUMBER)
 
 
 def _read_again(constant: Constant) -> str:
