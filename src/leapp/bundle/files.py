@@ -90,7 +90,7 @@ def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> str:
             "Copy the file into the bundle, or pass allow_outside=True if you trust this bundle."
         )
     spelled = os.path.join(root, name)
-    plain = os.path.dirname(spelled) == root and name not in (".", "..") and _is_no_link(spelled)
+    plain = os.path.dirname(spelled) == root and name not in (".", "..") and _is_not_a_link(spelled)
     path = spelled if plain else os.path.realpath(spelled)
     if not anywhere and not path.startswith(os.path.join(root, "")):
         raise BundleError(
@@ -105,7 +105,7 @@ def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> str:
     return path
 
 
-def _is_no_link(path: str) -> bool:
+def _is_not_a_link(path: str) -> bool:
     """Whether a path exists and is not a link."""
     try:
         return not stat.S_ISLNK(os.lstat(path).st_mode)

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from leapp.export.backends import BACKENDS, check_params, is_onnx, resolve_backend
 from leapp.export.job import ExportJob, ExportResult
-from leapp.export.shared_setup import end_sharing, series
+from leapp.export.shared_setup import end_sharing, sharing_setup
 
-__all__ = ["ExportJob", "ExportResult", "check_params", "export_node", "is_onnx", "resolve_backend", "series"]
+__all__ = ["ExportJob", "ExportResult", "check_params", "export_node", "is_onnx", "resolve_backend", "sharing_setup"]
 
 
 def export_node(job: ExportJob, directory: Path) -> ExportResult:
