@@ -77,6 +77,25 @@ def test_pipes_and_dumb_terminals_see_no_display(tmp_path: Path) -> None:
     assert done.returncode == 0 and "validate" not in done.stdout + done.stderr and "\x1b" not in done.stdout + done.stderr
 
 
+NO_CONSOLE = "import sys; sys.stderr = None"
+ODD_CONSOLE = "import sys; sys.stderr = type('Window', (), {'write': lambda self, text: None, 'flush': lambda self: None})()"
+
+
+@pytest.mark.parametrize("stream", [NO_CONSOLE, ODD_CONSOLE])
+def test_a_program_needs_no_usual_standard_error(tmp_path: Path, stream: str) -> None:
+    """Services have no console, and applications with a window of their own replace the streams."""
+    command = [sys.executable, "-W", "ignore", "-c", f"{stream}\n{PROGRAM}", str(tmp_path), "right"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert {"first.onnx", "second [x].pt", "g.yaml"} <= {path.name for path in (tmp_path / "g").iterdir()}
+
+
+def test_the_command_needs_no_standard_error(tmp_path: Path) -> None:
+    command = ["sh", "-c", f'"{sys.executable}" -m leapp inspect "$0" --json 2>&-', str(tmp_path / "missing.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+    assert done.returncode == 2 and '"error"' in done.stdout and "leapp:" not in done.stdout
+
+
 LOADS = """
 import sys, torch, leapp
 from leapp import annotate

@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     from leapp.cli.parser import parse
 
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 -- open until the process ends
     if sys.stdout is None:
         return _unwritable("it is closed")
     try:

@@ -16,9 +16,10 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any
 
 from leapp.errors import visible
+from leapp.terminal import is_terminal
 
 _STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2"}
 _QUIET_SECONDS, _LINE_SECONDS = 1.0, 10.0
@@ -67,7 +68,7 @@ def write(answer: Answer, *, as_json: bool) -> None:
     if as_json:
         print(_json(_finite(answer.data)))
     else:
-        terminal = _is_terminal(sys.stdout)
+        terminal = is_terminal(sys.stdout)
         width = shutil.get_terminal_size().columns if terminal else None
         paint = _paint if terminal and not os.environ.get("NO_COLOR") else lambda text, style: text
         lines = [line for part in answer.parts for line in _lines(part, width, paint)]
@@ -96,7 +97,7 @@ def progress(label: str, total: int | None = None) -> Iterator[Callable[[], None
     Gives the function that advances the bar. Work that takes less than a second shows nothing.
     """
     done, began, ended = [0], time.monotonic(), threading.Event()
-    terminal = _is_terminal(sys.stderr)
+    terminal = is_terminal(sys.stderr)
 
     def words() -> str:
         passed = time.monotonic() - began
@@ -135,9 +136,6 @@ def announce(text: str) -> None:
     """Print a line before long work that a moving bar would disturb, such as timing."""
     print(text, file=sys.stderr, flush=True)
 
-
-def _is_terminal(stream: TextIO) -> bool:
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _finite(value: Any) -> Any:

@@ -23,7 +23,7 @@ from leapp.tracing.log import close as close_log
 from leapp.tracing.patches import FunctionPatch, Patches, check_patches, follow_copies, forget_copies
 from leapp.tracing.report import Report
 from leapp.tracing.session import Session
-from leapp.tracing.settings import Settings
+from leapp.tracing.settings import LONGEST_NAME, Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ESCAPES = ("warn", "error", "ignore")
@@ -147,6 +147,11 @@ def _place(name: Any, save_path: Any) -> tuple[str, Path]:
     parent, graph = os.path.split(text)
     if not graph or graph in (".", ".."):
         raise AnnotationError(f"'{os.fspath(name)}' does not name a graph. Give a name such as 'my_policy'.")
+    if not graph.isprintable() or len(graph) > LONGEST_NAME:
+        raise AnnotationError(
+            f"{graph[:80]!r} cannot be the graph's name: it names files, so it has at most {LONGEST_NAME} characters, all of "
+            "which can be printed."
+        )
     return graph, Path(os.path.expanduser(os.fspath(save_path)), parent, graph)
 
 

@@ -8,6 +8,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from leapp.terminal import is_terminal
+
 SECTION, SYSTEM, FATAL = 25, 31, 41
 logging.addLevelName(SECTION, "SECTION")
 logging.addLevelName(SYSTEM, "SYSTEM")
@@ -22,7 +24,7 @@ _COLOURS = {"WARNING": "\033[33m", "ERROR": "\033[31m", "FATAL": "\033[31m", "SE
 class _Console(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = f"[{record.levelname}]: {record.getMessage()}"
-        colour = _COLOURS.get(record.levelname) if sys.stderr.isatty() else None
+        colour = _COLOURS.get(record.levelname) if is_terminal(sys.stderr) else None
         return f"{colour}{text}\033[0m" if colour else text
 
 
@@ -40,7 +42,8 @@ class _Stderr(logging.Handler):
         if getattr(record, "raised", False):
             return
         try:
-            print(self.format(record), file=sys.stderr, flush=True)
+            if sys.stderr is not None:  # print() would take standard output instead
+                print(self.format(record), file=sys.stderr, flush=True)
         except Exception:  # as handlers of the standard library do: a log must not stop the program
             self.handleError(record)
 

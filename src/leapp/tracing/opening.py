@@ -18,6 +18,7 @@ from leapp.tracing.log import logger
 from leapp.tracing.modules import CalledModules
 from leapp.tracing.node import NodeTrace, Sample, Stage
 from leapp.tracing.second_pass import SecondPass
+from leapp.tracing.settings import LONGEST_NAME
 
 
 class Opening:
@@ -165,7 +166,8 @@ def _check_name(name: Any) -> None:
     """Refuse node names that cannot be file names inside the bundle."""
     if not isinstance(name, str):
         raise AnnotationTypeError(f"node names are strings, not {type(name).__name__} ({name!r}), at {where()}.")
-    if not name or name.startswith(".") or any(c in name for c in '/\\:*?"<>|') or not name.isprintable() or len(name) > 200:
+    reserved = name.startswith(".") or any(c in name for c in '/\\:*?"<>|')
+    if not name or reserved or not name.isprintable() or len(name) > LONGEST_NAME:
         raise AnnotationError(
             f"{name!r} (at {where()}) cannot be a node name: it names a file in the bundle. Use letters, digits, '_', '-', "
             "'.' and spaces, and do not begin with a dot."

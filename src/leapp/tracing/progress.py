@@ -5,7 +5,6 @@ Nothing is shown in pipes, log files and notebooks. Knows neither sessions nor f
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from leapp.extras import has
+from leapp.terminal import is_terminal
 
 
 class Progress:
@@ -26,7 +26,7 @@ class Progress:
         self._shown: Any = None
         self._tasks: dict[str, Any] = {}
         self._texts: dict[str, list[str]] = {}
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and has("rich"):
+        if is_terminal(sys.stderr) and has("rich"):
             self._shown = _display()
             for line in lines:
                 self._texts[line] = []

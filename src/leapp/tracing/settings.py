@@ -7,6 +7,9 @@ from pathlib import Path
 
 from leapp.tracing.log import Log
 
+LONGEST_NAME = 200
+"""The most characters of the name of a graph or a node, which is part of file names."""
+
 
 @dataclass(slots=True)
 class Settings:
