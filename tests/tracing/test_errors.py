@@ -617,3 +617,15 @@ def test_the_line_where_a_trace_ends_unseen(code: Callable[[], None]) -> None:
     ends = [line for line in str(refused.value).splitlines() if "no recorded call reads" in line]
     lines = {int(number) for end in ends for number in re.findall(r"test_errors\.py:(\d+)", end)}
     assert any("# END" in source[line - 1] for line in lines), ends
+
+
+def test_a_line_without_source_ends_with_its_number(tmp_path: Path) -> None:
+    code = compile("scale = float(x.sum())", "<string>", "exec")
+    leapp.start("g", save_path=tmp_path, escapes="error")
+    x = A.input_tensors("n", {"x": X.clone()})
+    names: dict[str, Any] = {"x": x}
+    exec(code, names)
+    A.output_tensors("n", {"y": x * names["scale"]}, export_with="jit")
+    leapp.stop()
+    with pytest.raises(TraceError, match=re.escape("at <string>:1  [frozen: 3.0]")):
+        leapp.compile_graph(visualize=False)

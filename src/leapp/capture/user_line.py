@@ -56,8 +56,18 @@ class Where(NamedTuple):
         """The source line, stripped, or an empty string when the source is not available."""
         return linecache.getline(self.file, self.line).strip()
 
+    @property
+    def quoted(self) -> str:
+        """The place followed by its source line, if that is available."""
+        return quoted_line(self.file, self.line, self.text)
+
     def __str__(self) -> str:
         return line_name(self.file, self.line)
+
+
+def quoted_line(file: str, line: int, text: str) -> str:
+    """A line as messages quote it: ``policy.py:12: x = float(y)``, without the text if that is not known."""
+    return f"{line_name(file, line)}: {text}" if text else line_name(file, line)
 
 
 def line_name(file: str, line: int) -> str:

@@ -139,8 +139,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def spelled_call(call: Call) -> str:
     """A call as messages name it: the function, the user's line and its text."""
     name = getattr(call.func, "__name__", str(call.func))
-    text = f": {call.where.text}" if call.where.text else ""
-    return f"{name} at {call.where}{text}"
+    return f"{name} at {call.where.quoted}"
 
 
 _READ = "the value of a tensor decides what is computed, as an index, a size or a condition. Keep it a tensor"

@@ -29,7 +29,7 @@ def cause(node: NodeTrace, names: FileNames, sample: Sample, report: Report, rto
     drawn = node.draws()
     if drawn:
         return (
-            f"cause: the node draws random numbers at {drawn[0]}: {drawn[0].text}\nThe written model draws other numbers. "
+            f"cause: the node draws random numbers at {drawn[0].quoted}\nThe written model draws other numbers. "
             "If it is dropout, call .eval() before tracing; else draw outside of the node and declare with input_tensors()."
         )
     job = export_job(node, names)
@@ -91,7 +91,7 @@ def _frozen(node: NodeTrace, sample: Sample, report: Report) -> str:
     if node.tape.shared_writes:
         at = node.tape.shared_writes[0]
         return (
-            f"cause: inputs of the node share memory, and one of them is written to at {at}: {at.text}\nIn a model each input "
+            f"cause: inputs of the node share memory, and one of them is written to at {at.quoted}\nIn a model each input "
             "is a value of its own. Clone the tensors before they are declared."
         )
     text = (
@@ -112,7 +112,7 @@ def _frozen(node: NodeTrace, sample: Sample, report: Report) -> str:
     assert node.program is not None
     # First the constants whose tensor has changed, then those whose tensor is gone, then those whose tensor lives on.
     constants = sorted(node.program.constants.values(), key=lambda c: (not _changed(c), c.origin() is not None))
-    read = {f"{c.where}: {c.where.text}{' [changed since]' if _changed(c) else ''}": None for c in constants if not c.parameter}
+    read = {f"{c.where.quoted}{' [changed since]' if _changed(c) else ''}": None for c in constants if not c.parameter}
     return "\n    ".join([f"{text} Plain tensors this node reads:", *_few(list(read))]) if read else text
 
 

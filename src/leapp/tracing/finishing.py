@@ -144,7 +144,7 @@ class Finisher:
         whose = f" It belongs to node '{owner.node}'." if owner is not None else ""
         born = self._recorder.plain_calls.made_inside.get(t)
         made = f" It was made at {born}: {born.text!r}." if born is not None else ""
-        noted = dict.fromkeys(f"\n  {e.kind} at {e.where}: {e.where.text}" for e in node.tape.escapes)
+        noted = dict.fromkeys(f"\n  {e.kind} at {e.where.quoted}" for e in node.tape.escapes)
         escapes = "".join(list(noted)[:5]) or self._lost_in(node) or unread(node)
         raise TraceError(
             f"node '{node.name}', output '{name}' (at {at}) is a {type(t).__name__} that is not computed from the node's "
@@ -161,7 +161,7 @@ class Finisher:
         lines = {str(at): (c, at) for c in changed if (at := line_that_writes(c, codes)) is not None}
         return "".join(
             f"\n  written to the array {c.spelled}, which was made before the node: give it to the node with {c.spelled} = "
-            f"annotate.register_buffer('{node.name}', {{name: {c.spelled}}}) at {at}: {at.text}"
+            f"annotate.register_buffer('{node.name}', {{name: {c.spelled}}}) at {at.quoted}"
             for c, at in list(lines.values())[:5]
         )
 
@@ -238,7 +238,7 @@ class Finisher:
             if led is not None and self._escapes != "ignore":
                 raise TraceError(
                     f"node '{node.name}': input '{port.name}' reaches no output, because its value left the graph at "
-                    f"{led.where} ({led.kind}): {led.where.text}\nKeep it a tensor up to the output."
+                    f"{led.where.quoted} ({led.kind}).\nKeep it a tensor up to the output."
                 )
             dropped.append(port.name)
             del node.inputs[port.name]

@@ -193,7 +193,7 @@ def _unproven(node: NodeTrace) -> Unproven | None:
     meant = "If it is dropout, call .eval() before tracing; if it is meant, pass compile_graph(allow_random=True)."
     drawn = node.draws()
     if drawn:
-        lines = "; ".join(f"{w}: {w.text}" for w in drawn[:SHOWN])
+        lines = "; ".join(w.quoted for w in drawn[:SHOWN])
         return Unproven(
             f"node '{node.name}' draws random numbers whenever it runs, at {lines}. Its outputs differ from call to call, so "
             f"only their shape and dtype were compared. {meant}"
@@ -203,7 +203,7 @@ def _unproven(node: NodeTrace) -> Unproven | None:
     if frozen is None or node.compared:
         return None
     return Unproven(
-        f"node '{node.name}' has random numbers frozen in it that were drawn at {frozen}: {frozen.text}. Its model gives the "
+        f"node '{node.name}' has random numbers frozen in it that were drawn at {frozen.quoted}. Its model gives the "
         "same ones in every call. Draw them outside and declare them with input_tensors(), or use torch.rand_like() of a "
         "traced tensor; if they are meant to stay, pass compile_graph(allow_random=True)."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from leapp.capture.user_line import line_name
+from leapp.capture.user_line import line_name, quoted_line
 from leapp.graph.contract import Contract
 from leapp.graph.html import card, picture, table
 
@@ -28,7 +28,8 @@ class EscapeInfo:
     """What the user should do about it."""
 
     def __str__(self) -> str:
-        text = f"{self.node}: {self.kind} at {line_name(self.file, self.line)}: {self.source}  [frozen: {self.value}]"
+        at = quoted_line(self.file, self.line, self.source)
+        text = f"{self.node}: {self.kind} at {at}  [frozen: {self.value}]"
         if self.varies and self.again == self.value:
             text += " -- the same in both passes, but it differs for other inputs"
         elif self.varies:

@@ -52,7 +52,7 @@ class TrainingModes:
             root, path = self._place(found.module())
             named = f"{path} ({found.name})" if path != found.name else found.name
             yield (
-                f"{found.node}: {named} is in training mode, called at {found.where}: {found.where.text}. {found.effect} "
+                f"{found.node}: {named} is in training mode, called at {found.where.quoted}. {found.effect} "
                 f"Call .eval() on the {root or found.name} before tracing."
             )
 

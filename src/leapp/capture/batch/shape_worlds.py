@@ -67,8 +67,7 @@ class Baked:
     what: str
 
     def __str__(self) -> str:
-        text = f": {self.where.text}" if self.where.text else ""
-        return f"{self.where}{text}\n    {self.what}"
+        return f"{self.where.quoted}\n    {self.what}"
 
 
 def spreads(constant: Constant, rows: int) -> bool:
