@@ -300,6 +300,26 @@ def test_rounding_that_the_computation_amplifies_is_not_refused(
     np.testing.assert_allclose(exported(tmp_path, values(7)), compute(values(7).numpy()), rtol=1e-6, atol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint16, np.int8])
+def test_outputs_that_do_not_round_beside_one_that_does(dtype: Any, tmp_path: Path) -> None:
+    """A flag or a count beside amplified rounding: no difference is allowed in it, and none is found."""
+
+    def step(x: np.ndarray) -> dict[str, np.ndarray]:
+        return {"y": _chaos(x), "count": (np.abs(x) * 4 > 1).astype(dtype)}
+
+    leapp.start("g", save_path=tmp_path)
+    for number in range(2):
+        A.output_tensors("n", step(A.input_tensors("n", {"x": values(number).numpy()})), export_with="jit")
+    leapp.stop()
+    leapp.compile_graph(visualize=False)
+    for number in range(2, 12):
+        x = values(number).numpy()
+        made, want = Pipeline(tmp_path / "g", allow_code=True)({"n/x": x}), step(x)
+        assert made["n/count"].dtype == dtype
+        assert made["n/count"].tolist() == want["count"].tolist()
+        np.testing.assert_allclose(made["n/y"], want["y"], rtol=1e-6, atol=1e-3)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_rounding_before_a_wider_type_is_not_refused(seed: int, tmp_path: Path) -> None:
     """One float32 number, computed by few calls and then widened: the rounding steps of so few values may cancel out."""

@@ -58,7 +58,8 @@ def rounding(replay: Replay, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
 
 def last_rounding(t: Tensor) -> float:
     """The largest difference of an output that the rounding of the last call alone may cause."""
-    return _FURTHER * _LAST_STEPS * _step(t) * _largest(t)
+    step = _step(t)
+    return _FURTHER * _LAST_STEPS * step * _largest(t) if step else 0.0
 
 
 def _run(replay: Replay, inputs: Sequence[Tensor], change: Callable[[Tensor], Any]) -> list[Tensor]:
@@ -99,7 +100,7 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 
 def _largest(t: Tensor) -> float:
-    """The largest size of a finite number."""
+    """The largest size of a finite number of a floating type."""
     largest = float(t.abs().max()) if t.numel() else 0.0
     if math.isfinite(largest):
         return largest
