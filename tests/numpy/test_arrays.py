@@ -357,6 +357,26 @@ def test_the_callers_array_stays_its_own(tmp_path: Path) -> None:
     assert type(pickle.loads(pickle.dumps(x))) is np.ndarray
 
 
+class Memory:
+    """Shows its memory, as arrays of Warp do. NumPy then does not call ``__array__``."""
+
+    def __init__(self, values: A) -> None:
+        self.values = values
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self.values.__array_interface__
+
+    def __array__(self, *args: Any, **kwargs: Any) -> A:
+        raise AttributeError("not supported on this device")
+
+
+@pytest.mark.parametrize("convert", [np.asarray, np.array, lambda v: torch.as_tensor(np.asarray(v))])
+def test_objects_are_converted_as_outside_of_a_node(convert: Callable[[Any], Any], tmp_path: Path) -> None:
+    memory = Memory(draw(5))
+    same(lambda x: x * np.asarray(convert(memory)), tmp_path)
+
+
 def test_without_patching_numpy_is_left_alone(tmp_path: Path) -> None:
     array, mean = np.array, np.mean
 

@@ -96,7 +96,7 @@ class Declaring:
         def tell(name: str, value: Any) -> None:
             if not node.passes:
                 logger.warning(
-                    "node '%s', %s '%s' (at %s): a %s is not a tensor; it stays a constant of the node.",
+                    "node '%s', %s '%s' (at %s): a value of type %s is not a tensor; it stays a constant of the node.",
                     node.name, what, name, where(), type(value).__name__,
                 )  # fmt: skip
 

@@ -162,7 +162,7 @@ class Buffers:
         at = where()
         if not isinstance(model, torch.nn.Module):
             raise AnnotationTypeError(
-                f"annotate.module('{node.name}') at {at}: expected an nn.Module, not a {type(model).__name__}."
+                f"annotate.module('{node.name}') at {at}: expected an nn.Module, not a value of type {type(model).__name__}."
             )
         known = dict(model.named_buffers())
         unknown = [n for n in buffer_names or () if n not in known]

@@ -138,8 +138,19 @@ def _converted(value: Any) -> Any:
         known = type(value) in (list, tuple) or not any(isinstance(v, _TRACED) for v in found)
         same = known and all(map(operator.is_, found, value))
         return value if same else found
-    made = value.__array__() if hasattr(type(value), "__array__") and not isinstance(value, np.generic) else None
+    made = value.__array__() if hasattr(type(value), "__array__") and not _shows_memory(value) else None
     return made if isinstance(made, TracedNpArray) else value
+
+
+def _shows_memory(value: Any) -> bool:
+    """Whether NumPy takes a number, or the memory of an object, and does not call its ``__array__``."""
+    if isinstance(value, np.generic) or hasattr(value, "__array_struct__") or hasattr(value, "__array_interface__"):
+        return True
+    try:
+        memoryview(value).release()
+    except TypeError:
+        return False
+    return True
 
 
 @replaces
