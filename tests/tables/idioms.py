@@ -989,6 +989,23 @@ def inference_mode_buffer(x: T) -> T:
 
 
 @idiom(N34)
+def inference_mode_then_numpy(x: T) -> tuple[Any, ...]:
+    """An array over a tensor that was made in inference mode may be written to after it."""
+    with torch.inference_mode():
+        action = torch.tanh(x).cpu().numpy()
+        scratch = np.zeros(4, np.float32)
+        scratch[:2] = action[0, :2]
+    action[0, 0] = 0.5
+    action *= 2.0
+    action[action > 1] = 1.0
+    np.clip(action[1], -0.2, 0.2, out=action[1])
+    scratch[2:] = action[2, :2]
+    again = torch.from_numpy(scratch)
+    again[0] += 3.0
+    return action, scratch, again * 2
+
+
+@idiom(N34)
 def grad_mode_switched(x: T) -> T:
     with torch.set_grad_enabled(False):
         y = x * 3

@@ -28,6 +28,7 @@ from leapp.capture.numpy.plain import (
     bounds,
     from_numpy,
     frozen,
+    ordinary,
     owner_of,
     silent_numpy,
     torch_dtype,
@@ -135,7 +136,7 @@ class Overlays:
         if start % item or start < 0:
             return None
         t = torch.empty(0, dtype=dtype).set_(storage, start // item, plain.shape, strides)
-        return self.attach(array, t, tuple(flips), whole)
+        return self.attach(array, ordinary(t), tuple(flips), whole)
 
     def _root(self, root: Array) -> Tensor | None:
         found = self._roots.get(id(root))
@@ -290,7 +291,10 @@ class Overlays:
         self.seen = True
         made: Array = ndarray.view(plain, TracedNpArray)
         if t is not None:
-            self.attach(made, t, flips)
+            over = ordinary(t)
+            if over is not t:
+                self.copy_source(t, over)
+            self.attach(made, over, flips)
         return made
 
     def follow(self, made: Any, operands: Iterable[Any] = ()) -> Any:

@@ -85,6 +85,18 @@ def silent_numpy(t: Tensor) -> Array:
         return t.detach().resolve_conj().resolve_neg().numpy()
 
 
+def ordinary(t: Tensor) -> Tensor:
+    """``t``, or a tensor over its memory if it was made in inference mode.
+
+    Torch refuses to write to a tensor that was made in inference mode once the mode is over. NumPy writes to an array over it.
+    """
+    with silence():
+        if not t.is_inference():
+            return t
+        with torch.inference_mode(False):
+            return torch.empty(0, dtype=t.dtype).set_(t.untyped_storage(), t.storage_offset(), t.shape, t.stride())
+
+
 def bare_view(array: Array) -> Array:
     """A plain array over the same memory."""
     return ndarray.view(array, ndarray)

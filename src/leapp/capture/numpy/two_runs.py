@@ -25,6 +25,7 @@ from leapp.capture.numpy.plain import (
     bare_view,
     from_numpy,
     given,
+    ordinary,
     owner_of,
     silent_numpy,
     torch_dtype,
@@ -217,7 +218,7 @@ class TwoRuns:
     def _rebind(self, t: Tensor, plain: Array, run: _Run) -> Tensor:
         """A tensor over the memory of NumPy's result, which takes the slot of torch's result ``t``."""
         with self.memory.recorder.silence():
-            new = from_numpy(plain)
+            new = ordinary(from_numpy(plain))
             self.memory.hold(plain, new)
             if run.tape is None:
                 self.memory.copy_source(t, new)
