@@ -313,6 +313,7 @@ def compare(case: Case, seed: int, results: Mapping[str, Any], prefix: str) -> s
 def run_cases(cases: Sequence[Case], backend: str, where: Path, rows_per_node: int | None = None) -> dict[str, str | None]:
     """Judge rows; None for a right one, otherwise what is wrong. A batch that fails as a whole is halved to find the row."""
     import leapp
+    from leapp.errors import LeappError
 
     if not cases:
         return {}
@@ -331,10 +332,10 @@ def run_cases(cases: Sequence[Case], backend: str, where: Path, rows_per_node: i
         rest = run_cases([c for c in cases if c is not error.case], backend, where, rows_per_node)
         return {error.case.name: str(error)} | rest
     except Exception as error:
-        if len(cases) == 1:
+        if len(cases) == 1 or not isinstance(error, LeappError):  # the rows alone may not raise what they raise together
             if os.environ.get("CONFORMANCE_TRACEBACK"):
                 traceback.print_exc()
-            return {cases[0].name: describe(error)}
+            return {case.name: describe(error) for case in cases}
         rows = rows_per_node or ROWS_PER_NODE[backend]
         if backend == "jit" and rows > 1:  # some rows need a node of their own, which costs less than the search for them
             return run_cases(cases, backend, where, rows_per_node=1)

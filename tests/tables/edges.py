@@ -695,6 +695,21 @@ _MATH = [
     row("log1p_small", torch.log1p, (lambda g: f(9)(g) * 1e-6,), atol=0.0),
     row("log_sigmoid_far", torch.nn.functional.logsigmoid, (lambda g: f(9)(g) * 100,), atol=1e-30),
     row("flip_0d", lambda x: x.sum().flip(0), (f(3),)),
+    row("logaddexp_far", lambda x, y: (torch.logaddexp(x, y), torch.logaddexp2(x, y)), (f(9, scale=300), f(9, scale=300))),
+    row("logcumsumexp_far", lambda x: (x.logcumsumexp(1), x.logcumsumexp(0)), (f(3, 9, scale=300),)),
+    row("logcumsumexp_edge", lambda x: x.logcumsumexp(-1), (edge(3, 9),)),
+    row("logit_edge", lambda x: (x.logit(), x.logit(1e-3)), (edge(20),)),
+    row("angle_edge", torch.angle, (edge(20),)),
+    row(
+        "norm_edge",
+        lambda x: (torch.linalg.vector_norm(x, float("inf"), -1), torch.linalg.vector_norm(x, -float("inf"))),
+        (edge(5, 4),),
+    ),
+    row(
+        "diagonal_edge",
+        lambda x: (x.diagonal(0, 1, 2), x.diagonal(-1, -1, 0), x.diagonal(3, 0, 2), x[0, :, :3].diag(), x[1, :3].trace()),
+        (edge(2, 3, 4),),
+    ),
     row("int_arith_types", lambda x, y: (x + y, x * y), (i(9, dtype=torch.int32), i(9, dtype=torch.int16))),
 ]
 

@@ -93,6 +93,7 @@ row("interp_outside", lambda x: np.interp(x * 3, np.linspace(-1, 1, 5), np.arang
 row("digitize", lambda x: np.digitize(x, [-1.0, 0.0, 1.0]), N34)
 row("digitize_right", lambda x: np.digitize(x, np.array([-1.0, 0.0, 1.0]), right=True), N34)
 row("digitize_falling", lambda x: np.digitize(x, [1.0, 0.0, -1.0]) * 10 + np.digitize(x, [1.0, 0.0, -1.0], right=True), ints(-2, 3, 3, 4, dtype=torch.float32))
+row("digitize_of_nan", lambda x: np.digitize(x, [-1.0, 0.0, 1.0]) * 10 + np.digitize(x, [1.0, 0.0, -1.0], right=True), ODD34)
 row("select", lambda x: np.select([x < -0.5, x < 0.5], [x * 2, x * 3], default=7.0), N34)
 row("select_of_numbers", lambda x: np.select([x < -0.5, x < 0.5], [0.1, 2], default=7.0) * x, N34)
 row("piecewise", lambda x: np.piecewise(x, [x < 0, x >= 0], [lambda v: -v, lambda v: v * 2]), N34)

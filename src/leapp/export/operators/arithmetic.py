@@ -42,6 +42,41 @@ def _log_sigmoid(x: Tensor) -> Any:
     return x.clamp(max=0) - (-x.abs()).exp().log1p(), x.new_zeros(0)
 
 
+# torchlib raises both terms, so that the result is infinite above 88 and minus infinity below -104.
+
+
+def _log_of_sum(target: Any, raised: Callable[[Tensor], Tensor], base: float) -> None:
+    @replaces(target)
+    def log_of_sum(a: Tensor, b: Tensor) -> Tensor:
+        a, b = promoted(a, b)
+        value = torch.maximum(a, b) + raised(-(a - b).abs()).log1p() / math.log(base)
+        return torch.where((a == b) & a.isinf(), a, value)  # where the difference is NaN
+
+
+_log_of_sum(aten.logaddexp.default, torch.exp, math.e)
+_log_of_sum(aten.logaddexp2.default, torch.exp2, 2.0)
+
+
+# torchlib loses NaN.
+
+
+@replaces(aten.angle.default)
+def _angle(x: Tensor) -> Any:
+    """The angle of a real number."""
+    if not x.is_floating_point():
+        return NotImplemented
+    half_turn = torch.full((), math.pi, dtype=x.dtype)  # a Python number would be rounded to float32
+    return torch.where(x.isnan(), x, torch.where(x < 0, half_turn, torch.zeros_like(x)))
+
+
+@replaces(aten.logit.default)
+def _logit(x: Tensor, eps: float | None = None) -> Any:
+    if not x.is_floating_point():
+        x = x.to(torch.get_default_dtype())
+    inside = x if eps is None else x.clamp(eps, 1 - eps)
+    return (inside / (1 - inside)).log()
+
+
 # Signs and rounding: ONNX Runtime's Sign of NaN is 1, and its rounding and IsNaN take floats only.
 
 

@@ -71,6 +71,23 @@ def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
     return aten.index.Tensor(x, [i.to(torch.int64) if i is not None and i.dtype in _INDEX_TYPES else i for i in indices])
 
 
+@replaces(aten.diagonal.default, aten.diagonal_copy.default)
+def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """Torchlib multiplies with a mask and adds up, so that NaN or infinity beside the diagonal reaches it."""
+    if isinstance(x.shape[dim1], torch.SymInt) or isinstance(x.shape[dim2], torch.SymInt):
+        return NotImplemented
+    rows, columns = x.shape[dim1], x.shape[dim2]
+    count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
+    first = max(offset, 0) - min(offset, 0) * columns
+    places = torch.arange(count, device=x.device) * (columns + 1) + first
+    return x.movedim((dim1, dim2), (-2, -1)).flatten(-2).index_select(-1, places)
+
+
+@replaces(aten.trace.default)
+def _trace(x: Tensor) -> Any:
+    return x.diagonal().sum()
+
+
 @replaces(aten.masked_select.default)
 def _masked_select(x: Tensor, mask: Tensor) -> Any:
     shape = broadcast_shapes(x.shape, mask.shape)

@@ -40,6 +40,16 @@ def _min_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     return (x.amin(dim, keepdim), _counted(x).argmin(dim, keepdim)) if x.dim() else NotImplemented
 
 
+@replaces(aten.linalg_vector_norm.default)
+def _extreme_norm(
+    x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    if not math.isinf(order) or x.is_complex():
+        return NotImplemented
+    sizes = x.to(dtype or x.dtype).abs()
+    return (torch.amax if order > 0 else torch.amin)(sizes, [] if dim is None else dim, keepdim)
+
+
 # Order statistics
 
 
@@ -144,6 +154,16 @@ def _cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor
         head, rest = out.narrow(dim, 0, step), out.narrow(dim, step, x.shape[dim] - step)
         out = torch.cat([head, rest * out.narrow(dim, 0, x.shape[dim] - step)], dim)
     return out
+
+
+@replaces(aten.logcumsumexp.default)
+def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    """Torchlib subtracts the largest element of the whole axis, beside which the first sums are lost."""
+    out = x
+    for step in _steps(x.shape[dim]) if x.dim() else []:
+        head, rest = out.narrow(dim, 0, step), out.narrow(dim, step, x.shape[dim] - step)
+        out = torch.cat([head, torch.logaddexp(rest, out.narrow(dim, 0, x.shape[dim] - step))], dim)
+    return out.clone()
 
 
 def _cumulative_extreme(target: Any, wins: Callable[[Tensor, Tensor], Tensor]) -> None:

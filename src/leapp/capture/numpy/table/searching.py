@@ -17,7 +17,8 @@ def _rank(edges: Tensor, values: Tensor, strict: bool) -> Tensor:
     """How many edges lie below each value (or at it, if not ``strict``). Uses comparisons only, which every backend has."""
     edges, values = promoted(edges, values)
     values = values.unsqueeze(-1)
-    return ((edges < values) if strict else (edges <= values)).sum(-1)
+    below = (edges < values) if strict else (edges <= values)
+    return (below | (values != values)).sum(-1)  # NaN sorts behind all numbers
 
 
 @expression("digitize")
