@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.spatial import ConvexHull
 
 import leapp
 from leapp import FunctionPatch, annotate
@@ -375,6 +376,12 @@ class Memory:
 def test_objects_are_converted_as_outside_of_a_node(convert: Callable[[Any], Any], tmp_path: Path) -> None:
     memory = Memory(draw(5))
     same(lambda x: x * np.asarray(convert(memory)), tmp_path)
+
+
+@pytest.mark.parametrize("resize", [lambda: np.zeros(4).resize(6), lambda: ConvexHull(np.eye(3)[:, :2])])
+def test_an_array_that_is_resized_in_place_is_refused(resize: Callable[[], Any], tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="test_arrays.py:[0-9]+ an array is resized in place, which works outside of a node"):
+        trace(lambda x: (resize(), x * 2)[1], [draw(1)], tmp_path)
 
 
 def test_without_patching_numpy_is_left_alone(tmp_path: Path) -> None:

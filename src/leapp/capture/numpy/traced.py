@@ -12,6 +12,9 @@ import numpy as np
 import torch
 from numpy import ndarray
 
+from leapp.capture.user_line import where
+from leapp.errors import TraceError
+
 if TYPE_CHECKING:
     from leapp.capture.numpy.arrays import Arrays
 
@@ -247,6 +250,15 @@ class ArrayMethods:
     def partition(self: Any, kth: Any, axis: int = -1, kind: Any = "introselect", order: Any = None) -> None:
         """Partition the array in place."""
         self[...] = np.partition(self, kth, axis, kind, order)
+
+    def resize(self: Any, *shape: Any, refcheck: bool = True) -> None:
+        """Refused inside a node: NumPy resizes an array that owns its memory, and a traced one does not."""
+        if listening() is not None:
+            raise TraceError(
+                f"at {where()} an array is resized in place, which works outside of a node only. Do it before the node, or "
+                "make a new array, as np.pad() does."
+            )
+        ndarray.resize(self, *shape, refcheck=refcheck)
 
     def view(self: Any, *args: Any, **kwargs: Any) -> Any:
         """A view of the memory."""
