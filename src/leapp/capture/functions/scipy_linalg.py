@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
-from functools import cache
 from importlib.metadata import version
 from typing import Any
 
 import torch
 
+from leapp.capture.numpy.plain import by_name
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.table.tensors import tensor
 
 Tensor = torch.Tensor
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 _DOUBLINGS = 24
+_MATRICES = frozenset("abqr")
+_NO_EFFECT = frozenset({"overwrite_a", "overwrite_b", "check_finite", "balanced", "method"})
+"""Options that do not change the values of a result."""
 
 
 def _form(function: Callable[..., Any]) -> Callable[..., Any]:
-    FUNCTIONS[function.__name__] = function
+    """Add a torch form. It gets the arguments by name: matrices in one float type, and options that change values."""
+    name = function.__name__
+
+    def form(*args: Any, **kwargs: Any) -> Any:
+        given = by_name(getattr(sys.modules["scipy.linalg"], name), args, kwargs)
+        given = {n.lower(): v for n, v in given.items()}  # the matrix of expm() is called A
+        matrices = {n: tensor(v) for n, v in given.items() if n in _MATRICES}
+        dtype = functools.reduce(torch.promote_types, (_float_type(t.dtype) for t in matrices.values()), torch.float32)
+        options = {n: v for n, v in given.items() if n not in _MATRICES | _NO_EFFECT}
+        return function(**{n: t.to(dtype) for n, t in matrices.items()}, **options)
+
+    FUNCTIONS[name] = form
     return function
 
 
-def _floats(*values: Any) -> list[Tensor]:
-    found = [tensor(v) for v in values]
-    dtype = torch.float32
-    for t in found:
-        dtype = torch.promote_types(dtype, t.dtype if t.is_floating_point() else torch.float64)
-    if any(t.is_complex() for t in found):
+def _float_type(dtype: torch.dtype) -> torch.dtype:
+    if dtype.is_complex:
         raise Unmapped
-    return [t.to(dtype) for t in found]
+    return dtype if dtype.is_floating_point else torch.float64
 
 
 def _from_half(a: Tensor, lower: bool) -> Tensor:
@@ -37,37 +49,38 @@ def _from_half(a: Tensor, lower: bool) -> Tensor:
     return torch.tril(a) + torch.tril(a, -1).mT if lower else torch.triu(a) + torch.triu(a, 1).mT
 
 
-@_form
-def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True, **options: Any) -> Any:
-    (a,) = _floats(a)
-    return torch.linalg.inv(a)
+def _assumed(a: Tensor, assume_a: str | None, lower: bool) -> Tensor:
+    """The matrix that scipy takes ``a`` for."""
+    if assume_a in ("sym", "her", "pos", "symmetric", "hermitian", "positive definite"):
+        return _from_half(a, lower)
+    if assume_a not in (None, "gen", "general"):
+        raise Unmapped
+    return a
 
 
 @_form
-def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
-    (a,) = _floats(a)
+def inv(a: Tensor, assume_a: str | None = None, lower: bool = False) -> Any:
+    return torch.linalg.inv(_assumed(a, assume_a, lower))
+
+
+@_form
+def det(a: Tensor) -> Any:
     return torch.linalg.det(a)
 
 
 @_form
-def solve(
-    a: Any, b: Any, lower: bool = False, overwrite_a: bool = False, overwrite_b: bool = False, check_finite: bool = True,
-    assume_a: str | None = None, transposed: bool = False,
-) -> Any:  # fmt: skip
-    a, b = _floats(a, b)
-    if assume_a in ("sym", "her", "pos", "symmetric", "hermitian", "positive definite"):
-        a = _from_half(a, lower)
-    elif assume_a not in (None, "gen", "general"):
-        raise Unmapped
+def expm(a: Tensor) -> Any:
+    return torch.linalg.matrix_exp(a)
+
+
+@_form
+def solve(a: Tensor, b: Tensor, lower: bool = False, assume_a: str | None = None, transposed: bool = False) -> Any:
+    a = _assumed(a, assume_a, lower)
     return torch.linalg.solve(a.mT if transposed else a, b)
 
 
 @_form
-def solve_triangular(
-    a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False, overwrite_b: bool = False,
-    check_finite: bool = True,
-) -> Any:  # fmt: skip
-    a, b = _floats(a, b)
+def solve_triangular(a: Tensor, b: Tensor, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False) -> Any:
     a = torch.tril(a) if lower else torch.triu(a)
     turned = trans in (1, 2, "T", "C")
     columns = b.unsqueeze(-1) if b.dim() == 1 else b
@@ -78,63 +91,47 @@ def solve_triangular(
 
 
 @_form
-def pinv(
-    a: Any, *, atol: Any = None, rtol: Any = None, return_rank: bool = False, check_finite: bool = True
-) -> Any:
-    (a,) = _floats(a)
-    if return_rank:
-        raise Unmapped
-    rows, columns = a.shape[-2:]
-    relative = max(rows, columns) * torch.finfo(a.dtype).eps if rtol is None else rtol
+def pinv(a: Tensor, atol: Any = None, rtol: Any = None) -> Any:
+    relative = max(a.shape[-2:]) * torch.finfo(a.dtype).eps if rtol is None else rtol
     return torch.linalg.pinv(a, atol=0.0 if atol is None else atol, rtol=relative)
 
 
 @_form
-def pinvh(
-    a: Any, atol: Any = None, rtol: Any = None, lower: bool = True, return_rank: bool = False, check_finite: bool = True
-) -> Any:
-    (a,) = _floats(a)
-    return pinv(_from_half(a, lower), atol=atol, rtol=rtol, return_rank=return_rank)
+def pinvh(a: Tensor, atol: Any = None, rtol: Any = None, lower: bool = True) -> Any:
+    return pinv(_from_half(a, lower), atol, rtol)
 
 
 @_form
-def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
-    (a,) = _floats(a)
+def cholesky(a: Tensor, lower: bool = False) -> Any:
     factor = torch.linalg.cholesky(_from_half(a, lower))
     return factor if lower else factor.mT
 
 
 @_form
-def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
-    (a,) = _floats(a)
+def cho_factor(a: Tensor, lower: bool = False) -> tuple[Tensor, bool]:
     factor = cholesky(a, lower)
     if _zeros_other_half():
         return factor, lower
     return (torch.tril(factor) + torch.triu(a, 1) if lower else torch.triu(factor) + torch.tril(a, -1)), lower
 
 
-@cache
+@functools.cache
 def _zeros_other_half() -> bool:
     """Whether ``cho_factor`` writes zeros to the half without the factor. scipy before 1.18 leaves that half unchanged."""
     return tuple(int(part) for part in version("scipy").split(".")[:2]) >= (1, 18)
 
 
 @_form
-def cho_solve(c_and_lower: Any, b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
+def cho_solve(c_and_lower: Any, b: Tensor) -> Any:
     factor, lower = c_and_lower
     first, second = (0, 1) if lower else (1, 0)
+    dtype = torch.promote_types(tensor(factor).dtype, b.dtype)
+    factor, b = tensor(factor).to(dtype), b.to(dtype)
     return solve_triangular(factor, solve_triangular(factor, b, first, bool(lower)), second, bool(lower))
 
 
 @_form
-def expm(a: Any) -> Any:
-    (a,) = _floats(a)
-    return torch.linalg.matrix_exp(a)
-
-
-@_form
-def norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, check_finite: bool = True) -> Any:
-    (a,) = _floats(a)
+def norm(a: Tensor, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     if ord is None and axis is None:
         whole = torch.sqrt((a * a).sum())
         return whole.reshape([1] * a.dim()) if keepdims else whole
@@ -142,11 +139,9 @@ def norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, chec
 
 
 @_form
-def solve_discrete_are(a: Any, b: Any, q: Any, r: Any, e: Any = None, s: Any = None, balanced: bool = True) -> Any:
+def solve_discrete_are(a: Tensor, b: Tensor, q: Tensor, r: Tensor) -> Any:
     """Uses the doubling algorithm, which squares the error in every step."""
-    if e is not None or s is not None:
-        raise Unmapped
-    a, b, q, r = _floats(*(t if t.dim() == 2 else t.reshape(1, -1) for t in map(tensor, (a, b, q, r))))
+    a, b, q, r = (t if t.dim() == 2 else t.reshape(1, -1) for t in (a, b, q, r))
     g, h = b @ torch.linalg.solve(r, b.mT), q
     one = torch.eye(a.shape[-1], dtype=a.dtype)
     for _ in range(_DOUBLINGS):
@@ -157,8 +152,7 @@ def solve_discrete_are(a: Any, b: Any, q: Any, r: Any, e: Any = None, s: Any = N
 
 
 @_form
-def solve_discrete_lyapunov(a: Any, q: Any, method: str | None = None) -> Any:
-    a, q = _floats(a, q)
+def solve_discrete_lyapunov(a: Tensor, q: Tensor) -> Any:
     n = a.shape[-1]
     found = torch.linalg.solve(torch.eye(n * n, dtype=a.dtype) - torch.kron(a, a), q.reshape(-1))
     return found.reshape(n, n)

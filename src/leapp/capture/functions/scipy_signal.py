@@ -1,7 +1,7 @@
 """Filters of ``scipy.signal`` for tensors.
 
-A filter with constant coefficients is a linear map of the samples and of its state. Its matrices are found by running scipy
-itself on unit vectors.
+A filter with constant coefficients is a linear map of the samples and of its state. Its matrix is found by running scipy itself
+on unit vectors.
 """
 
 from __future__ import annotations
@@ -14,100 +14,61 @@ import numpy as np
 import torch
 
 from leapp.capture.mode_stacks import silence
+from leapp.capture.numpy.plain import by_name
 from leapp.capture.numpy.table import Unmapped
 from leapp.capture.numpy.table.tensors import double
 
 Tensor = torch.Tensor
 _LONGEST = 1024
 """Filters over more samples are not recorded: their matrix is too large for a model."""
-
-
-def _scipy() -> Any:
-    # It is loaded, because one of its functions was called.
-    return sys.modules["scipy.signal"]
+_STATES: dict[str, Callable[..., tuple[int, ...]]] = {
+    "lfilter": lambda b, a: (max(np.size(b), np.size(a)) - 1,),
+    "sosfilt": lambda sos: (len(sos), 2),
+}
+"""The shape of the state of a filter of one signal, by its coefficients."""
 
 
 def _constant(value: Any) -> Any:
-    """A coefficient as an array for scipy. Reading a traced one is reported as an escape."""
-    if isinstance(value, Tensor):
-        return np.array(value.detach().cpu().numpy())
-    return np.asarray(value)
+    """An argument for scipy. Reading a traced coefficient is reported as an escape."""
+    return np.array(value.detach().cpu().numpy()) if isinstance(value, Tensor) else value
 
 
-def _matrix(made: Any) -> Tensor:
-    with silence():
-        return torch.from_numpy(np.ascontiguousarray(made)).to(torch.float64)
+def _filter(name: str) -> Callable[..., Any]:
+    """The torch form of a filter."""
 
-
-def _samples(x: Any, axis: int) -> Tensor:
-    found = double(x)
-    if found.shape[axis] > _LONGEST:
-        raise Unmapped
-    return found.movedim(axis, -1)
-
-
-def _mapped(matrix: Tensor, x: Tensor) -> Tensor:
-    """The product along the last axis."""
-    return (x.unsqueeze(-2) * matrix).sum(-1) if x.dim() == 1 else x @ matrix.mT
-
-
-def _with_state(function: Callable[..., Any], x: Any, axis: int, zi: Any, order: tuple[int, ...]) -> Any:
-    """A filter along ``axis``. ``function`` is scipy's filter along the first axis, called with unit samples and states."""
-    moved = _samples(x, axis)
-    n, k = moved.shape[-1], int(np.prod(order))
-    if zi is None:
-        return _mapped(_matrix(function(np.eye(n), None)), moved).movedim(-1, axis)
-    states = np.eye(k).reshape(*order, k)
-    by_x, rest = function(np.eye(n), np.zeros((*order, n)))
-    by_z, last = function(np.zeros((n, k)), states)
-    z = double(zi)
-    # In the state, the filter's order replaces the axis of the samples, and the sections are the first axis.
-    place = axis % moved.dim() + len(order) - 1
-    z = z.movedim(place, -1)
-    flat = z.movedim(0, -2).reshape(*z.shape[1:-1], k) if len(order) == 2 else z
-    y = _mapped(_matrix(by_x), moved) + _mapped(_matrix(by_z), flat)
-    zf = _mapped(_matrix(rest.reshape(k, n)), moved) + _mapped(_matrix(last.reshape(k, k)), flat)
-    if len(order) == 2:
-        zf = zf.reshape(*zf.shape[:-1], *order).movedim(-2, 0)
-    return y.movedim(-1, axis), zf.movedim(-1, place)
-
-
-def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
-    b, a = np.atleast_1d(_constant(b)), np.atleast_1d(_constant(a))
-
-    def function(samples: Any, states: Any) -> Any:
-        return _scipy().lfilter(b, a, samples, axis=0, zi=states)
-
-    return _with_state(function, x, axis, zi, (max(len(a), len(b)) - 1,))
-
-
-def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
-    sos = _constant(sos)
-
-    def function(samples: Any, states: Any) -> Any:
-        return _scipy().sosfilt(sos, samples, axis=0, zi=states)
-
-    return _with_state(function, x, axis, zi, (len(sos), 2))
-
-
-def _plain(name: str, coefficients: int, place: int) -> Callable[..., Any]:
-    """A filter without state. ``coefficients`` arguments come before the samples; ``place`` is the position of ``axis``."""
-
-    def filtered(*args: Any, **options: Any) -> Tensor:
-        given = list(args)
-        axis = given.pop(place) if len(given) > place else options.pop("axis", -1)
-        before, x, after = [_constant(v) for v in given[:coefficients]], given[coefficients], given[coefficients + 1 :]
-        moved = _samples(x, axis)
-        made = getattr(_scipy(), name)(*before, np.eye(moved.shape[-1]), *after, axis=0, **options)
-        return _mapped(_matrix(made), moved).movedim(-1, axis)
+    def filtered(*args: Any, **kwargs: Any) -> Any:
+        function = getattr(sys.modules["scipy.signal"], name)
+        given = by_name(function, args, kwargs)
+        x, axis, zi = double(given.pop("x")), given.pop("axis", -1), given.pop("zi", None)
+        constants = {option: _constant(value) for option, value in given.items()}
+        if x.shape[axis] > _LONGEST:
+            raise Unmapped
+        x = x.movedim(axis, -1)
+        n = x.shape[-1]
+        if zi is None:
+            return _mapped(function(x=np.eye(n), axis=0, **constants), x).movedim(-1, axis)
+        order = _STATES[name](**constants)
+        k = int(np.prod(order))
+        units = np.eye(n + k)
+        made, last = function(x=units[:n], axis=0, zi=units[n:].reshape(*order, n + k), **constants)
+        # In the state, the filter's order replaces the axis of the samples, and the sections are the first axis.
+        place = axis % x.dim() + len(order) - 1
+        z = double(zi).movedim(place, -1)
+        z = z.movedim(0, -2).reshape(*z.shape[1:-1], k) if len(order) == 2 else z
+        both = _mapped(np.concatenate([made, last.reshape(k, n + k)]), torch.cat([x, z.expand(*x.shape[:-1], k)], -1))
+        y, z = both[..., :n], both[..., n:]
+        z = z.reshape(*z.shape[:-1], *order).movedim(-2, 0) if len(order) == 2 else z
+        return y.movedim(-1, axis), z.movedim(-1, place)
 
     return filtered
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "lfilter": lfilter,
-    "sosfilt": sosfilt,
-    "filtfilt": _plain("filtfilt", 2, 3),
-    "sosfiltfilt": _plain("sosfiltfilt", 1, 2),
-    "savgol_filter": _plain("savgol_filter", 0, 5),
-}
+def _mapped(matrix: Any, x: Tensor) -> Tensor:
+    """The product along the last axis."""
+    with silence():
+        m = torch.from_numpy(np.ascontiguousarray(matrix)).to(torch.float64)
+    return (x.unsqueeze(-2) * m).sum(-1) if x.dim() == 1 else x @ m.mT
+
+
+FUNCTIONS = {name: _filter(name) for name in "lfilter sosfilt filtfilt sosfiltfilt savgol_filter".split()}
+"""Torch forms by the name in ``scipy.signal``."""

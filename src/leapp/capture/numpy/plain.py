@@ -156,6 +156,11 @@ def as_tensor(value: Any) -> Any:
 _signature = functools.cache(inspect.signature)
 
 
+def by_name(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by the names of the function's parameters."""
+    return dict(_signature(function).bind(*args, **kwargs).arguments)
+
+
 def without_out(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
