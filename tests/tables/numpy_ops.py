@@ -444,6 +444,22 @@ def set_put(x: A) -> A:
     return y
 
 
+@idiom(N34)
+def set_rows_of_another_type(x: A) -> A:
+    y = x.astype(np.float32)
+    y[[0, 2]] = x[:2] * np.ones(4)
+    y[1, [0, 3]] = [1.0, 2.0]
+    return y
+
+
+@idiom(N34)
+def set_putmask_repeated(x: A) -> A:
+    y = x.copy()
+    np.putmask(y, x > 0, [1.0, 2.0, 3.0, 4.0, 5.0])
+    np.putmask(y, x < -1, x * 2)
+    return y
+
+
 @idiom(D34)
 def set_put_along_axis(x: A) -> A:
     y = np.zeros_like(x)

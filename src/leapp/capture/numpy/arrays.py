@@ -5,7 +5,6 @@ The classes of traced arrays and numbers, and the functions that a node replaces
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from types import FunctionType
@@ -25,14 +24,16 @@ from leapp.capture.numpy.plain import (
     Array,
     arrays_in,
     bare_view,
+    by_name,
     digits,
     owner_of,
+    silent_numpy,
     unwrapped,
     without_out,
 )
 from leapp.capture.numpy.plain import given as in_their_places
 from leapp.capture.numpy.scalars import TracedScalar
-from leapp.capture.numpy.table import BLIND, CHECKS, IN_PLACE, READ_OUT, SEQUENCES, THROUGH, Unmapped, lookup
+from leapp.capture.numpy.table import BLIND, CHECKS, IN_PLACE, READ_OUT, REWRITTEN, SEQUENCES, THROUGH, Unmapped, lookup
 from leapp.capture.numpy.traced import set_current
 from leapp.capture.numpy.two_runs import TwoRuns
 from leapp.capture.numpy.ufuncs import Ufuncs
@@ -128,6 +129,8 @@ class Arrays:
             if place is None:
                 view, place, _ = locate(target, self.memory.tensors_for(index))
             new = self.runs.value_for(value)
+            if isinstance(new, Tensor) and not is_basic(index):
+                new = new.to(target.dtype)  # as NumPy does; torch does so for slices only
             if isinstance(new, Tensor) and same_storage(new, target) and not self._in_place_already(view, place, new):
                 new = new.clone()  # NumPy copies within one memory correctly, torch does not
             mask = leading_mask(place)
@@ -185,7 +188,7 @@ class Arrays:
             return result
 
         def expression() -> Any:
-            known, own = lookup(function), _REWRITTEN.get(function) or getattr(function, "_implementation", None)
+            known, own = lookup(function), REWRITTEN.get(function) or getattr(function, "_implementation", None)
             if known is None and isinstance(own, FunctionType):  # run NumPy's own Python code, whose NumPy calls are recorded
                 return own(*given, **options)
             if known is None:
@@ -200,12 +203,13 @@ class Arrays:
     def _in_place(
         self, function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], numpy: Callable[[], Any]
     ) -> Any:
-        bound = inspect.signature(IN_PLACE[function]).bind(*args, **kwargs).arguments
+        bound = by_name(IN_PLACE[function], args, kwargs)
         first, target = next(iter(bound.items()))
-        rest = {k: v for k, v in bound.items() if k != first}
+        rest = {n: v for n, v in bound.items() if n != first}
 
-        def record(t: Tensor) -> Any:
-            return IN_PLACE[function](t, **self.memory.tensors_for(rest))
+        def record(t: Tensor) -> None:
+            array = self.memory.wrap(silent_numpy(t), t)
+            IN_PLACE[function](array, **{n: self.runs.gathered(v) for n, v in rest.items()})
 
         return self.runs.write(name, target, arrays_in(rest), numpy, record)
 
@@ -343,17 +347,6 @@ class Arrays:
         for number in numbers(data):
             number.owner.bake(f"{function.__name__} takes the batch size as a plain number")
         return constructed(self.memory.recorder, tape, bare(self._torch_arguments(data)), result)
-
-
-def _piecewise(x: Any, condlist: Any, funclist: Any, *more: Any, **options: Any) -> Any:
-    """``np.piecewise`` with each function applied to all elements. NumPy applies it to those that a condition chooses."""
-    values = [f(x, *more, **options) if callable(f) else f for f in funclist]
-    default = values.pop() if len(values) > len(condlist) else 0
-    return np.select(list(condlist), values, default)
-
-
-_REWRITTEN: dict[Any, Callable[..., Any]] = {np.piecewise: _piecewise}
-"""Functions that run as other NumPy code than NumPy's own, because that reads values."""
 
 
 def _giving_arrays(value: Any) -> Any:

@@ -9,12 +9,13 @@ result is compared with NumPy's at the time of the call, so an expression need n
 To add a function, write it in the module of its subject, decorated with ``@expression("its name in NumPy")``.
 """
 
-from leapp.capture.numpy.table import moving, searching, signals, statistics, writing
+from leapp.capture.numpy.table import moving, searching, signals, statistics
 from leapp.capture.numpy.table.kinds import BLIND, CHECKS, READ_OUT, SEQUENCES, THROUGH
-from leapp.capture.numpy.table.table import FUNCTIONS, IN_PLACE, Unmapped, lookup
+from leapp.capture.numpy.table.rewritten import IN_PLACE, REWRITTEN
+from leapp.capture.numpy.table.table import FUNCTIONS, Unmapped, lookup
 from leapp.capture.numpy.table.ufuncs import NUMBERS, NUMPY_UFUNCS, SCIPY_UFUNCS, UFUNCS, accumulated, reduced
 
 __all__ = [
-    "BLIND", "CHECKS", "FUNCTIONS", "IN_PLACE", "NUMBERS", "NUMPY_UFUNCS", "READ_OUT", "SCIPY_UFUNCS", "SEQUENCES", "THROUGH",
-    "UFUNCS", "Unmapped", "accumulated", "lookup", "moving", "reduced", "searching", "signals", "statistics", "writing",
+    "BLIND", "CHECKS", "FUNCTIONS", "IN_PLACE", "NUMBERS", "NUMPY_UFUNCS", "READ_OUT", "REWRITTEN", "SCIPY_UFUNCS", "SEQUENCES",
+    "THROUGH", "UFUNCS", "Unmapped", "accumulated", "lookup", "moving", "reduced", "searching", "signals", "statistics",
 ]  # fmt: skip

@@ -23,21 +23,17 @@ class Unmapped(Exception):
 FUNCTIONS: dict[Any, Expression] = {}
 """NumPy functions to expressions."""
 
-IN_PLACE: dict[Any, Expression] = {}
-"""NumPy functions that write to their first argument, as expressions for its new value."""
-
 
 def named(names: str, *modules: Any) -> list[Any]:
     """The functions with these names in these modules (NumPy itself by default) that the installed NumPy has."""
     return [getattr(m, n) for n in names.split() for m in modules or (np,) if hasattr(m, n)]
 
 
-def expression(names: str, *modules: Any, table: dict[Any, Expression] | None = None) -> Callable[[Expression], Expression]:
-    """A decorator that adds an expression for the NumPy functions with these names, by default to ``FUNCTIONS``."""
+def expression(names: str, *modules: Any) -> Callable[[Expression], Expression]:
+    """A decorator that adds an expression for the NumPy functions with these names."""
 
     def add(function: Expression) -> Expression:
-        for f in named(names, *modules):
-            (FUNCTIONS if table is None else table)[f] = function
+        FUNCTIONS.update(dict.fromkeys(named(names, *modules), function))
         return function
 
     return add
