@@ -66,7 +66,7 @@ class Constants:
         Each of the two has a storage object of its own, so only the addresses of the memory show that they share it.
         """
         mine = lent_memory(t)
-        if mine is None:
+        if mine is None or self.recorder.arrays.memory.is_own(mine[0]):
             return
         for other in [*(ref.tensor() for ref in list(tape.known.values())), *self.recorder.arrays.memory.held()]:
             theirs = None if other is None else lent_memory(other, lent=False)

@@ -17,9 +17,10 @@ import torch
 from numpy import generic, ndarray
 from torch.autograd.graph import increment_version
 
-from leapp.capture.aliasing import geometry
+from leapp.capture.aliasing import geometry, storage_of
 from leapp.capture.call_kinds import classify
 from leapp.capture.equality import same_bits
+from leapp.capture.identity import ByIdentity
 from leapp.capture.numpy.plain import (
     Array,
     address,
@@ -92,8 +93,9 @@ class Overlays:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self._overlays: dict[int, Overlay] = {}
-        self._roots: dict[int, tuple[weakref.ref[Array], weakref.ref[Tensor]]] = {}
-        self._held: list[Tensor] = []
+        self._roots: ByIdentity[weakref.ref[Tensor]] = ByIdentity()
+        self._held: dict[int, Tensor] = {}
+        """The tensors that leapp itself made over whole arrays for the open nodes, by the identity of the storage."""
         self._exposed: list[tuple[int, int, Tensor]] = []
         #: Whether any array has been followed.
         self.seen = False
@@ -139,11 +141,10 @@ class Overlays:
         return self.attach(array, ordinary(t), tuple(flips), whole)
 
     def _root(self, root: Array) -> Tensor | None:
-        found = self._roots.get(id(root))
-        if found is not None and found[0]() is root:
-            known = found[1]()
-            if known is not None:
-                return known
+        found = self._roots.get(root)
+        known = None if found is None else found()
+        if known is not None:
+            return known
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns of read-only arrays; nothing here writes to the tensor
@@ -157,7 +158,11 @@ class Overlays:
 
     def held(self) -> list[Tensor]:
         """The tensors over memory that arrays share and that may hold traced values."""
-        return [*self._held, *(t for _, _, t in self._exposed)]
+        return [*self._held.values(), *(t for _, _, t in self._exposed)]
+
+    def is_own(self, storage: int) -> bool:
+        """Whether leapp made a storage, given by its identity, for the memory of an array: it follows all arrays over it."""
+        return storage in self._held
 
     def exposed(self, t: Tensor) -> None:
         """Follow all arrays over the memory of ``t`` from now on, because traced values get into it.
@@ -165,23 +170,20 @@ class Overlays:
         Whether there may be such an array is known from the storage: torch does not let a storage grow that it shares with
         NumPy. Sharing through DLPack shows only in the reference count of the tensor.
         """
-        try:
-            storage = t.untyped_storage()
-            if not t.is_cpu or (storage.resizable() and not _is_shared(t, storage)):
-                return
-        except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have no storage
+        storage = storage_of(t)
+        if storage is None or not t.is_cpu or (storage.resizable() and not _is_shared(t, storage)):
             return
+        self.seen = self.seen or not storage.resizable()
         start, size = storage.data_ptr(), storage.nbytes()
-        if not size:
+        if not size or self.is_own(storage._cdata):
             return
-        if not storage.resizable():
-            self.seen = True
         with self.recorder.silence():  # a new context: the dispatch mode may have been added since the outer one was entered
             self._exposed.append((start, start + size, torch.empty(0, dtype=torch.uint8).set_(storage)))
             # Drop overlays made earlier over other storage objects of the same memory.
             for i, (_, other, _, _) in list(self._overlays.items()):
                 if start <= other.data_ptr() < start + size and other.untyped_storage()._cdata != storage._cdata:
                     del self._overlays[i]
+            self._held = {i: whole for i, whole in self._held.items() if not start <= whole.data_ptr() < start + size}
 
     def _exposed_memory(self, array: Array) -> Tensor | None:
         """The exposed memory that ``array`` lies in."""
@@ -192,9 +194,9 @@ class Overlays:
 
     def hold(self, root: Array, whole: Tensor) -> None:
         """Note that ``whole`` is the tensor over all the memory of ``root``."""
-        self._roots[id(root)] = (weakref.ref(root), weakref.ref(whole))
+        self._roots[root] = weakref.ref(whole)
         if self.recorder.tapes and root.nbytes <= _HELD:
-            self._held.append(whole)
+            self._held[whole.untyped_storage()._cdata] = whole
 
     def attach(self, array: Array, t: Tensor, flips: tuple[int, ...] = (), root: Tensor | None = None) -> Overlay:
         """Let ``t`` be the tensor over ``array`` from now on."""
@@ -255,8 +257,7 @@ class Overlays:
 
     def is_root(self, array: Array) -> bool:
         """Whether an array owns memory that a tensor of the session lies over."""
-        known = self._roots.get(id(array))
-        return isinstance(array.base, Tensor) or (known is not None and known[0]() is array)
+        return isinstance(array.base, Tensor) or array in self._roots
 
     def living(self) -> dict[int, weakref.ref[Array]]:
         """The arrays that the program still has, by the identity of the tensor over each."""
@@ -275,8 +276,7 @@ class Overlays:
         """Drop what was kept for the open nodes, and the entries of freed arrays."""
         self._held.clear()
         self._exposed.clear()
-        for i in [i for i, (ref, _) in self._roots.items() if ref() is None]:
-            del self._roots[i]
+        self._roots.forget_dead()
 
     def clear(self) -> None:
         """Forget everything, at the end of the session."""

@@ -39,7 +39,7 @@ from leapp.compat.numpy import torch_numpy
 from leapp.errors import LeappError
 
 Tensor = torch.Tensor
-_TOLERANCE = {torch.float16: 1e-2, torch.float32: 1e-4, torch.complex64: 1e-4, torch.float64: 1e-9, torch.complex128: 1e-9}
+_TOLERANCE = {np.dtype(n): t for n, t in {"e": 1e-2, "f": 1e-4, "F": 1e-4, "d": 1e-9, "D": 1e-9}.items()}
 _LOOSE = 1e-3
 _CANNOT = (
     Unmapped, TypeError, ValueError, RuntimeError, LookupError, ArithmeticError, NotImplementedError,
@@ -163,10 +163,10 @@ class TwoRuns:
             return view
         with self.memory.recorder.silence():
             fits = t is not None and dtype is not None and tuple(t.shape) == result.shape
+            same_type = t is not None and t.dtype == dtype
         if t is None or not fits:
             return _NO_MATCH
-        if t.dtype != dtype:
-            t = t.to(dtype)
+        t = t if same_type else t.to(dtype)
         if not self._known(t, run.tape):
             return _NO_MATCH if run.tape is not None else result
         if run.check != "shape" and not self._agree(result, t, run.check == "magnitude"):
@@ -213,7 +213,7 @@ class TwoRuns:
 
     def _agree(self, result: Any, t: Tensor, magnitude: bool) -> bool:
         a, b = asarray(result), silent_numpy(t)
-        return agree(np.abs(a), np.abs(b), _LOOSE) if magnitude else agree(a, b, _TOLERANCE.get(t.dtype, 0.0))
+        return agree(np.abs(a), np.abs(b), _LOOSE) if magnitude else agree(a, b, _TOLERANCE.get(b.dtype, 0.0))
 
     def _rebind(self, t: Tensor, plain: Array, run: _Run) -> Tensor:
         """A tensor over the memory of NumPy's result, which takes the slot of torch's result ``t``."""
@@ -285,7 +285,7 @@ class TwoRuns:
             with self.memory.recorder.silence():
                 now = found.tensor.detach().numpy()
                 now = np.flip(now, found.flips) if found.flips else now
-                return agree(after, now, _TOLERANCE.get(found.tensor.dtype, 0.0))
+                return agree(after, now, _TOLERANCE.get(now.dtype, 0.0))
 
         return bool(self.attempt(tape, expression))
 
@@ -337,8 +337,8 @@ class TwoRuns:
 
 def unwrap(found: Any, memory: Overlays) -> Tensor | None:
     """The tensor in the result of an expression."""
+    if isinstance(found, Tensor):
+        return found
     found = found.array if isinstance(found, TracedScalar) else found
-    if isinstance(found, np.ndarray):
-        return memory.tensor(found)
-    found = getattr(found, "tensor", found)
+    found = memory.tensor(found) if isinstance(found, np.ndarray) else getattr(found, "tensor", None)
     return found if isinstance(found, Tensor) else None
