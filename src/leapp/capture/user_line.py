@@ -92,6 +92,12 @@ def is_library(file: str) -> bool:
     return any(p in file for p in _PACKAGES) if _SITE.search(file) else file.startswith(_STDLIB)
 
 
+def package_of(file: str) -> str:
+    """The name of the installed package that a file belongs to, or an empty string."""
+    *_, path = _SITE.split(file)
+    return path.partition(os.sep)[0] if path != file else ""
+
+
 @functools.cache
 def is_installed(file: str) -> bool:
     """Whether a file belongs to a library or another installed package, not to the user's program."""

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import functools
 import operator
-import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from leapp.capture.numpy.arrays import Arrays
 from leapp.capture.numpy.plain import arrays_in, bare_view
 from leapp.capture.numpy.scalars import TracedScalar
 from leapp.capture.numpy.traced import TracedNpArray, listening
+from leapp.capture.user_line import is_library, package_of
 from leapp.compat.python import getframe
 
 Row = tuple[Any, str, Callable[[Any], Any]]
@@ -69,31 +68,19 @@ def array_rows() -> Iterator[Row]:
 # -- whose arrays are followed ---------------------------------------------------------------------------------------------
 
 
-_plain_packages: dict[str, bool] = {"numpy": True, "torch": True, "leapp": True}
-_plain_files: dict[str, bool] = {}
 _AROUND = frozenset({__name__, "leapp.capture.functions.lists", "leapp.tracing.patches"})
 """Modules whose frames lie between a constructor and the code that called it."""
-_SITE = f"{os.sep}site-packages{os.sep}"
-_NUMPY = os.path.dirname(np.__file__) + os.sep
 
 
-def _makes_plain_arrays(frame: FrameType) -> bool:
-    """Whether the code in a frame gets plain arrays, because it may pass their memory to compiled code of its package."""
-    file = frame.f_code.co_filename
-    found = _plain_files.get(file)
-    if found is None:
-        _, installed, path = file.rpartition(_SITE)
-        package = path.partition(os.sep)[0] if installed else frame.f_globals.get("__name__", "").partition(".")[0]
-        found = _plain_files[file] = file.startswith(_NUMPY) or _has_compiled_modules(package)
-    return found
+@functools.cache
+def _makes_plain_arrays(file: str, module: str) -> bool:
+    """Whether code of a file gets plain arrays, because it may pass their memory to compiled code of its package."""
+    return is_library(file) or _has_compiled_modules(package_of(file) or module.partition(".")[0])
 
 
+@functools.cache
 def _has_compiled_modules(package: str) -> bool:
-    found = _plain_packages.get(package)
-    if found is None:
-        names = [n for n in list(sys.modules) if n == package or n.startswith(f"{package}.")]
-        found = _plain_packages[package] = any(_is_compiled(sys.modules.get(n)) for n in names)
-    return found
+    return any(_is_compiled(m) for n, m in list(sys.modules.items()) if n == package or n.startswith(f"{package}."))
 
 
 def _is_compiled(module: Any) -> bool:
@@ -106,7 +93,8 @@ def _new(arrays: Arrays, made: Any) -> Any:
     frame = getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") in _AROUND:
         frame = frame.f_back
-    return made if _makes_plain_arrays(frame) else arrays.memory.follow(made)
+    plain = _makes_plain_arrays(frame.f_code.co_filename, frame.f_globals.get("__name__", ""))
+    return made if plain else arrays.memory.follow(made)
 
 
 # -- NumPy's constructors --------------------------------------------------------------------------------------------------
