@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from leapp.capture.numpy.table.table import Expression, Unmapped, expression
-from leapp.capture.numpy.table.tensors import dtype_of, promoted, tensor
+from leapp.capture.numpy.table.tensors import dtype_of, floating, promoted, tensor
+from leapp.compat.numpy import torch_numpy as tnp
 
 Tensor = torch.Tensor
 
@@ -68,24 +69,16 @@ def _sliding(a: Tensor, v: Tensor, mode: str) -> Tensor:
 
 
 def _fourier(name: str) -> Expression:
-    function: Callable[..., Tensor] = getattr(torch.fft, name)
-    one_axis = not name.endswith(("2", "n"))
+    """A transform of ``torch._numpy`` without its conversion to double precision, which NumPy 2 does not do either."""
+    function = inspect.unwrap(getattr(tnp.fft, name))
     keeps_precision = np.fft.fft(np.zeros(1, np.float32)).dtype == np.complex64
 
-    def transform(a: Any, n: Any = None, axis: Any = None, norm: Any = None, **options: Any) -> Tensor:
-        a = tensor(a)
-        if a.dtype.is_floating_point or a.dtype.is_complex:
-            a = a if keeps_precision else a.to(torch.promote_types(a.dtype, torch.float64))
-        else:
-            a = a.to(torch.float64)
-        if one_axis:
-            return function(a, n, -1 if axis is None else axis, norm)
-        axes = options.get("axes", axis)
-        default = (-2, -1) if name.endswith("2") else None
-        return function(a, options.get("s", n), default if axes is None else axes, norm)
+    def transform(a: Any, *args: Any, **options: Any) -> Any:
+        a = floating(tensor(a))
+        return function(a if keeps_precision else a.to(torch.promote_types(a.dtype, torch.float64)), *args, **options)
 
     return transform
 
 
-for _names in "fft ifft rfft irfft hfft ihfft fft2 ifft2 fftn ifftn rfftn irfftn".split():
+for _names in "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn".split():
     expression(_names, np.fft)(_fourier(_names))
