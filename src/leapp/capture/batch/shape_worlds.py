@@ -11,7 +11,7 @@ import logging
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -100,34 +100,25 @@ class _World:
         self.env.update(zip(call.outs, made, strict=True))
 
 
+@dataclass(eq=False)
 class Forms:
-    """The shapes of a node's values in every world.
+    """The shapes of a node's values in every world."""
 
-    Args:
-        rows: The traced number of rows.
-        tape: The node's tape, for new slots.
-        calls: The recorded calls; more may be added later.
-        constants: The node's constants by slot.
-        entries: The node's inputs by slot.
-        spread: Constants that are one row, repeated for each row of the batch.
-    """
+    rows: int
+    """The traced number of rows."""
+    tape: Tape
+    """The node's tape, for new slots."""
+    calls: list[Call]
+    """The recorded calls; more may be added later."""
+    constants: Mapping[int, Constant]
+    """The node's constants by slot."""
+    entries: dict[int, Entry]
+    """The node's inputs by slot."""
+    spread: set[int] = field(default_factory=set)
+    """Constants that are one row, repeated for each row of the batch."""
+    failed: Baked | None = None
 
-    def __init__(
-        self,
-        rows: int,
-        tape: Tape,
-        calls: list[Call],
-        constants: Mapping[int, Constant],
-        entries: dict[int, Entry],
-        spread: Iterable[int] = (),
-    ) -> None:
-        self.rows = rows
-        self.tape = tape
-        self.calls = calls
-        self.constants = constants
-        self.entries = entries
-        self.spread: set[int] = set(spread)
-        self.failed: Baked | None = None
+    def __post_init__(self) -> None:
         self._restart()
 
     def _restart(self) -> None:
