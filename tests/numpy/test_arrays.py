@@ -76,6 +76,19 @@ def reshaped_in_place(x: A) -> A:
     return y.T
 
 
+def given_to_a_function_that_converts_it(x: A) -> A:
+    def fill(buffer: A, values: A) -> A:
+        buffer = np.asarray(buffer, dtype=np.float32)
+        buffer[: len(values)] = values
+        return np.ascontiguousarray(np.asanyarray(buffer))
+
+    buffer = np.zeros(6, np.float32)
+    assert fill(buffer, x) is buffer
+    rows = np.array([np.zeros(2), np.ones(2)])
+    rows[1] = x[:2]
+    return buffer * 2, rows
+
+
 def reversed_and_written(x: A) -> A:
     y = x.reshape(2, 2)[::-1]
     y[0] = y[0] * 2
@@ -123,6 +136,7 @@ def made_before(x: A) -> A:
     "function",
     [
         through_a_view_of_a_plain_array, elements_of_a_plain_array, history, reshaped_in_place, reversed_and_written,
+        given_to_a_function_that_converts_it,
         torch_writes_numpy_reads, numpy_writes_torch_reads, constant_changed_between_reads, scalar_is_immutable,
         elements_by_flat,
     ],

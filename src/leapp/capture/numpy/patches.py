@@ -88,13 +88,19 @@ def _is_compiled(module: Any) -> bool:
     return isinstance(origin, str) and origin.endswith(tuple(EXTENSION_SUFFIXES))
 
 
-def _new(arrays: Arrays, made: Any) -> Any:
-    """The result of a constructor: a traced array, unless the calling code gets plain arrays."""
+def _new(arrays: Arrays, made: Any, given: Any = None) -> Any:
+    """The result of a constructor: a traced array, unless the calling code gets plain arrays.
+
+    If ``given``, the argument, is a traced array and NumPy returns it as it is, so does this.
+    """
     frame = getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") in _AROUND:
         frame = frame.f_back
-    plain = _makes_plain_arrays(frame.f_code.co_filename, frame.f_globals.get("__name__", ""))
-    return made if plain else arrays.memory.follow(made)
+    if _makes_plain_arrays(frame.f_code.co_filename, frame.f_globals.get("__name__", "")):
+        return made
+    if type(given) is TracedNpArray and made.__array_interface__ == bare_view(given).__array_interface__:
+        return given
+    return arrays.memory.follow(made, arrays_in(given))
 
 
 # -- NumPy's constructors --------------------------------------------------------------------------------------------------
@@ -111,7 +117,8 @@ def _maker(arrays: Arrays, original: Any, *args: Any, **kwargs: Any) -> Any:
     except RecursionError:  # a list that contains itself
         return original(*args, **kwargs)
     if traced:
-        return arrays.runs.make(original, data, *args[1:], **kwargs)
+        made = arrays.runs.make(original, data, *args[1:], **kwargs)
+        return made if type(made) is not ndarray or isinstance(data, torch.Tensor) else _new(arrays, made, data)
     made = original(data, *args[1:], **kwargs)
     return made if made is data else _new(arrays, made)
 
