@@ -224,7 +224,7 @@ def counted(monkeypatch, owner, name):
     return calls
 
 
-@pytest.mark.parametrize(("backend", "engine"), [("jit", "open_script"), ("onnx", "open_session")])
+@pytest.mark.parametrize(("backend", "engine"), [("jit", "open_script"), ("onnx", "open_session"), ("pt2", "open_program")])
 def test_every_file_is_read_and_opened_once_and_one_pipeline_is_built(backend, engine, tmp_path, monkeypatch):
     from leapp.bundle import reading, sidecars
     from leapp.runtime import load, torch_engines

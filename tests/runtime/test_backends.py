@@ -11,6 +11,7 @@ import yaml
 
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
+from leapp.runtime.load import kept_open
 from tests.runtime.bundles import BACKENDS, Memory, Scale, Stage, chain, loop, memory, write_bundle
 
 APIS = (Pipeline, InferenceManager)
@@ -51,6 +52,31 @@ def test_state_is_carried_from_step_to_step(tmp_path, api, backend):
         x = torch.randn(3, generator=torch.Generator().manual_seed(k))
         want, h = module(x, h)
         torch.testing.assert_close(step(runner, {"p/x": x})["p/y"], want)
+
+
+class Counter(torch.nn.Module):
+    """Keeps a number in a buffer of its own, which no bundle of leapp's own declares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return x * self.count
+
+
+@pytest.mark.parametrize("backend", ["jit", "pt2"])
+def test_a_model_that_keeps_values_is_opened_anew_where_others_are_kept_open(tmp_path, backend):
+    path = write_bundle(tmp_path, {"n": Stage(Counter(), {"x": torch.ones(2)}, ["y"], backend)})
+    x = torch.tensor([2.0, -3.0])
+    with kept_open():
+        for _ in range(2):
+            runner = Pipeline(path)
+            first, second = (step(runner, {"n/x": x})["n/y"].clone() for _ in range(2))
+            runner = Pipeline(path)
+            assert torch.equal(step(runner, {"n/x": x})["n/y"], first)
+            assert torch.equal(second - first, x)
 
 
 @pytest.mark.parametrize("api", APIS)

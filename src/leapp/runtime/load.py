@@ -89,7 +89,7 @@ class External:
 Model = bytes | Path | External
 
 
-_SMALL = 1 << 20
+_SMALL = 4 << 20
 """The most bytes of a model that is kept open."""
 
 _opened: ContextVar[dict[Any, Any] | None] = ContextVar("_opened", default=None)

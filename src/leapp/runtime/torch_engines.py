@@ -331,30 +331,66 @@ def _merged(plan: Plan, scripts: list[_Script], device: torch.device) -> TorchUn
 
 
 def _load_pt2(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> TorchUnit:
-    try:
-        with _READING:
-            program = torch.export.load(io.BytesIO(model) if isinstance(model, bytes) else str(model))
-        if device.type != "cpu":
-            from torch.export.passes import move_to_device_pass
-
-            program = move_to_device_pass(program, device)
-        module: Any = program.module()
-    except Exception as error:  # torch may raise any type for a damaged file
-        raise BundleError(f"The pt2 model of node {name!r} cannot be opened: {error}") from error
+    opened: dict[Any, _Program] | None = opened_models(model)
+    key = model, device, name  # two nodes of one file do not share what it may keep between calls
+    program = None if opened is None else opened.get(key)
+    if program is None or program.versions is None or program.versions != _versions(program.module):
+        try:
+            program = open_program(model, device)
+        except Exception as error:  # torch may raise any type for a damaged file
+            raise BundleError(f"The pt2 model of node {name!r} cannot be opened: {error}") from error
+        if opened is not None:
+            opened[key] = program
     inputs, outputs = plan.input_keys(name), plan.output_keys(name)
-    signature = program.graph_signature
-    if (len(signature.user_inputs), len(signature.user_outputs)) != (len(inputs), len(outputs)):
+    if (program.inputs, program.outputs) != (len(inputs), len(outputs)):
         raise BundleError(
-            f"The pt2 model of node {name!r} takes {len(signature.user_inputs)} inputs and returns "
-            f"{len(signature.user_outputs)} outputs, the bundle says {len(inputs)} and {len(outputs)}."
+            f"The pt2 model of node {name!r} takes {program.inputs} inputs and returns {program.outputs} outputs, "
+            f"the bundle says {len(inputs)} and {len(outputs)}."
         )
-    module = module.to(device)
+    module = program.module
 
     def call(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return _as_tuple(module(*inputs))
 
     # An exported program may return its inputs or constants themselves.
     return TorchUnit(repr(name), _isolated(call, _Habits(writes=False), device), inputs, outputs, False, device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """An opened ``.pt2`` file.
+
+    Attributes:
+        module: The module to call.
+        inputs: How many tensors it takes.
+        outputs: How many tensors it returns.
+        versions: How often each of its weights and constants was written to; ``None`` if that is not known.
+    """
+
+    module: Any
+    inputs: int
+    outputs: int
+    versions: list[int] | None
+
+
+def _versions(module: torch.nn.Module) -> list[int] | None:
+    """How often each tensor that a module holds was written to; ``None`` for inference tensors, which do not count it."""
+    parts = [(*part.parameters(recurse=False), *part.buffers(recurse=False), *vars(part).values()) for part in module.modules()]
+    held = [value for part in parts for value in part if isinstance(value, torch.Tensor)]
+    return None if any(t.is_inference() for t in held) else [t._version for t in held]
+
+
+def open_program(model: bytes | Path, device: torch.device) -> _Program:
+    """Read a ``.pt2`` file."""
+    with _READING:
+        program = torch.export.load(io.BytesIO(model) if isinstance(model, bytes) else str(model))
+    if device.type != "cpu":
+        from torch.export.passes import move_to_device_pass
+
+        program = move_to_device_pass(program, device)
+    signature = program.graph_signature
+    module = program.module().to(device)
+    return _Program(module, len(signature.user_inputs), len(signature.user_outputs), _versions(module))
 
 
 def _isolated(call: Callable[..., Any], habits: _Habits, device: torch.device) -> Callable[..., Any]:
