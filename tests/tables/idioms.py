@@ -989,6 +989,34 @@ def inference_mode_buffer(x: T) -> T:
 
 
 @idiom(N34)
+def targets_without_elements(x: T) -> tuple[T, ...]:
+    """A call with ``out=`` gives a tensor without elements the shape of its result."""
+    total, wide = torch.empty(0), torch.empty(0, dtype=torch.float64)
+    torch.add(x, 1.0, out=total)
+    total[0].mul_(3.0)
+    torch.cat([x, total], out=wide)
+    return total, wide + 1
+
+
+@idiom(N34)
+def resized_in_place(x: T) -> tuple[T, ...]:
+    y = x.new()
+    y.resize_as_(x)
+    y[:2] = x[1:] * 2
+    y[2] = y[0] + y[1]
+    z = x.clone()
+    flat = z.view(-1)
+    z.resize_(2, 3)
+    z[1] = 5.0
+    return y, z, flat
+
+
+@idiom(N34)
+def nested_rows(x: T) -> T:
+    return torch.nested.as_nested_tensor([x[0, :2], x[1], x[2, 1:]]).to_padded_tensor(-1.0)
+
+
+@idiom(N34)
 def inference_mode_then_numpy(x: T) -> tuple[Any, ...]:
     """An array over a tensor that was made in inference mode may be written to after it."""
     with torch.inference_mode():

@@ -55,11 +55,13 @@ REFUSED: dict[str, dict[str, dict[str, str]]] = {
         },
         "ONNX has no complex numbers at ports": {"torch_ops": "dtype_complex_port"},
         "an operator of the user's own has no translation to ONNX": {"idioms": "library_custom_op"},
+        "ONNX has no nested tensors": {"idioms": "nested_rows"},
     },
     "pt2": {
         **_UNASKED,
         **_MIRRORED,
         "torch.export cannot tell the shape of what lstsq gives": {"torch_ops": "la_lstsq"},
+        "torch.export does not take nested tensors": {"idioms": "nested_rows"},
     },
 }
 if torch.__version__.startswith("2.7."):

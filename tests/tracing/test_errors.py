@@ -591,6 +591,23 @@ def test_quantised_layers_are_refused_with_the_backend_that_writes_them(backend:
         torch.backends.quantized.engine = engine
 
 
+def test_packed_weights_that_differ_between_passes_are_refused(tmp_path: Path) -> None:
+    leapp.stop()  # the one of the fixture
+    engine = torch.backends.quantized.engine
+    torch.backends.quantized.engine = [e for e in torch.backends.quantized.supported_engines if e != "none"][0]
+    try:
+        leapp.start("g", save_path=tmp_path)
+        for _ in range(2):
+            x = A.input_tensors("n", {"x": torch.randn(2, 8)})
+            network = torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(torch.nn.Linear(8, 3)), {torch.nn.Linear})
+            A.output_tensors("n", {"y": network(x)}, export_with="pt2")
+        leapp.stop()
+        with pytest.raises(TraceError, match=rf"differs between the passes at \S*{HERE}.*network\(x\)"):
+            leapp.compile_graph(visualize=False)
+    finally:
+        torch.backends.quantized.engine = engine
+
+
 def _result_read_unseen() -> None:
     x = A.input_tensors("n", {"x": np.arange(3.0)})
     x.sum()

@@ -205,7 +205,7 @@ def _to_padded(t: Tensor, padding: float, output_size: Any = None) -> Tensor:
     """``Tensor.to_padded_tensor``. With padding between real rows ``nn.TransformerEncoder`` makes no nested tensor."""
     keep = getattr(t, _KEEP, None)
     if keep is None:
-        return t
+        return t.to_padded_tensor(padding, output_size) if t.is_nested else t  # nested if the program made it
     between = (keep[:, 1:] & ~keep[:, :-1]).any()
     return t.masked_fill((~keep & ~between)[..., None], padding)
 

@@ -23,6 +23,11 @@ class RewrittenCalls(TorchFunctionMode):
         named = kwargs or {}
         if "generator" in named and named["generator"] is None:  # the default; given, it selects overloads that backends lack
             named = {name: value for name, value in named.items() if name != "generator"}
+        target = named.get("out")
+        if isinstance(target, torch.Tensor) and not target.numel():
+            # The call would resize the target. Nothing else reads the memory of a tensor without elements.
+            made = func(*args, **{name: value for name, value in named.items() if name != "out"})
+            return made.to(target.dtype)
         replacement = _REPLACED.get(func)
         if replacement is not None:
             return replacement(*args, **named)
@@ -30,6 +35,20 @@ class RewrittenCalls(TorchFunctionMode):
         if name.startswith("_foreach_") and name.endswith("_"):
             return _one_by_one(getattr(torch.Tensor, name.removeprefix("_foreach_")), *args, **named)
         return func(*args, **named)
+
+
+def _resize(x: torch.Tensor, *size: Any, memory_format: Any = None) -> torch.Tensor:
+    """A tensor to go on with in place of ``x.resize_(size)``. TorchScript freezes what was in the memory while it traced."""
+    shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+    if memory_format is None and not x.numel():
+        return x.new_empty(shape)
+    if memory_format is None and x.is_contiguous() and shape.numel() <= x.numel():
+        return x.view(-1)[: shape.numel()].view(shape)
+    raise NotImplementedError("resize_() of a tensor that grows, or whose elements are not in order, cannot be exported")
+
+
+def _resize_as(x: torch.Tensor, like: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
+    return _resize(x, like.shape, memory_format=memory_format)
 
 
 def _one_by_one(write: Callable[..., Any], targets: list[torch.Tensor], *args: Any, **named: Any) -> Any:
@@ -164,4 +183,9 @@ _REPLACED: dict[Any, Callable[..., Any]] = {
     torch.Tensor.corrcoef: _corrcoef,
     torch.combinations: _combinations,
     functional.instance_norm: _instance_norm,
+    torch.Tensor.resize_: _resize,
+    torch.Tensor.resize_as_: _resize_as,
+    torch.resize_as_: _resize_as,
+    torch.ops.aten.resize_.default: _resize,
+    torch.ops.aten.resize_as_.default: _resize_as,
 }
