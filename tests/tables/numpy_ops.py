@@ -280,6 +280,7 @@ for name, fn in {
     "flip": lambda x: np.flip(x), "flip_axis": lambda x: np.flip(x, axis=0), "fliplr": lambda x: np.fliplr(x), "flipud": lambda x: np.flipud(x), "rot90": lambda x: np.rot90(x), "roll": lambda x: np.roll(x, 1, axis=0),
     "roll_flat": lambda x: np.roll(x, -2), "roll_many": lambda x: np.roll(x, (1, 2), axis=(0, 1)), "tile": lambda x: np.tile(x, (2, 1)), "tile_int": lambda x: np.tile(x, 2), "repeat": lambda x: np.repeat(x, 2, axis=1),
     "repeat_flat": lambda x: np.repeat(x, 2), "repeat_counts": lambda x: np.repeat(x, [1, 0, 2], axis=0), "pad": lambda x: np.pad(x, 1), "pad_value": lambda x: np.pad(x, ((0, 1), (2, 0)), constant_values=3.0),
+    "pad_value_traced": lambda x: np.pad(x, 1, constant_values=x[0, 0]), "pad_values": lambda x: np.pad(x, ((1, 2), (0, 1)), constant_values=((1, 2), (3, 4))),
     "pad_edge": lambda x: np.pad(x, ((1, 0), (0, 0)), mode="edge"), "diag": lambda x: np.diag(x), "diagonal": lambda x: x.diagonal(), "tril": lambda x: np.tril(x), "triu": lambda x: np.triu(x, 1), "trace": lambda x: np.trace(x),
     "diagflat": lambda x: np.diagflat(x[0]), "zeros_like": lambda x: np.zeros_like(x) + x, "ones_like": lambda x: np.ones_like(x) * x, "full_like": lambda x: np.full_like(x, 2.5) * x, "empty_like": lambda x: (e := np.empty_like(x), e.fill(2.0))[0] * x,
     "copy": lambda x: np.copy(x) + 1, "array": lambda x: np.array(x) * 2, "asarray": lambda x: np.asarray(x) * 2, "ascontiguousarray": lambda x: np.ascontiguousarray(x.T) * 2, "asanyarray": lambda x: np.asanyarray(x) + 1,

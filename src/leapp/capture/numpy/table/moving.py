@@ -24,10 +24,14 @@ def _plain(value: Any) -> Any:
     return found
 
 
-def _moved(a: Tensor, move: Callable[[Any], Any]) -> Tensor:
-    """Apply a function that only moves elements. It is run on the indices of the elements, and the result indexes ``a``."""
-    places = torch.from_numpy(np.array(move(np.arange(a.numel()).reshape(tuple(a.shape)))))
-    return a.reshape(-1)[places]
+def _moved(move: Callable[..., Any], a: Tensor, *others: Tensor) -> Tensor:
+    """Apply a function that only moves elements. It is run on the numbers of the elements, and its result indexes them."""
+    given, numbers, n = [a, *(t.to(a.dtype) for t in others)], [], 0
+    for t in given:
+        numbers.append(n + np.arange(t.numel()).reshape(tuple(t.shape)))
+        n += numbers[-1].size
+    places = torch.from_numpy(np.array(move(*numbers)))
+    return (torch.cat([t.reshape(-1) for t in given]) if others else a.reshape(-1))[places]
 
 
 @expression("clip")
@@ -45,39 +49,27 @@ def _given(values: tuple[Any, ...]) -> Any:
 
 @expression("delete")
 def _delete(arr: Any, obj: Any, axis: int | None = None) -> Tensor:
-    return _moved(tensor(arr), lambda n: np.delete(n, _plain(obj), axis))
+    return _moved(lambda n: np.delete(n, _plain(obj), axis), tensor(arr))
 
 
 @expression("compress")
 def _compress(condition: Any, a: Any, axis: int | None = None) -> Tensor:
-    return _moved(tensor(a), lambda n: np.compress(_plain(condition), n, axis))
+    return _moved(lambda n: np.compress(_plain(condition), n, axis), tensor(a))
 
 
 @expression("insert")
 def _insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Tensor:
-    arr = tensor(arr)
-    values = tensor(values).to(arr.dtype)
-    n = arr.numel()
-    numbers = np.arange(n).reshape(tuple(arr.shape))
-    new = n + np.arange(values.numel()).reshape(tuple(values.shape))
-    places = torch.from_numpy(np.insert(numbers, _plain(obj), new, axis))
-    return torch.cat([arr.reshape(-1), values.reshape(-1)])[places]
+    return _moved(lambda n, new: np.insert(n, _plain(obj), new, axis), tensor(arr), tensor(values))
 
 
 @expression("pad")
 def _pad(array: Any, pad_width: Any, mode: str = "constant", **options: Any) -> Tensor:
-    a = tensor(array)
     if callable(mode) or mode not in ("constant", "edge", "reflect", "symmetric", "wrap"):
         raise Unmapped
-    if mode != "constant":
-        return _moved(a, lambda n: np.pad(n, _plain(pad_width), mode, **options))  # type: ignore[call-overload]
-    value = options.get("constant_values", 0)
-    if not isinstance(value, (int, float, bool)):
-        raise Unmapped
-    outside = np.pad(np.arange(a.numel()).reshape(tuple(a.shape)), _plain(pad_width), constant_values=-1)
-    places = torch.from_numpy(outside)
-    inside = a.reshape(-1)[places.clamp(min=0)]
-    return torch.where(places < 0, torch.full((), value, dtype=a.dtype), inside)
+    width, values = _plain(pad_width), tensor(options.pop("constant_values", 0))
+    if mode == "constant":
+        return _moved(lambda n, new: np.pad(n, width, constant_values=new), tensor(array), values)
+    return _moved(lambda n: np.pad(n, width, mode, **options), tensor(array))  # type: ignore[call-overload]
 
 
 @expression("reshape")
