@@ -228,7 +228,7 @@ x = annotate.input_tensors("policy", torch.rand(3))  # HERE
 mistake("a string as a node's payload value", looped('''
 name, x = annotate.input_tensors("policy", {"name": "obs", "x": torch.rand(3)})  # HERE
 annotate.output_tensors("policy", {"y": x + 1.0}, export_with="onnx")
-'''), "WARNING", "'name'", "a str is not a tensor")
+'''), "WARNING", "'name'", "a value of type str is not a tensor")
 mistake("an output that is a Python number", looped('''
 x = annotate.input_tensors("policy", {"x": torch.rand(3)})
 annotate.output_tensors("policy", {"y": float(x.sum())}, export_with="onnx")  # HERE
