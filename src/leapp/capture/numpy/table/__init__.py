@@ -2,9 +2,10 @@
 
 Most functions are taken from ``torch._numpy``. A function that it lacks and that NumPy has in Python runs as NumPy's own code,
 whose NumPy calls are recorded one by one. The modules here have the others: functions in C, and functions whose Python code
-reads values. An expression takes the arguments of the NumPy function, with tensors for arrays, and never writes to them. Each
-result is compared with NumPy's at the time of the call, so an expression need not repeat NumPy's checks. It raises
-:class:`Unmapped` for forms of the call that it does not cover. Nothing here knows tapes or sessions.
+reads values. Those that write to an array are other NumPy code too (``rewritten.py``). An expression takes the arguments of the
+NumPy function, with tensors for arrays, and never writes to them. Each result is compared with NumPy's at the time of the call,
+so an expression need not repeat NumPy's checks. It raises :class:`Unmapped` for forms of the call that it does not cover.
+Nothing here knows tapes or sessions.
 
 To add a function, write it in the module of its subject, decorated with ``@expression("its name in NumPy")``.
 """
