@@ -372,6 +372,40 @@ def test_the_callers_array_stays_its_own(tmp_path: Path) -> None:
     assert type(pickle.loads(pickle.dumps(x))) is np.ndarray
 
 
+TYPES: list[Callable[[A], bool]] = [
+    lambda x: type(x) == np.ndarray,  # noqa: E721 -- users write it
+    lambda x: type(x) in (list, np.ndarray),
+    lambda x: {np.ndarray: True}.get(type(x), False),
+    lambda x: x.__class__ is np.ndarray,
+    lambda x: type(x).__name__ == "ndarray" and type(x).__module__ == "numpy",
+    lambda x: str(type(x)) == "<class 'numpy.ndarray'>",
+    lambda x: type(x[0]) == np.float32 and type(x.sum()) in (np.float32, np.float64),  # noqa: E721
+    lambda x: type(x[0]).__name__ == "float32" and type(x[0]).__module__ == "numpy",
+    lambda x: type(x) != list and type(x) != np.matrix and type(x[0]) != np.float64,  # noqa: E721
+    lambda x: type(np.zeros(3)) == np.ndarray,  # noqa: E721
+]
+
+
+@pytest.mark.parametrize("asks", TYPES)
+def test_types_are_those_of_numpy(asks: Callable[[A], bool], tmp_path: Path) -> None:
+    same(lambda x: x * 2 if asks(x) else x * 3, tmp_path)
+
+
+def test_a_comparison_of_types_that_holds_outside_only_is_reported(tmp_path: Path) -> None:
+    leapp.start("graph", save_path=tmp_path)
+    for seed in (1, 2):
+        x = annotate.input_tensors("n", {"x": draw(seed)})
+        y = x * (2 if type(x) is np.ndarray else 3)
+        z = y + (1 if type(x[0]) is np.float32 else 0)
+        annotate.output_tensors("n", {"z": z if type(z) is not torch.Tensor else z * 2}, export_with="jit")
+    leapp.stop()
+    told = {e.source: e.kind.split(",")[0] for e in leapp.report().escapes if "which does not hold" in e.kind}
+    assert told == {
+        "y = x * (2 if type(x) is np.ndarray else 3)": "type() is np.ndarray",
+        "z = y + (1 if type(x[0]) is np.float32 else 0)": "type() is np.float32",
+    }
+
+
 class Memory:
     """Shows its memory, as arrays of Warp do. NumPy then does not call ``__array__``."""
 

@@ -1,20 +1,23 @@
-"""Finds clocks and random generators that the code of a node names.
+"""Finds clocks and random generators that the code of a node names, and comparisons of types that hold outside of nodes only.
 
 leapp does not replace them, so it does not see calls to them. It reads from the bytecode that a function which ran in the node
 names ``time.time`` or ``random.random``, and on which line. That is a suspicion: the line may not have run, and its number may
-not be used. Two passes show it for certain.
+not be used. Two passes show it for certain. They do not show that ``type(x) is np.ndarray`` chose another branch than it does
+outside of a node.
 """
 
 from __future__ import annotations
 
+import builtins
 import datetime
 import dis
+import itertools
 import random
 import sys
 import time
 from collections.abc import Iterator
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +32,8 @@ _NOW = frozenset({"now", "utcnow", "today"})
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _SETTING = frozenset("seed setstate getstate get_state set_state spawn bit_generator".split())
 _NOTHING = object()
+_OWN_CLASSES = (np.ndarray, np.generic)
+"""Traced arrays and numbers have classes of their own in place of these and their subclasses."""
 
 _names_of: Any = vars(ModuleType)["__dict__"].__get__
 """The dict of a module, read without ``__getattribute__`` of the module, which would load a lazy module."""
@@ -38,12 +43,29 @@ class UnsteadyNames:
     """Finds names in code that give another number at each call. Reads each function and each module at most once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, CodeType], list[tuple[str, Where]]] = {}
+        self._known: dict[tuple[str, CodeType], list[_Named]] = {}
         self._modules: dict[Any, ModuleType] = {}
         self._unseen: list[Any] = [*sys.modules.values(), sys.modules.get("__main__")]
 
-    def of(self, code: CodeType) -> list[tuple[str, Where]]:
+    def of(self, code: CodeType) -> Iterator[tuple[str, Where]]:
         """The clocks and generators that a function names, each with its line."""
+        for named in self._names(code):
+            what = _given_by_part(named.owner, named.path.rpartition(".")[2]) or _given_by(named.value)
+            if what is not None:
+                yield f"{what} of {named.path}", named.where
+
+    def exact_types(self, code: CodeType) -> Iterator[tuple[str, Where]]:
+        """The classes of NumPy that a function compares with ``type(x)`` by ``is``, each with its line."""
+        names = self._names(code)
+        asking = {named.where.line for named in names if named.value is type}
+        steps = itertools.pairwise(dis.get_instructions(code)) if asking else ()
+        compared = {step.offset for step, following in steps if following.opname == "IS_OP"}
+        for named in names:
+            is_class = isinstance(named.value, type) and issubclass(named.value, _OWN_CLASSES)
+            if is_class and named.where.line in asking and named.where.instruction in compared:
+                yield named.path, named.where
+
+    def _names(self, code: CodeType) -> list[_Named]:
         known = code.co_filename, code  # code of two files may be equal
         if known not in self._known:
             module = self._module(code.co_filename) or sys.modules.get("__main__")
@@ -74,23 +96,32 @@ def decides(where: Where) -> bool:
     return where.line in compared or any(stored & loads.get(line, set()) for line in compared)
 
 
-def _scan(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Where]]:
+class _Named(NamedTuple):
+    """A name in code, such as ``np.random.rand``."""
+
+    path: str
+    value: Any
+    """What it names, or ``_NOTHING``."""
+    owner: Any
+    """What the part before the last dot names, or ``_NOTHING``."""
+    where: Where
+
+
+def _scan(code: CodeType, names: dict[str, Any]) -> Iterator[_Named]:
     """Follow ``name`` and ``name.attribute`` through the instructions; everything else ends a chain."""
     found, path = _NOTHING, ""
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            found, path = names.get(step.argval, _NOTHING), str(step.argval)
-            what = _given_by(found)
+            owner, path = _NOTHING, str(step.argval)
+            found = names.get(path, vars(builtins).get(path, _NOTHING))
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and found is not _NOTHING:
             owner, path = found, f"{path}.{step.argval}"
             found = getattr(owner, step.argval, _NOTHING) if isinstance(owner, ModuleType) else _NOTHING
-            what = _given_by_part(owner, step.argval) or _given_by(found)
         else:
             if step.opname not in ("CACHE", "PUSH_NULL", "PRECALL"):
                 found = _NOTHING
             continue
-        if what is not None:
-            yield f"{what} of {path}", Where(code, step.offset)
+        yield _Named(path, found, owner, Where(code, step.offset))
 
 
 def _given_by(found: Any) -> str | None:

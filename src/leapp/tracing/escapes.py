@@ -23,6 +23,8 @@ from leapp.tracing.second_pass import STATE
 from leapp.tracing.undeclared import departs, kept, replay_of, undeclared_state
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from leapp.capture.user_line import Where
     from leapp.tracing.attributes import Changed
     from leapp.tracing.node import NodeTrace
@@ -38,6 +40,7 @@ _CHOSEN = (
     "instead of table[index] with a plain array, which is not followed, use np.take(table, index) or np.where(mask, a, b); for "
     "a compiled function, a FunctionPatch"
 )
+_EXACT_TYPE = "use isinstance(), or compare types with =="
 _UNSTEADY = "if it reaches an output, declare it with input_tensors(); a second pass tells"
 _KEPT = "declare it with state_tensors() and update_state() if a later call reads it, else drop it"
 _READ_OUT = {
@@ -59,6 +62,8 @@ class SharedFacts:
     """Clocks and random generators by the code that names them."""
     harmless: set[Any] = field(default_factory=set)
     """Calls that read no value out of a tensor, see :func:`~leapp.capture.audit.hidden_reads`."""
+    arrays: bool = False
+    """Whether arrays were traced."""
 
 
 def escapes(node: NodeTrace, shared: SharedFacts) -> list[EscapeInfo]:
@@ -68,6 +73,8 @@ def escapes(node: NodeTrace, shared: SharedFacts) -> list[EscapeInfo]:
     found.numbers_read_by_torch(shared.harmless)
     if not (node.compared and found.wrong):
         found.clocks_and_generators(shared.unsteady)
+    if shared.arrays:
+        found.exact_types(shared.unsteady)
     if node.compared and not found.wrong:
         found.choices_outside_torch()
     found.constants()
@@ -184,9 +191,7 @@ class _Search:
 
         Passes that agree do not clear one that is compared with something: all of them may have taken the same branch.
         """
-        places = [c.where for c in self.tape.calls] + [e.where for e in self.tape.escapes]
-        codes = {id(w.code): w.code for w in places if not is_library(w.file)}
-        for what, w in (named for code in codes.values() for named in names.of(code)):
+        for what, w in (named for code in self._codes() for named in names.of(code)):
             if not self.node.compared:
                 topic = Topic.GENERATOR if "random" in what else Topic.OTHER
                 self.add(f"{what}, named in the code of the node", w, "a number", cure=_UNSTEADY, topic=topic)
@@ -194,6 +199,16 @@ class _Search:
                 self.add(f"{what}{_AGREEING_CHOICE}", w, "the choice", cure=_CHOOSE)
         if self.has(Topic.GENERATOR):
             self.drop(Topic.DRAWN)
+
+    def _codes(self) -> list[CodeType]:
+        """The code of the user's that made recorded calls or read values out."""
+        places = [c.where for c in self.tape.calls] + [e.where for e in self.tape.escapes]
+        return list({id(w.code): w.code for w in places if not is_library(w.file)}.values())
+
+    def exact_types(self, names: UnsteadyNames) -> None:
+        """Comparisons with ``is`` that do not hold for the arrays and numbers of a node."""
+        for path, w in (named for code in self._codes() for named in names.exact_types(code)):
+            self.add(f"type() is {path}, which does not hold for the values of a node,", w, "the choice", cure=_EXACT_TYPE)
 
     def choices_outside_torch(self) -> None:
         """Calls that may raise inside a ``try`` statement, and elements of plain arrays that a traced index may have chosen."""

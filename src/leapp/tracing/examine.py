@@ -20,7 +20,7 @@ def examine(session: Session) -> Report:
     """Collect the findings of all nodes."""
     session.settle()
     report = Report()
-    shared = SharedFacts()
+    shared = SharedFacts(arrays=session.recorder.arrays.memory.seen)
     for node in session.nodes.values():
         if node.pruned:
             report.pruned[node.name] = list(node.pruned)

@@ -22,7 +22,11 @@ from leapp.compat.modes import function_modes
 
 
 class _NumberType(type):
-    """The metaclass of traced numbers. Calls of such a class, its dtype and its name are those of the number type."""
+    """The metaclass of traced numbers. Calls of such a class, its dtype and its name are those of the number type.
+
+    It equals the number type of NumPy: ``type(x[0]) == np.float64`` holds. It does not equal a type of Python, because leapp's
+    own code takes values of those for plain numbers.
+    """
 
     kind: Any = None
 
@@ -38,6 +42,13 @@ class _NumberType(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls.kind(*args, **kwargs)
+
+    def __eq__(cls, other: object) -> bool:
+        kind: Any = cls.kind
+        return other is cls or (issubclass(kind, np.generic) and other is kind)
+
+    def __hash__(cls) -> int:
+        return hash(cls.kind)
 
 
 class TracedScalar(metaclass=_NumberType):
@@ -150,7 +161,8 @@ def _class_for(kind: Any) -> type:
     names = {*dir(kind), *_TEXTS} - (_OF_OBJECTS - _OPERATORS.keys() - {*_TEXTS})
     plain = "float" if issubclass(kind, (float, np.inexact)) else "int"
     called = f"{kind.__name__} (a number that leapp follows: convert it with {plain}() first)"
-    return _NumberType(called, (TracedScalar,), {"__slots__": (), "kind": kind, **{n: _member(kind, n) for n in names}})
+    members = {n: _member(kind, n) for n in names}
+    return _NumberType(called, (TracedScalar,), {"__slots__": (), "__module__": kind.__module__, "kind": kind, **members})
 
 
 def _member(kind: Any, name: str) -> Any:

@@ -341,7 +341,25 @@ def _outside(result: Any, out: Any) -> Any:
     return outs[0] if len(outs) == 1 and outs[0] is not None else result
 
 
-class TracedNpArray(ArrayMethods, ndarray):  # type: ignore[misc]
-    """A NumPy array whose calls a session sees."""
+class _ArrayType(type):
+    """The class of the class of traced arrays, which equals ``np.ndarray``: ``type(x) == np.ndarray`` holds."""
+
+    def __eq__(cls, other: object) -> bool:
+        return other is ndarray or other is cls
+
+    def __hash__(cls) -> int:
+        return hash(ndarray)
+
+
+class TracedNpArray(ArrayMethods, ndarray, metaclass=_ArrayType):  # type: ignore[misc]
+    """A NumPy array whose calls a session sees. Its class has the name of ``np.ndarray``, for code that reads the name."""
 
     __slots__ = ()
+    __module__ = "numpy"
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return ndarray
+
+
+TracedNpArray.__name__ = TracedNpArray.__qualname__ = "ndarray"
