@@ -357,6 +357,41 @@ def test_ports_refuse_what_is_no_number(value: A, tmp_path: Path) -> None:
         leapp.stop()
 
 
+@pytest.mark.parametrize("make", [np.asmatrix, lambda x: np.ma.masked_less(x, 0.0)])
+@pytest.mark.parametrize("output", [False, True])
+def test_ports_refuse_arrays_with_operators_of_their_own(make: Callable[[A], A], output: bool, tmp_path: Path) -> None:
+    """``x * x`` of a matrix is another product, and a masked array has more than its elements."""
+    leapp.start("graph", save_path=tmp_path)
+    try:
+        x = annotate.input_tensors("n", {"x": draw(1, 3, 3) if output else draw(1)})
+        with pytest.raises(AnnotationTypeError, match="(matrix|MaskedArray) computes in a way of its own.*np.asarray"):
+            if output:
+                annotate.output_tensors("n", {"y": make(x)}, export_with="jit")
+            else:
+                annotate.input_tensors("n", {"y": make(draw(1, 3, 3))})
+    finally:
+        leapp.stop()
+
+
+def test_a_mapped_file_is_a_port_as_an_array_is(tmp_path: Path) -> None:
+    draw(1).tofile(tmp_path / "values")
+    value = np.memmap(tmp_path / "values", np.float32, "r+")
+    done = trace(lambda x: x * 2, [value], tmp_path)
+    np.testing.assert_array_equal(done.run(draw(2))[0], draw(2) * 2)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_attributes_of_a_tensor_stay_with_it(passes: int, tmp_path: Path) -> None:
+    leapp.start("graph", save_path=tmp_path)
+    for seed in range(passes):
+        value = torch.from_numpy(draw(seed))
+        value.scale = 2.0
+        x = annotate.input_tensors("n", {"x": value})
+        assert x.scale == 2.0
+        annotate.output_tensors("n", {"y": x * x.scale}, export_with="jit")
+    leapp.stop()
+
+
 def test_the_callers_array_stays_its_own(tmp_path: Path) -> None:
     mine = draw(1)
     leapp.start("graph", save_path=tmp_path)

@@ -204,7 +204,7 @@ class Recorder:
         alias = t.view_as(t) if t.layout == torch.strided else t.detach()
         if type(t) not in PLAIN:
             alias = alias.as_subclass(type(t))
-            vars(alias).update(vars(t))
+        vars(alias).update(vars(t))
         tape.declare(alias, at, axis)
         self.declared_tensors[t] = tape.node
         if tape.first and alias.requires_grad and torch.is_grad_enabled():

@@ -34,6 +34,9 @@ def _references(pair: tuple[Any, Any]) -> int:
 _OURS = _references((None, object()))
 """The reference count of a value that only one pair holds. It differs between versions of Python."""
 
+_PLAIN_ARRAYS = (np.ndarray, np.memmap)
+"""The types of arrays that a port may have. Other subclasses have operators of their own: ``np.matrix``, masked arrays."""
+
 
 class Declaring:
     """Declares the inputs and states of the nodes of a session."""
@@ -81,6 +84,12 @@ class Declaring:
         """The value of a port as a tensor: the tensor itself, or the one over the memory of an array."""
         if isinstance(leaf, Tensor):
             return leaf
+        if isinstance(leaf, np.ndarray) and type(leaf) not in _PLAIN_ARRAYS:
+            raise AnnotationTypeError(
+                f"node '{node.name}', port '{port}' (at {where()}): an array of the class {type(leaf).__name__} computes in a "
+                "way of its own, which a model does not have. Pass a plain array: np.asarray(x), or x.filled(value) for a "
+                "masked one."
+            )
         t = self._recorder.arrays.memory.port(leaf) if isinstance(leaf, (np.ndarray, np.generic)) else None
         if t is not None:
             return t
