@@ -710,6 +710,14 @@ _MATH = [
         lambda x: (x.diagonal(0, 1, 2), x.diagonal(-1, -1, 0), x.diagonal(3, 0, 2), x[0, :, :3].diag(), x[1, :3].trace()),
         (edge(2, 3, 4),),
     ),
+    row(
+        "int_divided_exactly",
+        lambda x, y: (
+            x // y, x // 1000, torch.div(x, y, rounding_mode="trunc"), torch.div(x, -7, rounding_mode="floor"), 3 // y,
+            x % y, x.int() // 3, torch.div(x.int(), y.int(), rounding_mode="trunc"), (x & 255).to(torch.uint8) // 7,
+        ),
+        (i(9, lo=-(2**62), hi=2**62), nz(9)),
+    ),  # fmt: skip
     row("int_arith_types", lambda x, y: (x + y, x * y), (i(9, dtype=torch.int32), i(9, dtype=torch.int16))),
 ]
 

@@ -199,12 +199,8 @@ def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
 
 @replaces(aten.floor_divide.default, aten.floor_divide.Scalar)
 def _floor_divide(a: Any, b: Any) -> Any:
-    if is_float(a, b):
-        return _floored(*promoted(a, b))
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return NotImplemented
     left, right = promoted(a, b)
-    return aten.div.Tensor_mode(left, right, rounding_mode="floor")
+    return _floored(left, right) if is_float(left) else aten.div.Tensor_mode(left, right, rounding_mode="floor")
 
 
 @replaces(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)

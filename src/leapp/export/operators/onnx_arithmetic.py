@@ -117,6 +117,24 @@ def _div(op: Writer, x: Any, y: Any) -> Any:
     return op("Div", as_float(op, a), as_float(op, b))
 
 
+@translates(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def _whole_quotient(op: Writer, x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+    """A quotient of integers. torchlib divides them as float32 numbers, which hold integers up to 2**24."""
+    dtype = result_type(x, y)
+    if rounding_mode is None or dtype.is_floating_point or dtype == torch.bool:
+        return NotImplemented
+    wide = torch.int64 if dtype == torch.int64 else torch.int32
+    a, b = (op.cast(side, wide) for side in op.promoted(x, y))
+    quotient = op("Div", a, b)
+    if rounding_mode == "floor":
+        zero = op.number(0, wide)
+        rest = op("Sub", a, op("Mul", quotient, b))
+        apart = op("Xor", op("Less", rest, zero, dtype=torch.bool), op("Less", b, zero, dtype=torch.bool))
+        inexact = op("Not", op("Equal", rest, zero, dtype=torch.bool))
+        quotient = op("Sub", quotient, op.cast(op("And", inexact, apart), wide))
+    return op.cast(quotient, dtype)
+
+
 def _factors(op: Writer, x: Any, y: Any, factor: Callable[[Any], Any]) -> tuple[Value, Value]:
     """Two factors in one type.
 
