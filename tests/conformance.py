@@ -32,7 +32,7 @@ from tests.tables.refused import refusal
 COVERAGE = Path(__file__).parent.parent / "docs" / "coverage.md"
 BATCH = 48
 # Each exporter has a cost per node that a row is not about; several rows share a node where that cost is high.
-ROWS_PER_NODE = {"jit": 12, "onnx": 24, "pt2": 24}
+ROWS_PER_NODE = {"jit": 12, "onnx": 12, "pt2": 24}
 BACKENDS = tuple(ROWS_PER_NODE)
 TRACED_SEEDS, NEW_SEEDS = (1, 4), (2, 3)
 TRACED_SEED = TRACED_SEEDS[0]
@@ -202,7 +202,9 @@ def trace(
     done = Traced({}, {case.name: {} for case in cases})
     first = {case.name: case.make_state() for case in cases}
     states = {s: first if one_state or s == seeds[0] else {c.name: c.make_state() for c in cases} for s in seeds}
-    groups = [cases[first : first + rows_per_node] for first in range(0, len(cases), rows_per_node)]
+    own = [case for case in cases if backend in case.apart]
+    shared = [case for case in cases if case not in own]
+    groups = [shared[first : first + rows_per_node] for first in range(0, len(shared), rows_per_node)] + [[c] for c in own]
     leapp.start("batch", save_path=str(where), **start)
     try:
         for seed in seeds:
@@ -311,7 +313,11 @@ def compare(case: Case, seed: int, results: Mapping[str, Any], prefix: str) -> s
 
 
 def run_cases(cases: Sequence[Case], backend: str, where: Path, rows_per_node: int | None = None) -> dict[str, str | None]:
-    """Judge rows; None for a right one, otherwise what is wrong. A batch that fails as a whole is halved to find the row."""
+    """Judge rows; None for a right one, otherwise what is wrong.
+
+    A batch that is refused is halved to find the row. Rows that are right in each half and refused together are wrong, too:
+    a user's node is many functions beside each other.
+    """
     import leapp
     from leapp.errors import LeappError
 
@@ -336,14 +342,15 @@ def run_cases(cases: Sequence[Case], backend: str, where: Path, rows_per_node: i
             if os.environ.get("CONFORMANCE_TRACEBACK"):
                 traceback.print_exc()
             return {case.name: describe(error) for case in cases}
-        rows = rows_per_node or ROWS_PER_NODE[backend]
-        if backend == "jit" and rows > 1:  # some rows need a node of their own, which costs less than the search for them
-            return run_cases(cases, backend, where, rows_per_node=1)
         # A message that names a row saves the search; the rest is tried again without it.
-        named = [c for c in cases if f"'{c.name}'" in str(error)] if rows == 1 else []
+        alone = (rows_per_node or ROWS_PER_NODE[backend]) == 1
+        named = [c for c in cases if f"'{c.name}'" in str(error)] if alone else []
         first = named if 0 < len(named) < len(cases) else list(cases[: len(cases) // 2])
         rest = [c for c in cases if c not in first]
-        return run_cases(first, backend, where, rows_per_node) | run_cases(rest, backend, where, rows_per_node)
+        found = run_cases(first, backend, where, rows_per_node) | run_cases(rest, backend, where, rows_per_node)
+        if any(found.values()):
+            return found
+        return found | {cases[0].name: f"right alone, but not with {', '.join(c.name for c in cases[1:])}: {describe(error)}"}
 
 
 def escapes_reported() -> dict[str, str]:

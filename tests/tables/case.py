@@ -48,6 +48,8 @@ class Case:
         numpy: The inputs are NumPy arrays.
         rtol: Relative tolerance of the exported model; by dtype when None.
         atol: Absolute tolerance; by dtype when None.
+        apart: Backends on which the row has a node of its own. "onnx": it is unrolled into a thousand operators, which need not
+            take the slow way of a node with others in it. "jit": torch's optimiser breaks it beside other products of matrices.
         reports: For escapes: the kinds of report of which at least one is expected.
     """
 
@@ -59,6 +61,7 @@ class Case:
     numpy: bool = False
     rtol: float | None = None
     atol: float | None = None
+    apart: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
 
     def draw(self, seed: int) -> dict[str, Any]:

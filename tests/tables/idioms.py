@@ -888,7 +888,7 @@ def autograd_create_graph(x: T) -> T:
     return h
 
 
-def gradient(name: str, fn: Callable[[T], T], *draws: Any, setup: Any = None) -> None:
+def gradient(name: str, fn: Callable[[T], T], *draws: Any, setup: Any = None, **more: Any) -> None:
     """A row that gives the gradient of a function by its input, and by the parameters of a module."""
 
     def run(x: T) -> T:
@@ -899,7 +899,7 @@ def gradient(name: str, fn: Callable[[T], T], *draws: Any, setup: Any = None) ->
         y = x.detach().clone().requires_grad_()
         return torch.autograd.grad((fn(m(y)) ** 2).sum(), [y, *m.parameters()])
 
-    row(f"gradient_{name}", run if setup is None else run_module, *draws, setup=setup)
+    row(f"gradient_{name}", run if setup is None else run_module, *draws, setup=setup, **more)
 
 
 for _kind in ("silu", "mish", "gelu", "elu", "softplus", "hardswish", "leaky_relu", "logsigmoid"):
@@ -914,8 +914,8 @@ gradient("attention_causal", lambda x: F.scaled_dot_product_attention(x, x * 2, 
 gradient("attention_mask", lambda x: F.scaled_dot_product_attention(x, x * 2, x + 1, attn_mask=torch.ones(5, 5).tril().log(), scale=0.3), normal(2, 3, 5, 4))
 gradient("transformer_layer", torch.tanh, normal(2, 5, 8), setup=lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True))
 
-gradient("lstm", lambda y: y[0].tanh(), normal(5, 2, 4), setup=lambda: nn.LSTM(4, 6, num_layers=2, bidirectional=True))
-gradient("gru", lambda y: y[0].tanh(), normal(5, 2, 4), setup=lambda: nn.GRU(4, 6))
+gradient("lstm", lambda y: y[0].tanh(), normal(3, 2, 4), setup=lambda: nn.LSTM(4, 6, 2, bidirectional=True), apart=("jit",))
+gradient("gru", lambda y: y[0].tanh(), normal(3, 2, 4), setup=lambda: nn.GRU(4, 6))
 
 row("autograd_jacobian", lambda x: torch.autograd.functional.jacobian(lambda v: v.sin() * v.sum(), x), N4)
 row("func_vmap", lambda x, y: torch.func.vmap(torch.dot)(x, y), N34, N34)
