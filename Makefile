@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# The tests start some hundred interpreters. Without files of bytecode each of them would compile the library again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo browser test test-matrix test-scale test-clients lint soak docs clean
 
 # The servers that tests/scale starts. Each has packages that do not agree with the others, hence a venv of its own, made
