@@ -78,8 +78,10 @@ def from_matrix(matrix: Any, assume_valid: bool = False) -> Tensor:
 def _orthogonal(m: Tensor) -> Tensor:
     """The rotation nearest to a matrix of positive determinant, by Newton's iteration for the polar decomposition."""
     for _ in range(_NEWTON_STEPS):
-        rows = m.unbind(-2)
-        cofactors = torch.stack([_cross(rows[1], rows[2]), _cross(rows[2], rows[0]), _cross(rows[0], rows[1])], -2)
+        around = torch.cat([m, m[..., :2, :]], -2)
+        around = torch.cat([around, around[..., :2]], -1)  # rows and columns go on at the other side
+        one, two = slice(1, 4), slice(2, 5)
+        cofactors = around[..., one, one] * around[..., two, two] - around[..., one, two] * around[..., two, one]
         det = (m[..., 0, :] * cofactors[..., 0, :]).sum(-1)[..., None, None]
         other = cofactors / det  # the inverse, transposed
         ratio = (other * other).sum((-2, -1), keepdim=True) / (m * m).sum((-2, -1), keepdim=True)
