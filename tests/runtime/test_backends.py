@@ -62,7 +62,7 @@ class Counter(torch.nn.Module):
         self.register_buffer("count", torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.count += 1
+        self.count.add_(1)
         return x * self.count
 
 
