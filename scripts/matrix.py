@@ -27,7 +27,7 @@ TESTS = """
     tests/test_compat.py tests/test_seeds.py tests/test_examples.py tests/test_tables_backends.py tests/random_programs
     tests/tracing/test_sessions.py tests/tracing/test_unseen.py::test_a_function_compiled_inside_a_node
     tests/numpy tests/runtime tests/export/test_files.py tests/export/test_fuse.py
-    tests/bundle/test_arrays.py tests/test_public_api.py tests/test_semantics.py
+    tests/bundle/test_safetensors.py tests/test_public_api.py tests/test_semantics.py
 """.split()
 """README and documents, the demo and the examples, all tables on every backend, random programs, sessions, NumPy, runtime.
 

@@ -1,4 +1,4 @@
-// What a user of the library would notice, shown on the bundles of tests/cpp/bundles.py: behaviour DIRECTORY.
+// What a user of the library would notice, shown on the bundles of tests/cpp/makers.py: behaviour DIRECTORY.
 #include <cstddef>
 #include <cstdlib>
 #include <functional>

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cpp.bundles import MAKERS
+from tests.cpp.makers import MAKERS
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "cpp"

@@ -10,8 +10,8 @@ import pytest
 from leapp.bundle import open_bundle
 from leapp.deploy import deploy_cpp
 from leapp.runtime import Pipeline
-from tests.cpp.bundles import MAKERS
 from tests.cpp.conftest import BUILD, ROOT, call
+from tests.cpp.makers import MAKERS
 
 DEPS = BUILD / "deps"
 FLAGS = [

@@ -9,8 +9,8 @@ import pytest
 
 from leapp.bundle import open_bundle
 from leapp.runtime import Pipeline
-from tests.cpp.bundles import MAKERS
 from tests.cpp.conftest import call, program
+from tests.cpp.makers import MAKERS
 
 STEPS = 1000
 NAMES = {name: "quadruped" if name == "demo" else name for name in MAKERS}

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from leapp.bundle import RawTensor, signing
 from leapp.bundle.safetensors import encode
 from tests.attacks.test_signatures import CURVES, new_key
-from tests.cpp.bundles import state
+from tests.cpp.makers import state
 from tests.cpp.test_attacks import agree
 from tests.runtime.bundles import memory
 

@@ -93,7 +93,7 @@ class Kind:
         bare = self.name.split(".")[0]
         #: Positions of the arguments on whose values a plain result depends; ``None`` means all.
         self.looks_at: tuple[int, ...] | None = () if bare in _STRUCTURE else _LOOKS_AT.get(bare)
-        #: A result that is no escape: the recorded functions are right for every other result too, see ``COVERED``.
+        #: A result that is not an escape: the recorded functions are right for every other result too, see ``COVERED``.
         self.covered: Any = COVERED.get(bare)
         self.metadata = schema is None and (
             self.name in _METADATA or (self.name.startswith("is_") and self.name != "is_nonzero")

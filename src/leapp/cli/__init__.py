@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         # Without this, Python reports the same error again when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # A closed pipe is no error: a reader such as head closes it when it has read enough.
+        # A closed pipe is not an error: a reader such as head closes it when it has read enough.
         return 0 if isinstance(error, BrokenPipeError) else _unwritable(error.strerror or str(error))
 
 

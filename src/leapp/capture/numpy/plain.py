@@ -103,7 +103,7 @@ def bare_view(array: Array) -> Array:
 
 
 def owner_of(array: Array) -> Array:
-    """The array at the end of the chain of ``base``. ``as_strided`` puts an object that is no array into the chain."""
+    """The array at the end of the chain of ``base``. ``as_strided`` puts an object into the chain that is not an array."""
     base: Any = array.base
     while base is not None:
         if isinstance(base, ndarray):

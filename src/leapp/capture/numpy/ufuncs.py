@@ -146,7 +146,7 @@ class Ufuncs:
         """Record a ufunc that NumPy ran on tensors. Called from ``Tensor.__array_wrap__``."""
         operands = arrays_in(inputs)
         tape = self.memory.traced_by(operands)
-        if tape is not None:  # NumPy called __array__ of the tensors; that is no escape here
+        if tape is not None:  # NumPy called __array__ of the tensors; that is not an escape here
             here = where()
             while tape.escapes and tape.escapes[-1].kind == "__array__" and tape.escapes[-1].where == here:
                 tape.escapes.pop()

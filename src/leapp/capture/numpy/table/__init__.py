@@ -12,8 +12,8 @@ To add a function, write it in the module of its subject, decorated with ``@expr
 
 from leapp.capture.numpy.table import moving, searching, signals, statistics
 from leapp.capture.numpy.table.kinds import BLIND, CHECKS, READ_OUT, SEQUENCES, THROUGH
+from leapp.capture.numpy.table.registry import FUNCTIONS, Unmapped, lookup
 from leapp.capture.numpy.table.rewritten import IN_PLACE, REWRITTEN
-from leapp.capture.numpy.table.table import FUNCTIONS, Unmapped, lookup
 from leapp.capture.numpy.table.ufuncs import NUMBERS, NUMPY_UFUNCS, SCIPY_UFUNCS, UFUNCS, accumulated, reduced
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from leapp.capture.numpy.table.table import named
+from leapp.capture.numpy.table.registry import named
 
 BLIND = frozenset(
     named(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.numpy.table.table import Unmapped, expression, of_torch
+from leapp.capture.numpy.table.registry import Unmapped, expression, of_torch
 from leapp.capture.numpy.table.tensors import promoted, tensor
 from leapp.compat.numpy import NO_VALUE
 from leapp.compat.numpy import torch_numpy as tnp

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from leapp.capture.numpy.table.table import Unmapped
+from leapp.capture.numpy.table.registry import Unmapped
 
 
 def _piecewise(x: Any, condlist: Any, funclist: Any, *more: Any, **options: Any) -> Any:

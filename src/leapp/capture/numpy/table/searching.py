@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from leapp.capture.numpy.table.table import Unmapped, expression
+from leapp.capture.numpy.table.registry import Unmapped, expression
 from leapp.capture.numpy.table.tensors import promoted, tensor
 
 Tensor = torch.Tensor

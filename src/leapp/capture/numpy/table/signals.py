@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.numpy.table.table import Expression, Unmapped, expression
+from leapp.capture.numpy.table.registry import Expression, Unmapped, expression
 from leapp.capture.numpy.table.tensors import dtype_of, floating, promoted, tensor
 from leapp.compat.numpy import torch_numpy as tnp
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.numpy.table.table import Expression, Unmapped, expression, of_torch
+from leapp.capture.numpy.table.registry import Expression, Unmapped, expression, of_torch
 from leapp.capture.numpy.table.tensors import axes_of, dtype_of, floating, promoted, tensor
 from leapp.capture.numpy.table.ufuncs import reduced
 from leapp.compat.numpy import PROMOTES_BY_VALUE

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leapp.capture.numpy.table.table import Expression, Unmapped
+from leapp.capture.numpy.table.registry import Expression, Unmapped
 from leapp.capture.numpy.table.tensors import axes_of, tensor
 from leapp.compat.numpy import binary_ufuncs, unary_ufuncs
 
