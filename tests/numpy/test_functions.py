@@ -110,6 +110,8 @@ LINALG = [
     *(("solve_triangular", (P, v), {"lower": low, "trans": t}) for v in (b, B) for low in (False, True) for t in (0, 1)),
     *((name, (P,), {"lower": low}) for name in ("cholesky", "cho_factor") for low in (False, True)),
     *(("cho_solve", (scipy.linalg.cho_factor(P, lower=low), v), {}) for v in (b, B) for low in (False, True)),
+    ("pinv", (W,), {"return_rank": False}), ("pinvh", (P,), {"atol": None, "return_rank": False}),
+    ("solve_discrete_are", (A / 2, B, np.eye(5), np.eye(2)), {"e": None, "s": None}),
     ("solve_discrete_are", (A / 2, B, np.eye(5), np.eye(2)), {}), ("solve_discrete_lyapunov", (A / 6, P), {}),
 ]  # fmt: skip
 

@@ -157,8 +157,10 @@ _signature = functools.cache(inspect.signature)
 
 
 def by_name(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by the names of the function's parameters."""
-    return dict(_signature(function).bind(*args, **kwargs).arguments)
+    """The arguments of a call by the names of the function's parameters, without those that have their default value."""
+    signature = _signature(function)
+    given = signature.bind(*args, **kwargs).arguments
+    return {name: value for name, value in given.items() if value is not signature.parameters[name].default}
 
 
 def without_out(
