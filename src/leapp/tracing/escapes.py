@@ -13,8 +13,8 @@ from leapp.capture.audit import hidden_reads
 from leapp.capture.equality import same_bits, same_value
 from leapp.capture.handled import CURE, handled
 from leapp.capture.lost_choices import lost_choices
+from leapp.capture.names_in_code import NamesInCode, decides
 from leapp.capture.replay import fill
-from leapp.capture.unsteady import UnsteadyNames, decides
 from leapp.capture.user_line import is_library
 from leapp.tracing.attributes import DIFFERENT, once_for_each_line
 from leapp.tracing.node import Topic
@@ -58,8 +58,8 @@ _READ_OUT = {
 class SharedFacts:
     """What was found out for one node and holds for all nodes of the session."""
 
-    unsteady: UnsteadyNames = field(default_factory=UnsteadyNames)
-    """Clocks and random generators by the code that names them."""
+    names: NamesInCode = field(default_factory=NamesInCode)
+    """What the names in the code of the nodes stand for."""
     harmless: set[Any] = field(default_factory=set)
     """Calls that read no value out of a tensor, see :func:`~leapp.capture.audit.hidden_reads`."""
     arrays: bool = False
@@ -72,9 +72,9 @@ def escapes(node: NodeTrace, shared: SharedFacts) -> list[EscapeInfo]:
     found.numbers_read_out()
     found.numbers_read_by_torch(shared.harmless)
     if not (node.compared and found.wrong):
-        found.clocks_and_generators(shared.unsteady)
+        found.clocks_and_generators(shared.names)
     if shared.arrays:
-        found.exact_types(shared.unsteady)
+        found.exact_types(shared.names)
     if node.compared and not found.wrong:
         found.choices_outside_torch()
     found.constants()
@@ -186,7 +186,7 @@ class _Search:
 
     # -- choices -------------------------------------------------------------------------------------------------------
 
-    def clocks_and_generators(self, names: UnsteadyNames) -> None:
+    def clocks_and_generators(self, names: NamesInCode) -> None:
         """Clocks and random generators that the code of the node names. A second pass shows whether their numbers are frozen.
 
         Passes that agree do not clear one that is compared with something: all of them may have taken the same branch.
@@ -205,7 +205,7 @@ class _Search:
         places = [c.where for c in self.tape.calls] + [e.where for e in self.tape.escapes]
         return list({id(w.code): w.code for w in places if not is_library(w.file)}.values())
 
-    def exact_types(self, names: UnsteadyNames) -> None:
+    def exact_types(self, names: NamesInCode) -> None:
         """Comparisons with ``is`` that do not hold for the arrays and numbers of a node."""
         for path, w in (named for code in self._codes() for named in names.exact_types(code)):
             self.add(f"type() is {path}, which does not hold for the values of a node,", w, "the choice", cure=_EXACT_TYPE)

@@ -39,8 +39,8 @@ _names_of: Any = vars(ModuleType)["__dict__"].__get__
 """The dict of a module, read without ``__getattribute__`` of the module, which would load a lazy module."""
 
 
-class UnsteadyNames:
-    """Finds names in code that give another number at each call. Reads each function and each module at most once."""
+class NamesInCode:
+    """Finds what the names in code stand for. Reads each function and each module at most once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, CodeType], list[_Named]] = {}
