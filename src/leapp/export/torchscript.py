@@ -192,8 +192,9 @@ def _trace_functional(job: ExportJob) -> Any:
     lists = {op: function for op, function in DECOMPOSITIONS.items() if "_foreach_" in str(op)}
     known = {**core_decompositions(), **DECOMPOSITIONS}
     backward = {op: function for op, function in known.items() if "backward" in str(op)}
-    bits = {torch.ops.aten.view.dtype: torch.ops.aten.view_copy.dtype}
-    graph = trace_aten(job.module, job.example, {**backward, **lists, **bits}, frozenset(), job.batch_axes)
+    # The tracer records these two as calls that TorchScript does not have.
+    other = {torch.ops.aten.view.dtype: torch.ops.aten.view_copy.dtype, torch.ops.aten.zero.default: torch.zeros_like}
+    graph = trace_aten(job.module, job.example, {**backward, **lists, **other}, frozenset(), job.batch_axes)
     return trace_function(replace(job, module=_Functional(graph)))
 
 
