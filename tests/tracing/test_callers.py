@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -196,10 +197,61 @@ class Outer(torch.nn.Module):
         return self.inner(x) + 1  # type: ignore[no-any-return]
 
 
+class Controller:
+    """Counts its calls, and averages in an array."""
+
+    def __init__(self) -> None:
+        self.calls, self.mean = 0, np.zeros(3, np.float32)
+
+    def update(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.mean[:] = 0.9 * self.mean + 0.1 * x.detach().numpy()
+        return torch.from_numpy(self.mean * 1)
+
+    def gain(self) -> float:
+        return 3.0 if self.calls > 3 else 2.0  # READ
+
+    def act(self, x: Tensor) -> Tensor:
+        x = opened(x)
+        self.mean = A.register_buffer("n", {"mean": self.mean})
+        self.mean[:] = 0.9 * self.mean + 0.1 * x.numpy()
+        return closed(torch.from_numpy(self.mean) * self.gain())
+
+
+class Robot:
+    """Holds two of them."""
+
+    def __init__(self) -> None:
+        self.first, self.second = Controller(), Controller()
+
+
+def counts_in_the_second_of_two_objects() -> Step:
+    robot, other = Robot(), Robot()
+
+    def step(x: Tensor) -> Tensor:
+        other.second.update(x)
+        robot.first.calls += 1
+        return robot.first.act(x)
+
+    return step
+
+
+def counts_in_one_of_a_list() -> Step:
+    robots = [Robot(), Robot()]
+
+    def step(x: Tensor) -> Tensor:
+        robots[1].second.calls += 1
+        x = opened(x)
+        return closed(x * sum(robot.second.gain() for robot in robots))
+
+    return step
+
+
 MATTERS = [
     counts_in_an_argument, counts_in_an_attribute, counts_in_a_dict, counts_in_a_global_variable, counts_in_a_named_tuple,
     counts_in_a_frozen_object, counts_for_a_decorated_function, counts_the_length_of_a_list,
-    counts_in_a_dict_that_is_matched, counts_in_a_scripted_module,
+    counts_in_a_dict_that_is_matched, counts_in_a_scripted_module, counts_in_the_second_of_two_objects,
+    counts_in_one_of_a_list,
 ]  # fmt: skip
 
 
@@ -228,6 +280,19 @@ def counts_for_the_log() -> Step:
             return y
 
     return Runner().step
+
+
+def counts_in_another_object() -> Step:
+    """Of two objects of a class, one is the node's and one the caller's."""
+    robot, other = Robot(), Robot()
+
+    def step(x: Tensor) -> Tensor:
+        other.first.update(x)
+        y = robot.first.act(x)
+        other.second.update(x)
+        return y
+
+    return step
 
 
 def counts_the_results() -> Step:
@@ -296,7 +361,10 @@ def test_what_the_caller_counts_is_reported_where_it_is_read(make: Callable[[], 
     assert departs(make, tmp_path)
 
 
-@pytest.mark.parametrize("make", [counts_for_the_log, counts_the_results, sets_it_first], ids=lambda make: make.__name__)
+UNREAD = [counts_for_the_log, counts_in_another_object, counts_the_results, sets_it_first]
+
+
+@pytest.mark.parametrize("make", UNREAD, ids=lambda make: make.__name__)
 def test_what_the_node_does_not_read_is_not_reported(make: Callable[[], Step], tmp_path: Path) -> None:
     trace(make, tmp_path)
     assert leapp.report().escapes == []

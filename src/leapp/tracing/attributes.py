@@ -323,14 +323,18 @@ class Attributes:
             found.compare(*found.deep.pop())
         return found.tensors, found.changed
 
-    def holding(self, changed: Changed) -> Changed | None:
-        """The place that holds the owner of a changed place."""
+    def holding(self, changed: Changed) -> Iterator[Changed]:
+        """The places that hold the owner of a changed place."""
         for _, seen in list(self._seen.values()):
             if seen.owner is not changed.owner:
                 for key, value in seen.held.items():
                     if value is changed.owner:
-                        return Changed(seen.owner, seen.named(key), DIFFERENT, DIFFERENT, seen.where, seen.above)
-        return None
+                        yield Changed(seen.owner, seen.named(key), DIFFERENT, DIFFERENT, seen.where, seen.above)
+
+    def is_one_of_several(self, owner: Any) -> bool:
+        """Whether another object of the same class, or of one derived from it, was seen."""
+        others = {type(seen.owner) for _, seen in list(self._seen.values()) if seen.owner is not owner}
+        return any(issubclass(kind, type(owner)) or issubclass(type(owner), kind) for kind in others)
 
     def arrays(self) -> Iterator[Changed]:
         """All arrays that were seen, each as a :class:`Changed`, whether it changed or not."""

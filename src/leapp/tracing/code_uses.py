@@ -65,12 +65,13 @@ def line_that_needs(changed: Changed, codes: Sequence[CodeType], inside: Callabl
         codes = [owner.code]
     found, methods = list(codes), list(_outermost(changed, ()))
     for code in found:
+        nested = ((step.argval, Where(code, step.offset)) for step in _instructions(code))
+        found += [value for value, at in nested if isinstance(value, CodeType) and inside(at)]
         named = [m for m in methods if m.co_name in code.co_names or (m.co_name[:2] == "__" and m.co_name != "__init__")]
         methods = [m for m in methods if m not in named]
         found += named
     for code in found:
         uses, steps = _uses(code, changed), _instructions(code)
-        found += [s.argval for s in steps if isinstance(s.argval, CodeType) and inside(Where(code, s.offset))]
         # log[number] = y keeps a result, under a number that no result depends on.
         keys = {step.offset for step, following in itertools.pairwise(steps) if following.opname in _KEYS}
         read = [at for at in uses.reads() if at.instruction not in keys and inside(at)]
@@ -81,7 +82,7 @@ def line_that_needs(changed: Changed, codes: Sequence[CodeType], inside: Callabl
 
 def line_that_uses(
     changed: Changed,
-    holding: Callable[[Changed], Changed | None],
+    holding: Callable[[Changed], Iterable[Changed]],
     codes: Sequence[CodeType],
     inside: Callable[[Where], bool],
 ) -> Where | None:
@@ -95,11 +96,30 @@ def line_that_uses(
         if any(any(_uses(code, changed)) for code in concerned):
             return line_that_reads(changed, codes, inside)
         # A counter of torch's own layers, as batch normalisation has, is reported with the training mode of the layer.
-        above = None if is_layer_of_torch(changed.owner) else holding(changed)
+        above = None if is_layer_of_torch(changed.owner) else next(iter(holding(changed)), None)
         if above is None:
             return None
         changed = above
     return None
+
+
+def is_reached(
+    changed: Changed,
+    holding: Callable[[Changed], Iterable[Changed]],
+    codes: Sequence[CodeType],
+    inside: Callable[[Where], bool],
+) -> bool:
+    """Whether the code of the node reads every place on a way from a variable to the owner of a place."""
+    todo, met = [changed], {id(changed.owner)}
+    while todo:
+        holders = list(holding(todo.pop()))
+        if not holders:
+            return True  # it is the variables of the program, or a module that the node called
+        for above in holders:
+            if id(above.owner) not in met and line_that_reads(above, codes, inside):
+                met.add(id(above.owner))
+                todo.append(above)
+    return False
 
 
 def line_that_writes(changed: Changed, codes: Iterable[CodeType]) -> Where | None:
