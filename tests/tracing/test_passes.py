@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import itertools
 import random
 import time
@@ -804,6 +805,25 @@ def test_what_a_second_pass_drops_or_declares_is_cleared(tmp_path: Path) -> None
         A.output_tensors("n", {"y": x + before}, export_with="jit")
     leapp.stop()
     assert [e for e in leapp.report().escapes if "outlives" in e.kind] == []
+
+
+def test_garbage_in_a_cycle_holds_nothing(tmp_path: Path) -> None:
+    """A transform and its inverse refer to each other: without a collection they live on, with the values they cache."""
+
+    def step(x: Tensor) -> Tensor:
+        squash = torch.distributions.TanhTransform(cache_size=1)
+        y = squash(0.5 * x)
+        return y + squash.inv(y) + squash.log_abs_det_jacobian(0.5 * x, y)
+
+    gc.collect()
+    gc.disable()
+    try:
+        trace(tmp_path, step)
+        assert leapp.compile_graph(visualize=False) == {"n": True}
+    finally:
+        gc.enable()
+    assert leapp.report().escapes == []
+    torch.testing.assert_close(exported(tmp_path, values(7)), step(values(7)))
 
 
 CACHED: dict[str, tuple[Step, bool]] = {

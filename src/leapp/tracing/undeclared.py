@@ -5,6 +5,7 @@ A tensor is suspected if it is older than the node and the pass wrote to it. A s
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -96,14 +97,23 @@ def kept(node: NodeTrace) -> list[KeptValue]:
 
     This is slow, because it searches all objects of the process.
     """
+    found = _held(node)
+    if found:
+        gc.collect()  # an object in a reference cycle that nothing else refers to is alive until then, but keeps nothing
+        found = _held(node)
+    same = independent_of_inputs(node, set(found)) if found and node.compared else set()
+    return [value for slot, value in found.items() if slot not in same]
+
+
+def _held(node: NodeTrace) -> dict[int, KeptValue]:
+    """The values of the first pass that something holds, by slot."""
     made = {id(t): (t, at, slot) for ref, at, slot in node.alive if (t := ref()) is not None}
     if not made:
-        return []
+        return {}
     # Values that autograd may hold come last: there can be thousands of them.
     values = sorted((t for t, _, _ in made.values()), key=lambda t: getattr(t, "grad_fn", None) is not None)[:_LOOKED_FOR]
-    found = holders(values, node.older)
-    same = independent_of_inputs(node, {made[i][2] for i in found}) if found and node.compared else set()
-    return [KeptValue(made[i][1], holder, tuple(made[i][0].shape)) for i, holder in found.items() if made[i][2] not in same]
+    found = ((made[i], holder) for i, holder in holders(values, node.older).items())
+    return {slot: KeptValue(at, holder, tuple(t.shape)) for (t, at, slot), holder in found}
 
 
 def independent_of_inputs(node: NodeTrace, slots: set[int]) -> set[int]:
