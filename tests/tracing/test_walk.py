@@ -293,6 +293,35 @@ def test_a_program_of_many_modules_is_looked_at_up_to_a_bound(tmp_path: Path, mo
     assert looked[0] < 12_000
 
 
+ROBOT = """
+from leapp import annotate
+count = 0
+history = []
+def step(x):
+    global count
+    x = annotate.input_tensors("n", {"x": x})
+    count += 1
+    history.append(count)
+    y = x * (1.0 + 0.1 * count) + len(history)
+    return annotate.output_tensors("n", {"y": y}, export_with="jit")
+"""
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_variable_of_a_module_is_reported_once(passes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code that opens the node is found in the module by its caller too, which imported the module."""
+    robot = types.ModuleType("robot_that_counts")
+    monkeypatch.setitem(sys.modules, robot.__name__, robot)
+    exec(ROBOT, vars(robot))
+    leapp.start("g", save_path=tmp_path)
+    for number in range(passes):
+        robot.step(torch.full((3,), 1.0 + number))
+    leapp.stop()
+    found = [e.kind for e in leapp.report().escapes if "state" in e.kind or "changes" in e.kind]
+    assert len([kind for kind in found if "count is 1" in kind]) == 1, found
+    assert not [kind for kind in found if "robot_that_counts." in kind]
+
+
 def test_a_number_that_cannot_be_compared_raises_nothing(tmp_path: Path) -> None:
     class Gain:
         unit = Strict(1.0)

@@ -193,7 +193,8 @@ def _trace_functional(job: ExportJob) -> Any:
     known = {**core_decompositions(), **DECOMPOSITIONS}
     backward = {op: function for op, function in known.items() if "backward" in str(op)}
     # The tracer records these two as calls that TorchScript does not have.
-    other = {torch.ops.aten.view.dtype: torch.ops.aten.view_copy.dtype, torch.ops.aten.zero.default: torch.zeros_like}
+    aten = torch.ops.aten
+    other: dict[Any, Any] = {aten.view.dtype: aten.view_copy.dtype, aten.zero.default: torch.zeros_like}
     graph = trace_aten(job.module, job.example, {**backward, **lists, **other}, frozenset(), job.batch_axes)
     return trace_function(replace(job, module=_Functional(graph)))
 

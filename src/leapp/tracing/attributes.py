@@ -154,7 +154,10 @@ class Attributes:
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[Any, _Seen]] = {}
-        """Every object and container that was seen, by identity. The tuple keeps it alive: identities are used again."""
+        """Every object and container that was seen, by identity; modules of Python by that of the dict with their variables.
+
+        The tuple keeps it alive: identities are used again.
+        """
         self._openers: list[CodeType] = []
         """The code that opened nodes."""
         self._opened_at: dict[CodeType, int] = {}
@@ -196,9 +199,10 @@ class Attributes:
         todo: deque[tuple[Any, Any, tuple[_Seen, Any] | None, Any, bool]] = deque([(root, root, None, None, False)])
         while todo and left > 0:
             thing, owner, inside, above, opaque = todo.popleft()
-            if id(thing) in self._seen:
-                continue
             kind = type(thing)
+            known = id(vars(thing) if kind is ModuleType else thing)
+            if known in self._seen:
+                continue
             if kind is ModuleType:
                 names = sorted_out(vars(thing))
                 held: dict[Any, Any] = {**names.numbers, **names.holding}
@@ -211,7 +215,7 @@ class Attributes:
                 opaque = opaque or role(kind) == "opaque"
             left -= 1 + len(held)
             seen: _Seen = _new(_Seen, (owner, inside, above, held, [], [], at, opaque))
-            self._seen[id(thing)] = thing, seen
+            self._seen[known] = thing, seen
             if PLAIN.issuperset(map(id, map(type, held.values()))):
                 continue
             for key, value in held.items():
@@ -246,6 +250,8 @@ class Attributes:
         self._modules.update(frame.f_globals.get("__name__", "") for frame in frames)
         with DisableTorchFunction():  # as in look()
             at = where()
+            shared = {id(frame.f_globals): frame.f_globals for frame in frames if id(frame.f_globals) not in self._seen}
+            sorted_names = {i: self._note_globals(names, at) for i, names in shared.items()}
             for number, frame in enumerate(frames):
                 local = variables_of(frame)
                 self._opened_at.setdefault(frame.f_code, frame.f_lasti)
@@ -253,12 +259,17 @@ class Attributes:
                     self._openers.append(frame.f_code)
                     self._named += _functions(frame.f_code, {**_named_in(frame.f_code, frame.f_globals), **local})
                 self._look_at_variables(frame.f_code, local, at)
-                if id(frame.f_globals) not in self._seen:
-                    names, whole = sorted_out(frame.f_globals), Globals(frame.f_globals)
-                    seen: _Seen = _new(_Seen, (whole, None, None, names.numbers, [], [], at, False))
-                    self._seen[id(whole)] = self._seen[id(frame.f_globals)] = whole, seen
-                    self._roots[id(frame.f_globals), Globals] = whole
+                names = sorted_names.pop(id(frame.f_globals), None)
+                if names is not None:
                     self._begin((id(frame.f_globals), Variables), Variables(names.holding), names, at)
+
+    def _note_globals(self, names: dict[str, Any], at: Where) -> Names:
+        """Remember the numbers among the global variables of a running function. Returns all of these variables."""
+        found, whole = sorted_out(names), Globals(names)
+        seen: _Seen = _new(_Seen, (whole, None, None, found.numbers, [], [], at, False))
+        self._seen[id(whole)] = self._seen[id(names)] = whole, seen
+        self._roots[id(names), Globals] = whole
+        return found
 
     def look_at_variables(self, code: CodeType, names: dict[str, Any]) -> None:
         """Look at the variables of a function that runs, or is about to run, in a node."""
