@@ -259,6 +259,33 @@ def test_a_refusal_names_the_users_line(backend, function, tmp_path):
     assert "'jit' or 'pt2'" in str(caught.value)
 
 
+def _nested(x):
+    return torch.nested.as_nested_tensor([x[0], x[1, :2]]).to_padded_tensor(0.0)
+
+
+def _quantised(x):
+    return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()
+
+
+@pytest.mark.parametrize("function", [_nested, _quantised])
+def test_what_a_pt2_file_cannot_hold_names_the_users_line(function, tmp_path):
+    trace(tmp_path, lambda x: function(x + 1) * x, "pt2")
+    line = function.__code__.co_firstlineno + 1
+    with pytest.raises(ExportError, match=rf"n: .*first at \w+ at .*test_proof\.py:{line}: .*export_with='jit'") as caught:
+        leapp.compile_graph(visualize=False)
+    assert "draft_export" not in str(caught.value)
+
+
+def test_a_type_that_the_engine_cannot_compute_names_the_users_line(tmp_path):
+    def policy(x):
+        y = (x + 1).bfloat16()  # here
+        return (y * y).float()
+
+    trace(tmp_path, policy, "onnx")
+    with pytest.raises(ValidationError, match=r"no Mul for bfloat16.* at .*test_proof\.py:\d+: .*# here.*'jit' or 'pt2'"):
+        leapp.compile_graph(visualize=False)
+
+
 @pytest.mark.parametrize("number", [1j, float("nan")])
 def test_a_number_that_a_pt2_file_cannot_hold_names_the_users_line(number, tmp_path):
     def policy(x):

@@ -212,6 +212,7 @@ ESCAPES: dict[str, tuple[Callable[..., Any], str]] = {
     "trim_zeros": (lambda x: x * np.trim_zeros(x).sum(), "np.trim_zeros"),
     "unmapped": (lambda x: x * np.polyfit([0, 1, 2, 3], x, 1)[0], "np.polyfit"),
     "masked arrays": (lambda x: x * np.ma.masked_less(x, 0).sum(), "view as MaskedArray"),
+    "vectorize": (lambda x: x + np.vectorize(lambda v: v * 2)(x), "np.vectorize"),
     "array_equal": (lambda x: x * np.array_equal(x, np.zeros(4)), "np.array_equal"),
 }
 
@@ -235,7 +236,6 @@ READ_UNASKED: list[Callable[..., Any]] = [
     lambda x: TABLE[np.argmax(x)] * 2,
     lambda x: TABLE.take(np.argsort(x), axis=1),
     made_before,
-    lambda x: x + np.vectorize(lambda v: v * 2)(x),
     lambda x: x + sum(float(v) for v in np.nditer(x)),
 ]
 

@@ -97,6 +97,8 @@ row("digitize_of_nan", lambda x: np.digitize(x, [-1.0, 0.0, 1.0]) * 10 + np.digi
 row("select", lambda x: np.select([x < -0.5, x < 0.5], [x * 2, x * 3], default=7.0), N34)
 row("select_of_numbers", lambda x: np.select([x < -0.5, x < 0.5], [0.1, 2], default=7.0) * x, N34)
 row("piecewise", lambda x: np.piecewise(x, [x < 0, x >= 0], [lambda v: -v, lambda v: v * 2]), N34)
+row("vectorize_signature", lambda x: np.vectorize(lambda v: v.sum() * v, signature="(n)->(n)")(x), N34)
+row("asarray_chkfinite", lambda x: np.asarray_chkfinite(x) * np.asarray_chkfinite(x, np.float64), N34)
 row("unwrap", lambda x: np.unwrap(x * 5), normal(8))
 row("unwrap_axis", lambda x: np.unwrap(x * 4, axis=0), N34)
 row("choose", lambda x, y: np.choose(x, [y, y * 2, -y]), ints(0, 3, 3, 4), N34)

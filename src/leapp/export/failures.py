@@ -7,8 +7,9 @@ that made the operator which cannot be translated.
 from __future__ import annotations
 
 import math
+import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +84,7 @@ def _refuse_packed(job: ExportJob, backend: str | None, error: Exception) -> Non
 
 
 def _line(
-    job: ExportJob, export: Callable[[ExportJob, Path], ExportResult], same: Callable[[Exception], bool]
+    job: ExportJob, export: Callable[[ExportJob, Path], ExportResult], same: Callable[[BaseException], bool]
 ) -> str:
     """The user's line that fails, as part of a sentence; empty if it is not found."""
     if not isinstance(job.module, Replay):
@@ -96,9 +97,16 @@ def _line(
             causes = list(_causes(error))
             raised = (call for cause, call in noted.failed if any(cause is c for c in causes))
             found = next(raised, None) or next((c.call for c in causes if hasattr(c, "call")), None)
-            if same(error) and isinstance(found, Call):
+            found = found or _named_in(" ".join(map(str, causes)), job.module.program.calls)
+            if any(map(same, causes)) and isinstance(found, Call):
                 return f" (first at {spelled_call(found)})"
     return ""
+
+
+def _named_in(text: str, calls: Iterable[Call]) -> Call | None:
+    """The first call of an operator that an error of torch names. Such an error is raised when all calls have run."""
+    named = set(re.findall(r"(?:aten\.|serializing node )(\w+)", text))
+    return next((call for call in calls if getattr(call.func, "__name__", "").partition(".")[0] in named), None)
 
 
 class _Noted(torch.nn.Module):
@@ -190,7 +198,8 @@ def _first_cause(error: BaseException) -> str:
         return f"{_READ}."
     if (unwritten := _unwritten(error)) is not None:
         return unwritten[0]
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = str(error).partition("The error above occurred when calling torch.export")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:6])}" if lines else type(error).__name__
 
 
@@ -198,9 +207,9 @@ def _advice(error: BaseException, backend: str | None) -> str:
     text = str(error)
     if "nference tensor" in text or "inference_mode" in text:
         return " Trace under torch.no_grad() instead of torch.inference_mode()."
-    if is_onnx(backend):
-        return f" Other backends may write it: {_OTHERS}."
-    return ""
+    if backend == "pt2":
+        return " Other backends may write it: export_with='jit' or 'onnx'."
+    return f" Other backends may write it: {_OTHERS}." if is_onnx(backend) else ""
 
 
 def _mixed(error: BaseException, message: str) -> ExportError:

@@ -26,6 +26,7 @@ from leapp.export import ExportJob, export_node
 from leapp.export.failures import spelled_call
 from leapp.graph.contract import Contract, Node, Port, Wiring
 from leapp.runtime.values import from_raw
+from leapp.tracing.node import NodeTrace
 
 _LACKING = re.compile(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'")
 
@@ -125,17 +126,33 @@ def _ports(names: Sequence[str], values: Sequence[torch.Tensor]) -> tuple[Port, 
     )
 
 
-def why_not_run(bundle: Bundle, name: str, error: Exception) -> str:
+def why_not_run(bundle: Bundle, node: NodeTrace, error: Exception) -> str:
     """The error of an engine, or an explanation with a remedy if ONNX Runtime lacks an operator for a type."""
     lacking = _LACKING.search(str(error))
-    if lacking is None or bundle.contract.nodes[name].model.backend != "onnx":
+    if lacking is None or bundle.contract.nodes[node.name].model.backend != "onnx":
         return str(error)
     kind, at = lacking.groups()
-    dtypes = " and ".join(_types_at(bundle, name, at)) or "these types"
+    dtypes = _types_at(bundle, node.name, at)
     return (
-        f"ONNX Runtime has no {kind} for {dtypes} on this processor. Export the node with export_with='jit' or 'pt2', "
-        "or compute in float32 inside it."
+        f"ONNX Runtime has no {kind} for {' and '.join(dtypes) or 'these types'} on this processor{_first_of(node, dtypes)}. "
+        "Export the node with export_with='jit' or 'pt2', or compute in float32 inside it."
     )
+
+
+def _first_of(node: NodeTrace, dtypes: list[str]) -> str:
+    """The first call that makes a value of one of some types, as part of a sentence; empty if there is none."""
+    found: list[Call] = []
+
+    def run(_: int, call: Call, args: Any, kwargs: Any) -> Any:
+        result = call.func(*args, **kwargs)
+        if not found and any(str(t.dtype).removeprefix("torch.") in dtypes for t in results(call, result)):
+            found.append(call)
+        return result
+
+    if node.replay is not None:
+        with torch.no_grad():
+            node.replay.run([node.samples[0].inputs[name].clone() for name in node.inputs], run)
+    return f" (such values are first made by {spelled_call(found[0])})" if found else ""
 
 
 def _types_at(bundle: Bundle, name: str, at: str) -> list[str]:

@@ -50,6 +50,7 @@ _READ_OUT = {
     "__index__": "a tensor as an index, size or count of Python froze its number; use index_select, gather or a mask",
     "item": ".item() froze the number; compute with the tensor",
     "tolist": ".tolist() froze the numbers; compute with the tensor",
+    "np.vectorize": "it gives plain numbers to the function; call the function with the array, with np.where for its branches",
 }
 """The advice for a number that was read out of a tensor, by the name of the call that read it."""
 

@@ -268,7 +268,7 @@ def _prove_node(
             sample, outcome = _run_batches(proof, bundle, node, names, outcome, opened)
     if isinstance(outcome, Exception):
         logger.info("node '%s': %s: %s", node.name, type(outcome).__name__, outcome)
-        reason = f"node '{node.name}': the written model cannot be run: {_brief(why_not_run(bundle, node.name, outcome))}"
+        reason = f"node '{node.name}': the written model cannot be run: {_brief(why_not_run(bundle, node, outcome))}"
         if node.backend is None:
             reason = f"node '{node.name}': the model {node.backend_params['model_path']} fails: {_brief(str(outcome))}"
         proof.fail(node.name, reason)

@@ -39,6 +39,7 @@ def list_rows() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
             if hasattr(owner, name):
                 yield owner, name, make
     yield np, "take", _of_indices
+    yield np.vectorize, "__call__", _elementwise
     yield type(np.r_).__mro__[1], "__getitem__", _joined
 
 
@@ -60,6 +61,15 @@ def _of_indices(arrays: Arrays, original: Any, a: Any, indices: Any, *args: Any,
     if not arrays.memory.concerned(arrays_in(indices)):
         return original(a, indices, *args, **kwargs)
     return arrays.function(original, (a, indices, *args), kwargs)
+
+
+@replaces
+def _elementwise(arrays: Arrays, original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A call of ``np.vectorize``, which hands plain numbers to the function, unless it has a signature."""
+    operands, made = arrays_in((args, kwargs)), original(self, *args, **kwargs)
+    if self.signature is None and arrays.memory.concerned(operands):
+        arrays.memory.escape(arrays.memory.traced_by(operands), "np.vectorize", operands, made)
+    return made
 
 
 def _joined(original: Any) -> Any:

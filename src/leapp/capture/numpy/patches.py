@@ -27,7 +27,7 @@ from leapp.compat.python import getframe
 
 Row = tuple[Any, str, Callable[[Any], Any]]
 
-_MAKERS = "array asarray asanyarray ascontiguousarray asfortranarray"
+_MAKERS = "array asarray asanyarray ascontiguousarray asfortranarray asarray_chkfinite"
 _CREATORS = (
     "zeros ones empty eye identity tri arange linspace logspace geomspace zeros_like ones_like empty_like copy concatenate "
     "stack vstack hstack dstack column_stack tile repeat diag meshgrid"
