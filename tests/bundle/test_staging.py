@@ -251,6 +251,16 @@ def test_what_a_crash_left_is_swept_and_user_files_in_it_are_saved(bundle):
     assert made(bundle) == "second"
 
 
+@pytest.mark.parametrize("place", [0, 5, 11])
+def test_a_file_that_cannot_be_synced_is_an_error(tmp_path, place):
+    paths = [f"{tmp_path}/{number}" for number in range(12)]
+    for number, path in enumerate(paths):
+        if number != place:
+            Path(path).write_bytes(b"x")
+    with pytest.raises(FileNotFoundError, match=f"/{place}'"):
+        directories.sync_all(paths)
+
+
 def test_disk_full_at_any_file_leaves_the_old_bundle(bundle):
     code = """
 import resource, sys, pathlib

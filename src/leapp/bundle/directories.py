@@ -6,12 +6,13 @@ import contextlib
 import errno
 import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-_SYNCS = 8
+_SYNCS = 4
 """How many files are synced at the same time. Concurrent syncs share one write of the file system's journal."""
 PATIENCE = 10.0
 """How many seconds to wait for the lock of a directory."""
@@ -34,11 +35,30 @@ def sync(path: str | Path) -> None:
 
 def sync_all(paths: list[str]) -> None:
     """Write files to disk."""
-    # Imported here because it is slow, and a robot that only reads bundles does not need it.
-    from concurrent.futures import ThreadPoolExecutor
+    waiting, errors = list(paths), list[OSError]()
 
-    with ThreadPoolExecutor(_SYNCS) as pool:
-        list(pool.map(sync, paths))
+    def work() -> None:
+        try:
+            while True:
+                sync(waiting.pop())
+        except IndexError:  # all files are taken
+            pass
+        except OSError as error:
+            errors.append(error)
+
+    # Starting a pool of threads takes longer than to sync a small file.
+    threads: list[threading.Thread] = []
+    try:
+        for _ in range(min(_SYNCS, len(paths)) - 1):
+            thread = threading.Thread(target=work)
+            thread.start()
+            threads.append(thread)
+        work()
+    finally:
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
 
 
 def swap(one: Path, other: Path) -> bool:
