@@ -35,6 +35,7 @@ def remember(contract: Contract) -> bool:
     new = _unrecorded(made)
     if not new:
         return True
+    text = "".join(f"{sha256}\n" for sha256 in sorted(new)).encode()
     with contextlib.suppress(OSError):
         path = record()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -43,10 +44,11 @@ def remember(contract: Contract) -> bool:
             path.write_text("".join(f"{line}\n" for line in lines[len(lines) // 2 :]))
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
         try:
-            os.write(descriptor, "".join(f"{sha256}\n" for sha256 in sorted(new)).encode())
+            written = os.write(descriptor, text)
         finally:
             os.close(descriptor)
-    return not _unrecorded(new)
+        return written == len(text) and _is_ours(path)
+    return False
 
 
 def untrusted(bundle: Bundle) -> list[str]:
@@ -97,8 +99,9 @@ def _unrecorded(wanted: set[str]) -> set[str]:
     lines = b""
     with contextlib.suppress(OSError):
         if wanted and _is_ours(path := record()):
-            lines = b"\n" + path.read_bytes()
-    return {sha256 for sha256 in wanted if f"\n{sha256}\n".encode() not in lines}
+            lines = path.read_bytes()
+    # The record may be long, so it is neither copied nor split.
+    return {s for s in wanted if f"\n{s}\n".encode() not in lines and not lines.startswith(f"{s}\n".encode())}
 
 
 def record() -> Path:
