@@ -5,6 +5,7 @@ Knows files and the contract. It loads no engine and runs nothing.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 from collections.abc import Mapping
@@ -301,7 +302,7 @@ def description_text(path: Path, signature: Signature | None = None, real: str |
     if signature is not None and signature.files.get(path.name) != hashlib.sha256(data).hexdigest():
         raise BundleError(f"{path.name} is not the description that was signed. Restore the file or sign the bundle again.")
     try:
-        return data.decode("utf-8-sig")
+        return data.removeprefix(codecs.BOM_UTF8).decode()  # the codec "utf-8-sig" would be imported for this file alone
     except UnicodeDecodeError as error:
         raise BundleError(f"{path.name}: not UTF-8 text (byte {error.start}).") from error
 

@@ -4,8 +4,7 @@ These are the contents of a bundle's YAML as Python values. This module knows no
 ``leapp.bundle`` reads and writes, ``leapp.runtime`` runs.
 """
 
-from __future__ import annotations
-
+# Annotations are not postponed: msgspec would have to evaluate their text when a process opens its first bundle.
 import math
 from typing import Any
 
@@ -47,7 +46,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
         names = {"element_names": self.element_names, "temporal_period_ms": self.temporal_period_ms}
         return {"key": key(node, self.name), **known, **names, "extra": extra}
 
-    def at(self, rows: int) -> Port:
+    def at(self, rows: int) -> "Port":
         """The same port for that many rows."""
         if self.batch_axis is None:
             return self
