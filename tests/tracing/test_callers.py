@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 
@@ -197,52 +197,80 @@ class Outer(torch.nn.Module):
         return self.inner(x) + 1  # type: ignore[no-any-return]
 
 
-class Controller:
-    """Counts its calls, and averages in an array."""
+class Leg:
+    """One of several objects that a node uses, each by a way of its own."""
 
     def __init__(self) -> None:
-        self.calls, self.mean = 0, np.zeros(3, np.float32)
-
-    def update(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        self.mean[:] = 0.9 * self.mean + 0.1 * x.detach().numpy()
-        return torch.from_numpy(self.mean * 1)
+        self.calls = 0
 
     def gain(self) -> float:
         return 3.0 if self.calls > 3 else 2.0  # READ
 
-    def act(self, x: Tensor) -> Tensor:
-        x = opened(x)
-        self.mean = A.register_buffer("n", {"mean": self.mean})
-        self.mean[:] = 0.9 * self.mean + 0.1 * x.numpy()
-        return closed(torch.from_numpy(self.mean) * self.gain())
+
+class Layer(torch.nn.Module):
+    """The same as a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (3.0 if self.calls > 3 else 2.0)  # READ
 
 
 class Robot:
-    """Holds two of them."""
+    """Holds two legs."""
+
+    all: ClassVar[list[Leg]] = []
 
     def __init__(self) -> None:
-        self.first, self.second = Controller(), Controller()
+        self.left, self.right = Leg(), Leg()
 
 
-def counts_in_the_second_of_two_objects() -> Step:
-    robot, other = Robot(), Robot()
+GAINS: dict[str, Callable[[Robot], float]] = {
+    "attributes": lambda robot: robot.left.gain() + robot.right.gain(),
+    "getattr": lambda robot: sum(getattr(robot, name).gain() for name in ("left", "right")),
+    "vars": lambda robot: sum(leg.gain() for leg in vars(robot).values()),
+    "attrgetter": lambda robot: sum(leg.gain() for leg in operator.attrgetter("left", "right")(robot)),
+    "class": lambda robot: sum(leg.gain() for leg in Robot.all),
+    "map": lambda robot: sum(map(Leg.gain, Robot.all)),
+}
+"""Ways to the legs. The caller finds them in a list of its own."""
+
+
+def _counts_in_legs(gain: Callable[[Robot], float]) -> Step:
+    robot = Robot()
+    legs = Robot.all = [robot.left, robot.right]
 
     def step(x: Tensor) -> Tensor:
-        other.second.update(x)
-        robot.first.calls += 1
-        return robot.first.act(x)
+        for leg in legs:
+            leg.calls += 1
+        x = opened(x)
+        return closed(x * gain(robot))
 
     return step
 
 
 def counts_in_one_of_a_list() -> Step:
-    robots = [Robot(), Robot()]
+    legs = [Leg(), Leg()]
 
     def step(x: Tensor) -> Tensor:
-        robots[1].second.calls += 1
+        legs[1].calls += 1
         x = opened(x)
-        return closed(x * sum(robot.second.gain() for robot in robots))
+        return closed(x * sum(leg.gain() for leg in legs))
+
+    return step
+
+
+def counts_in_layers() -> Step:
+    layers = [Layer(), Layer()]
+    model = torch.nn.Sequential(*layers)
+
+    def step(x: Tensor) -> Tensor:
+        for layer in layers:
+            layer.calls += 1
+        x = opened(x)
+        return closed(model(x))
 
     return step
 
@@ -250,8 +278,8 @@ def counts_in_one_of_a_list() -> Step:
 MATTERS = [
     counts_in_an_argument, counts_in_an_attribute, counts_in_a_dict, counts_in_a_global_variable, counts_in_a_named_tuple,
     counts_in_a_frozen_object, counts_for_a_decorated_function, counts_the_length_of_a_list,
-    counts_in_a_dict_that_is_matched, counts_in_a_scripted_module, counts_in_the_second_of_two_objects,
-    counts_in_one_of_a_list,
+    counts_in_a_dict_that_is_matched, counts_in_a_scripted_module, counts_in_one_of_a_list,
+    counts_in_layers,
 ]  # fmt: skip
 
 
@@ -280,19 +308,6 @@ def counts_for_the_log() -> Step:
             return y
 
     return Runner().step
-
-
-def counts_in_another_object() -> Step:
-    """Of two objects of a class, one is the node's and one the caller's."""
-    robot, other = Robot(), Robot()
-
-    def step(x: Tensor) -> Tensor:
-        other.first.update(x)
-        y = robot.first.act(x)
-        other.second.update(x)
-        return y
-
-    return step
 
 
 def counts_the_results() -> Step:
@@ -361,10 +376,12 @@ def test_what_the_caller_counts_is_reported_where_it_is_read(make: Callable[[], 
     assert departs(make, tmp_path)
 
 
-UNREAD = [counts_for_the_log, counts_in_another_object, counts_the_results, sets_it_first]
+@pytest.mark.parametrize("gain", GAINS.values(), ids=GAINS)
+def test_each_of_several_objects_of_a_class_counts(gain: Callable[[Robot], float], tmp_path: Path) -> None:
+    test_what_the_caller_counts_is_reported_where_it_is_read(lambda: _counts_in_legs(gain), tmp_path)
 
 
-@pytest.mark.parametrize("make", UNREAD, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [counts_for_the_log, counts_the_results, sets_it_first], ids=lambda make: make.__name__)
 def test_what_the_node_does_not_read_is_not_reported(make: Callable[[], Step], tmp_path: Path) -> None:
     trace(make, tmp_path)
     assert leapp.report().escapes == []

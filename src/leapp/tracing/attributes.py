@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -160,12 +160,12 @@ class Attributes:
         """
         self._openers: list[CodeType] = []
         """The code that opened nodes."""
+        self._named: list[FunctionType] = []
+        """The functions that the openers name."""
         self._opened_at: dict[CodeType, int] = {}
         """For each running function the instruction that led to the opening of the first node."""
         self._roots: dict[Any, Variables] = {}
         """The variables at which the walk begins: by the code and thread of a function, or the dict of a module."""
-        self._named: list[FunctionType] = []
-        """The functions that the openers name."""
         self._modules: set[str] = set()
         """The names of the modules of Python that were met."""
         self._coming: deque[str] = deque()
@@ -257,7 +257,7 @@ class Attributes:
                 self._opened_at.setdefault(frame.f_code, frame.f_lasti)
                 if not number:
                     self._openers.append(frame.f_code)
-                    self._named += _functions(frame.f_code, {**_named_in(frame.f_code, frame.f_globals), **local})
+                    self._named += _named_functions(frame, local)
                 self._look_at_variables(frame.f_code, local, at)
                 names = sorted_names.pop(id(frame.f_globals), None)
                 if names is not None:
@@ -334,18 +334,14 @@ class Attributes:
             found.compare(*found.deep.pop())
         return found.tensors, found.changed
 
-    def holding(self, changed: Changed) -> Iterator[Changed]:
-        """The places that hold the owner of a changed place."""
+    def holding(self, changed: Changed) -> Changed | None:
+        """The place that holds the owner of a changed place."""
         for _, seen in list(self._seen.values()):
             if seen.owner is not changed.owner:
                 for key, value in seen.held.items():
                     if value is changed.owner:
-                        yield Changed(seen.owner, seen.named(key), DIFFERENT, DIFFERENT, seen.where, seen.above)
-
-    def is_one_of_several(self, owner: Any) -> bool:
-        """Whether another object of the same class, or of one derived from it, was seen."""
-        others = {type(seen.owner) for _, seen in list(self._seen.values()) if seen.owner is not owner}
-        return any(issubclass(kind, type(owner)) or issubclass(type(owner), kind) for kind in others)
+                        return Changed(seen.owner, seen.named(key), DIFFERENT, DIFFERENT, seen.where, seen.above)
+        return None
 
     def arrays(self) -> Iterator[Changed]:
         """All arrays that were seen, each as a :class:`Changed`, whether it changed or not."""
@@ -365,13 +361,18 @@ class Attributes:
     def codes(self, tape: Tape) -> list[CodeType]:
         """The user's code that ran in a node, as far as it is known.
 
-        That is the code that made recorded calls, the code that opened the node, and the functions that it names, directly or
-        through other functions. The latter are needed because a function that only counts makes no recorded call.
+        That is the code that made recorded calls, the code that opened the node, the function in which the node is both opened
+        and closed, and the functions that these name, directly or through other functions. The latter are needed because a
+        function that only counts makes no recorded call.
         """
         calling = {id(call.where.code): call.where.code for call in tape.calls}
         found = {key: code for key, code in calling.items() if not is_library_code(code)}
         found.update((id(code), code) for code in self._openers)
         todo = deque(self._named)
+        around = next((frame for frame in users_frames() if frame.f_code in self._opened_at), None)
+        if around is not None:  # else another thread opened the node
+            found[id(around.f_code)] = around.f_code
+            todo += _named_functions(around, variables_of(around))
         met: set[int] = set()
         while todo:
             function = todo.popleft()
@@ -490,6 +491,11 @@ def _moved(before: dict[Any, Any], after: dict[Any, Any]) -> bool:
 def _named_in(code: CodeType, names: dict[str, Any]) -> dict[str, Any]:
     """The variables among ``names`` that code names."""
     return {name: names[name] for name in code.co_names if name in names}
+
+
+def _named_functions(frame: FrameType, local: dict[str, Any]) -> list[FunctionType]:
+    """The functions that a running function names. ``local`` are its variables."""
+    return _functions(frame.f_code, {**_named_in(frame.f_code, frame.f_globals), **local})
 
 
 def _functions(code: CodeType, names: dict[str, Any]) -> list[FunctionType]:

@@ -82,7 +82,7 @@ def line_that_needs(changed: Changed, codes: Sequence[CodeType], inside: Callabl
 
 def line_that_uses(
     changed: Changed,
-    holding: Callable[[Changed], Iterable[Changed]],
+    holding: Callable[[Changed], Changed | None],
     codes: Sequence[CodeType],
     inside: Callable[[Where], bool],
 ) -> Where | None:
@@ -96,30 +96,11 @@ def line_that_uses(
         if any(any(_uses(code, changed)) for code in concerned):
             return line_that_reads(changed, codes, inside)
         # A counter of torch's own layers, as batch normalisation has, is reported with the training mode of the layer.
-        above = None if is_layer_of_torch(changed.owner) else next(iter(holding(changed)), None)
+        above = None if is_layer_of_torch(changed.owner) else holding(changed)
         if above is None:
             return None
         changed = above
     return None
-
-
-def is_reached(
-    changed: Changed,
-    holding: Callable[[Changed], Iterable[Changed]],
-    codes: Sequence[CodeType],
-    inside: Callable[[Where], bool],
-) -> bool:
-    """Whether the code of the node reads every place on a way from a variable to the owner of a place."""
-    todo, met = [changed], {id(changed.owner)}
-    while todo:
-        holders = list(holding(todo.pop()))
-        if not holders:
-            return True  # it is the variables of the program, or a module that the node called
-        for above in holders:
-            if id(above.owner) not in met and line_that_reads(above, codes, inside):
-                met.add(id(above.owner))
-                todo.append(above)
-    return False
 
 
 def line_that_writes(changed: Changed, codes: Iterable[CodeType]) -> Where | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from leapp.tracing.attributes import Attributes, Changed, Shown, once_for_each_l
 from leapp.tracing.batching import checked_axis
 from leapp.tracing.code_uses import (
     is_memory,
-    is_reached,
     is_read_inside,
     line_that_needs,
     line_that_reads,
@@ -147,11 +145,10 @@ class SecondPass:
             at = line_that_writes_into(c, codes, inside)
             if at is None and id(c.after) in written:  # written to by a function that got the array as an argument
                 at = line_that_reads(c, codes, inside)
-            if at is None:
-                continue
-            read = any(is_read_inside(place, codes, inside) for place in (c, *attributes.tensors_over(c.after)))
-            ours = read and (id(c.after) in written or self._is_reached(c, codes, inside))
-            if ours or any(lender is owner_of(c.after) for lender in lenders):
+            if at is not None and (
+                any(lender is owner_of(c.after) for lender in lenders)
+                or any(is_read_inside(place, codes, inside) for place in (c, *attributes.tensors_over(c.after)))
+            ):
                 counters.append(c._replace(where=at))
         counters += self._set_outside(node, tape, {*node.lengths, *map(str, (*node.changed, *found))}, inside)
         if len(self._recorder.tapes) == 1:
@@ -168,13 +165,7 @@ class SecondPass:
         def reads(at: Where) -> bool:
             return inside(at) and str(at) not in markers
 
-        lines = [(c, line_that_needs(c, codes, reads)) for c in moved]
-        return [c._replace(where=at) for c, at in lines if at is not None and self._is_reached(c, codes, inside)]
-
-    def _is_reached(self, changed: Changed, codes: list[CodeType], inside: Callable[[Where], bool]) -> bool:
-        """Whether the node uses the owner of a place. Only of several objects of a class may some be the caller's alone."""
-        attributes = self._attributes
-        return not attributes.is_one_of_several(changed.owner) or is_reached(changed, attributes.holding, codes, inside)
+        return [c._replace(where=at) for c in moved if (at := line_that_needs(c, codes, reads)) is not None]
 
 
 def _is_carried(node: NodeTrace, changed: Changed) -> bool:
