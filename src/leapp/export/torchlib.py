@@ -76,10 +76,11 @@ def _tables(opset: int) -> _Tables:
     table = onnx_exporter.decomposition_table(onnx_exporter.translated_operators(registry))
     decompositions = {target: function for target, function in table.items() if not is_whole_composite(target)}
     for target, function in TRANSLATIONS.items():
-        # Torch's decompositions also take sizes that are not known.
-        if target not in decompositions:
-            ours = _torchlib_function(target, function, onnx_exporter.real_translation(registry, target))
-            onnx_exporter.add_translation(registry, target, ours)
+        theirs = onnx_exporter.real_translation(registry, target)
+        # Torch's decompositions also take sizes that are not known. What is decomposed may come again: the promotion of types
+        # makes aten.mul.Scalar, which torchlib does not know before onnxscript 0.7.2.
+        if target not in decompositions or theirs is None:
+            onnx_exporter.add_translation(registry, target, _torchlib_function(target, function, theirs))
     keep = whole_composites()
     for op, ours in DECOMPOSITIONS.items():
         decompositions[op] = Replacement(ours, decompositions[op]) if op in decompositions else ours
