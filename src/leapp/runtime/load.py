@@ -179,9 +179,10 @@ def _model(bundle: Bundle, node: str) -> bytes | External:
 def _load_onnx(plan: Plan, names: list[str], model: Callable[[str], Model], options: EngineOptions) -> list[OnnxUnit]:
     models = {name: model(name) for name in names}
     if options.merge and len(names) > 1:
-        merged = _load_merged(plan, models, options)
+        merged = _merged(plan, models)
         if merged is not None:
-            return [merged]
+            models.clear()  # so that the engine can use their memory
+            return [_onnx_unit(plan, " + ".join(map(repr, names)), *merged, options)]
     units = []
     for name in names:
         inputs = {key: plan.input_ports[key].name for key in plan.input_keys(name)}
@@ -190,7 +191,8 @@ def _load_onnx(plan: Plan, names: list[str], model: Callable[[str], Model], opti
     return units
 
 
-def _load_merged(plan: Plan, models: dict[str, Model], options: EngineOptions) -> OnnxUnit | None:
+def _merged(plan: Plan, models: dict[str, Model]) -> tuple[bytes, dict[str, str], dict[str, str]] | None:
+    """One model of several, with its inputs and outputs (see ``OnnxUnit``); ``None`` if they cannot be merged."""
     prefix = {name: f"{index}/" for index, name in enumerate(models)}
     outputs = {key: prefix[name] + plan.output_ports[key].name for name in models for key in plan.output_keys(name)}
     inputs: dict[str, str] = {}
@@ -207,9 +209,7 @@ def _load_merged(plan: Plan, models: dict[str, Model], options: EngineOptions) -
                 inputs[key] = prefix[name] + port
         parts.append(Part(model, prefix[name], fed))
     merged = merge(parts)
-    if merged is None:
-        return None
-    return _onnx_unit(plan, " + ".join(map(repr, models)), merged, inputs, outputs, options)
+    return None if merged is None else (merged, inputs, outputs)
 
 
 def _onnx_unit(
