@@ -1605,6 +1605,16 @@ def write_part_of_columns_by_mask(x: T, v: T, w: T) -> T:
     return y
 
 
+@idiom(N34, ints(0, 2, 4))
+def columns_of_a_mask_copied(x: T, m: T) -> T:
+    """Between two tensors, also if no column is chosen."""
+    y, z = x * 2, x.repeat(2, 1).view(2, 3, 4) * 3
+    y[:, m > 0] = x[:, m > 0] + 1
+    z[..., m > 0] -= x[:, m > 0]
+    z[1, 1:, m > 1] = 9.0
+    return y + z[0] * z[1]
+
+
 row("masked_mean", lambda x, m: (x * m).sum(1) / m.sum(1).clamp(min=1), N34, bools(3, 4))
 row("running_max_pool", lambda x: x.unfold(1, 2, 1).amax(-1), N34)
 row("point_cloud_centre", lambda p: (p - p.mean(1, keepdim=True)) / p.norm(dim=-1).amax(1)[:, None, None], normal(2, 7, 3))

@@ -95,10 +95,11 @@ def _line(
             export(replace(job, module=noted), Path(folder))
         except Exception as error:  # exporters raise anything; it is only compared
             causes = list(_causes(error))
-            raised = (call for cause, call in noted.failed if any(cause is c for c in causes))
-            found = next(raised, None) or next((c.call for c in causes if hasattr(c, "call")), None)
-            found = found or _named_in(" ".join(map(str, causes)), job.module.program.calls)
-            if any(map(same, causes)) and isinstance(found, Call):
+            told = [cause for cause in causes if same(cause)]  # the others belong to ways that were tried before
+            raised = (call for cause, call in noted.failed if any(cause is c for c in told))
+            found = next(raised, None) or next((c.call for c in told if hasattr(c, "call")), None)
+            found = found or _named_in(" ".join(map(str, told)), job.module.program.calls)
+            if isinstance(found, Call):
                 return f" (first at {spelled_call(found)})"
     return ""
 

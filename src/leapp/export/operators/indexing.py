@@ -121,16 +121,18 @@ def _masked_write(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
     axis, mask = masks[0]
     behind = x.dim() - axis - mask.dim()
     hits = values.shape[values.dim() - behind - 1] if values.dim() > behind else 1
-    if not isinstance(hits, int) or (hits != 1 and axis == 0):
+    counted = not isinstance(hits, int)  # as many values as another mask has hits
+    if (counted or hits != 1) and axis == 0:
         return NotImplemented
     if values.dim() > behind:
         # The axis of hits becomes the axes of the mask.
         front, back = values.shape[: values.dim() - behind - 1], values.shape[values.dim() - behind :]
-        if hits != 1:
+        if counted or hits != 1:
             # The first hit takes the first value, and so on. More hits than values are an index error, as in eager code.
-            turn = torch.cumsum(mask.reshape(-1).to(torch.int64), 0) - 1
+            turn = torch.cumsum(mask.reshape(-1).to(torch.int64), 0)
             turn = torch.where(mask.reshape(-1), turn, torch.zeros_like(turn))
-            values = values.index_select(len(front), turn).reshape(*front, *mask.shape, *back)
+            unused = values.new_zeros((*front, 1, *back))  # there may be no value at all
+            values = torch.cat([unused, values], len(front)).index_select(len(front), turn).reshape(*front, *mask.shape, *back)
         else:
             values = values.reshape(*front, *([1] * mask.dim()), *back)
     spread = mask.reshape(*mask.shape, *([1] * behind))
