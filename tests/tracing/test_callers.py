@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -275,6 +276,62 @@ def counts_in_layers() -> Step:
     return step
 
 
+def _count_inside() -> float:
+    global counted
+    counted += 1
+    return 3.0 if counted > 3 else 2.0  # READ
+
+
+class Policy:
+    """Opens and closes the node, and leaves the rest to its subclasses."""
+
+    def step(self, x: Tensor) -> Tensor:
+        x = opened(x)
+        return closed(self.compute(x))
+
+    def compute(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class ByName(Policy):
+    def compute(self, x: Tensor) -> Tensor:
+        return x * _count_inside()
+
+
+class ByAttribute(Policy):
+    def __init__(self) -> None:
+        self.gains = {"all": _count_inside}
+
+    def compute(self, x: Tensor) -> Tensor:
+        return x * self.gains["all"]()
+
+
+@contextlib.contextmanager
+def scope(x: Tensor) -> Iterator[dict[str, Tensor]]:
+    """Opens and closes the node around the body of a with statement."""
+    values = {"x": opened(x)}
+    yield values
+    closed(values["y"])
+
+
+def _scoped(gain: Callable[[], float]) -> Step:
+    def step(x: Tensor) -> Tensor:
+        with scope(x) as values:
+            values["y"] = values["x"] * gain()
+        return values["y"]
+
+    return step
+
+
+FRAMES: dict[str, Callable[[], Step]] = {
+    "called": lambda: lambda x: closed(opened(x) * _count_inside()),
+    "method": lambda: ByName().step,
+    "attribute": lambda: ByAttribute().step,
+    "scope": lambda: _scoped(_count_inside),
+}
+"""Ways in which a program may put its code around that of a node. A function that makes no recorded call counts."""
+
+
 MATTERS = [
     counts_in_an_argument, counts_in_an_attribute, counts_in_a_dict, counts_in_a_global_variable, counts_in_a_named_tuple,
     counts_in_a_frozen_object, counts_for_a_decorated_function, counts_the_length_of_a_list,
@@ -379,6 +436,16 @@ def test_what_the_caller_counts_is_reported_where_it_is_read(make: Callable[[], 
 @pytest.mark.parametrize("gain", GAINS.values(), ids=GAINS)
 def test_each_of_several_objects_of_a_class_counts(gain: Callable[[Robot], float], tmp_path: Path) -> None:
     test_what_the_caller_counts_is_reported_where_it_is_read(lambda: _counts_in_legs(gain), tmp_path)
+
+
+@pytest.mark.parametrize("way", FRAMES)
+def test_a_function_counts_wherever_the_node_is_opened(way: str, tmp_path: Path) -> None:
+    def make() -> Step:
+        global counted
+        counted = 0
+        return FRAMES[way]()
+
+    test_what_the_caller_counts_is_reported_where_it_is_read(make, tmp_path)
 
 
 @pytest.mark.parametrize("make", [counts_for_the_log, counts_the_results, sets_it_first], ids=lambda make: make.__name__)

@@ -363,25 +363,48 @@ class Attributes:
 
         That is the code that made recorded calls, the code that opened the node, the function in which the node is both opened
         and closed, and the functions that these name, directly or through other functions. The latter are needed because a
-        function that only counts makes no recorded call.
+        function that only counts makes no recorded call. Call it where the node is closed.
         """
-        calling = {id(call.where.code): call.where.code for call in tape.calls}
-        found = {key: code for key, code in calling.items() if not is_library_code(code)}
-        found.update((id(code), code) for code in self._openers)
+        running = {id(code): code for code in (*(call.where.code for call in tape.calls), *self._openers)}
         todo = deque(self._named)
-        around = next((frame for frame in users_frames() if frame.f_code in self._opened_at), None)
-        if around is not None:  # else another thread opened the node
-            found[id(around.f_code)] = around.f_code
-            todo += _named_functions(around, variables_of(around))
-        met: set[int] = set()
+        around = [frame for frame in users_frames() if frame.f_code in self._opened_at]  # none, if another thread opened it
+        for frame in (*around[:1], *(frame for frame in around[1:] if id(frame.f_code) in running)):
+            running[id(frame.f_code)] = frame.f_code
+            todo += _named_functions(frame, variables_of(frame))
+        known, held = self._modules_by_file(), self._functions_by_name()
+        found: dict[int, CodeType] = {}
+
+        def add(code: CodeType, names: dict[str, Any]) -> None:
+            if id(code) not in found and not is_library_code(code):
+                found[id(code)] = code
+                todo.extend(_functions(code, names))
+                todo.extend(function for name in code.co_names for function in held.get(name, ()))
+
+        for code in running.values():
+            modules = known.get(code.co_filename) or known.get(None, [])  # the module of a notebook has no file
+            add(code, {name: value for names in modules for name, value in _named_in(code, names).items()})
         while todo:
             function = todo.popleft()
-            if id(function) not in met and not is_library_code(function.__code__):
-                met.add(id(function))
-                found[id(function.__code__)] = function.__code__
-                code = function.__code__
-                todo += _functions(code, {**_named_in(code, function.__globals__), **closure_of(function)})
+            add(function.__code__, {**_named_in(function.__code__, function.__globals__), **closure_of(function)})
         return list(found.values())
+
+    def _modules_by_file(self) -> dict[str | None, list[dict[str, Any]]]:
+        """The variables of the modules that were seen, by file."""
+        found: dict[str | None, list[dict[str, Any]]] = {}
+        for thing, _ in self._seen.values():
+            if type(thing) is Globals or type(thing) is ModuleType:
+                names = thing.names if type(thing) is Globals else vars(thing)
+                found.setdefault(names.get("__file__"), []).append(names)
+        return found
+
+    def _functions_by_name(self) -> dict[str, list[FunctionType]]:
+        """The functions that objects and containers hold, by the name of the attribute or variable that leads to them."""
+        found: dict[str, list[FunctionType]] = {}
+        for _, seen in self._seen.values():
+            for key, value in seen.held.items():
+                if type(value) is FunctionType:
+                    found.setdefault(seen.named(key).partition("[")[0], []).append(value)
+        return found
 
     def inside(self) -> Callable[[Where], bool]:
         """A test whether a place in the code lies between the call that opened the nodes and the call that is running now."""
