@@ -276,6 +276,19 @@ def test_what_a_pt2_file_cannot_hold_names_the_users_line(function, tmp_path):
     assert "draft_export" not in str(caught.value)
 
 
+def test_a_size_that_a_file_does_not_know_names_the_users_line(tmp_path):
+    def policy(x):
+        y = x[x[:, 0] >= x[:, 0].max()]  # here
+        return y.view(3).expand(1, 3) * 2
+
+    trace(tmp_path, policy, "pt2")
+    if torch.__version__.startswith("2.7."):
+        assert leapp.compile_graph(visualize=False) == {"n": True}
+        return
+    with pytest.raises(ValidationError, match=r"size of a tensor depends on values.* at .*test_proof\.py:\d+: .*# here"):
+        leapp.compile_graph(visualize=False)
+
+
 def test_a_type_that_the_engine_cannot_compute_names_the_users_line(tmp_path):
     def policy(x):
         y = (x + 1).bfloat16()  # here

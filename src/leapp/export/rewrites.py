@@ -51,6 +51,22 @@ def _resize_as(x: torch.Tensor, like: torch.Tensor, *, memory_format: Any = None
     return _resize(x, like.shape, memory_format=memory_format)
 
 
+def _set_item(x: torch.Tensor, index: Any, value: Any) -> None:
+    """``x[index] = value``. For an index by a mask or by positions, torch drops a leading axis of size one from ``value``.
+
+    A mask with one hit while TorchScript traces would have one hit for ever.
+    """
+    chosen, *rest = index if isinstance(index, tuple) and index else (index,)
+    tensors = isinstance(chosen, torch.Tensor) and isinstance(value, torch.Tensor)
+    if tensors and chosen.dim() and {slice, int}.issuperset(map(type, rest)):
+        taken, left = (chosen.dim(), 1) if chosen.dtype in (torch.bool, torch.uint8) else (1, chosen.dim())
+        view = x[(slice(None),) * taken + tuple(rest)] if rest else x
+        if value.dim() == view.dim() - taken + left:
+            view.index_put_((chosen,), value.to(x.dtype))
+            return
+    x[index] = value
+
+
 def _one_by_one(write: Callable[..., Any], targets: list[torch.Tensor], *args: Any, **named: Any) -> Any:
     """A write to a list of tensors, one tensor after the other: a later write may read what an earlier one wrote."""
 
@@ -183,6 +199,7 @@ _REPLACED: dict[Any, Callable[..., Any]] = {
     torch.Tensor.corrcoef: _corrcoef,
     torch.combinations: _combinations,
     functional.instance_norm: _instance_norm,
+    torch.Tensor.__setitem__: _set_item,
     torch.Tensor.resize_: _resize,
     torch.Tensor.resize_as_: _resize_as,
     torch.resize_as_: _resize_as,

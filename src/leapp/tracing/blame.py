@@ -30,6 +30,8 @@ from leapp.tracing.node import NodeTrace
 
 _LACKING = re.compile(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'")
 
+_SIZED = re.compile(r"unbacked symbol|in the bundle, but .*\['?u\d")
+
 
 class _Probe(torch.nn.Module):
     """A replay with every value that its calls make as an output, copied right after the call.
@@ -127,7 +129,14 @@ def _ports(names: Sequence[str], values: Sequence[torch.Tensor]) -> tuple[Port, 
 
 
 def why_not_run(bundle: Bundle, node: NodeTrace, error: Exception) -> str:
-    """The error of an engine, or an explanation with a remedy if ONNX Runtime lacks an operator for a type."""
+    """The error of an engine, or an explanation with a remedy: a size depends on values, or ONNX Runtime lacks an operator."""
+    sizes = set[int]() if node.tape is None else node.tape.dynamic
+    sized = next((c for c in node.program.calls if not sizes.isdisjoint(c.outs)), None) if node.program is not None else None
+    if sized is not None and _SIZED.search(str(error)):
+        return (
+            f"the size of a tensor depends on values, first at {spelled_call(sized)}, where this backend needs a fixed one. "
+            "Use torch.where() and a fixed size, or another backend."
+        )
     lacking = _LACKING.search(str(error))
     if lacking is None or bundle.contract.nodes[node.name].model.backend != "onnx":
         return str(error)
