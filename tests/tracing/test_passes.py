@@ -930,13 +930,78 @@ def _ramps_by_the_clock() -> Step:
     return step
 
 
-@pytest.mark.parametrize("make", [_drops, _ramps_by_the_clock])
+class Timer:
+    """Reads the clock in methods that make no recorded call."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+
+    def passed(self) -> float:
+        return time.monotonic() - self.began
+
+    def is_over(self) -> bool:
+        return self.passed() > 3600  # HERE
+
+    @property
+    def gain(self) -> float:
+        return 0.5 if time.monotonic() - self.began < 3600 else 1.0  # HERE
+
+    @staticmethod
+    def century() -> float:
+        return 0.5 if datetime.datetime.now().year < 2100 else 1.0  # HERE
+
+
+def _gain_of_the_hour() -> float:
+    return 0.5 if time.time() > 0 else 1.0  # HERE
+
+
+def _asks_a_function() -> Step:
+    return lambda x: x * _gain_of_the_hour()
+
+
+def _asks_in_a_generator() -> Step:
+    return lambda x: x * sum(_gain_of_the_hour() for _ in range(2))
+
+
+def _asks_a_method() -> Step:
+    timer = Timer()
+    return lambda x: x * (1.0 if timer.is_over() else 0.5)
+
+
+def _asks_a_property() -> Step:
+    timer = Timer()
+    return lambda x: x * timer.gain
+
+
+def _asks_a_static_method() -> Step:
+    return lambda x: x * Timer.century()
+
+
+DECIDING = [
+    _drops, _ramps_by_the_clock, _asks_a_function, _asks_in_a_generator, _asks_a_method, _asks_a_property,
+    _asks_a_static_method,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", DECIDING)
 def test_a_clock_that_decides_is_reported(make: Callable[[], Step], tmp_path: Path) -> None:
     """The passes agree, as they made the same choice."""
     trace(tmp_path, make(), 2)
     leapp.compile_graph(visualize=False)
     (found,) = leapp.report().escapes
     assert "which decides something" in found.kind and "# HERE" in found.source and not found.varies, found
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_clock_before_and_after_a_node_is_not_reported(passes: int, tmp_path: Path) -> None:
+    leapp.start("g", save_path=tmp_path)
+    for number in range(passes):
+        late = _gain_of_the_hour() > 1 or Timer().is_over()
+        x = annotate.input_tensors("n", {"x": torch.full((3,), 1.0 + number)})
+        annotate.output_tensors("n", {"y": x * 2.0}, export_with="jit")
+        assert not late and random.random() < Timer().gain + 1
+    leapp.stop()
+    assert leapp.report().escapes == []
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Finds clocks and random generators that the code of a node names, and comparisons of types that hold outside of nodes only.
 
-leapp does not replace them, so it does not see calls to them. It reads from the bytecode that a function which ran in the node
-names ``time.time`` or ``random.random``, and on which line. That is a suspicion: the line may not have run, and its number may
-not be used. Two passes show it for certain. They do not show that ``type(x) is np.ndarray`` chose another branch than it does
-outside of a node.
+leapp does not replace them, so it does not see calls to them. It reads from the bytecode that a function which ran in the node,
+or one that such a function calls, names ``time.time`` or ``random.random``, and on which line. That is a suspicion: the line
+may not have run, and its number may not be used. Two passes show it for certain. They do not show that
+``type(x) is np.ndarray`` chose another branch than it does outside of a node.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Iterator
-from types import CodeType, ModuleType
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from leapp.capture.user_line import Where
+from leapp.capture.user_line import Where, is_library
 
 _CLOCKS = frozenset(
     getattr(time, name)
@@ -35,8 +35,22 @@ _NOTHING = object()
 _OWN_CLASSES = (np.ndarray, np.generic)
 """Traced arrays and numbers have classes of their own in place of these and their subclasses."""
 
+_TELLING = frozenset({"random", *_NOW, *(clock.__name__ for clock in _CLOCKS)})
+"""Code that reads a clock or draws random numbers has one of these names, or one that :func:`_is_telling` knows."""
+
+Bounds = Mapping[int, range]
+"""For some code, by identity, the instructions that belong to a node."""
+
 _names_of: Any = vars(ModuleType)["__dict__"].__get__
 """The dict of a module, read without ``__getattribute__`` of the module, which would load a lazy module."""
+
+_bases: Any = type.__dict__["__mro__"].__get__
+_own: Any = type.__dict__["__dict__"].__get__
+"""A class with its base classes, and what it defines itself, read past its metaclass."""
+
+_WRAPPERS = (property, staticmethod, classmethod)
+_MOST = 256
+"""How many functions that a node may call are searched."""
 
 
 class NamesInCode:
@@ -44,11 +58,35 @@ class NamesInCode:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, CodeType], list[_Named]] = {}
+        self._callees: dict[str, dict[str, list[CodeType]]] = {}
         self._modules: dict[Any, ModuleType] = {}
         self._unseen: list[Any] = [*sys.modules.values(), sys.modules.get("__main__")]
 
+    def reached(self, codes: Iterable[CodeType], bounds: Bounds) -> list[CodeType]:
+        """Some code, and the code of the user's that it calls, as far as the names tell.
+
+        A function is found by its name in the module of the caller, a method by its name in the classes that this module knows.
+        So a method of another class may be taken for it.
+        """
+        todo = list(codes)
+        found = set(map(id, todo))
+        for code in todo:
+            callees = self._callees_in(code.co_filename)
+            used = (*code.co_names, *code.co_consts)
+            if id(code) in bounds:
+                used = tuple(what for what, w in _loaded(code) if is_inside(w, bounds))
+            named = [callee for what in used if type(what) is str for callee in callees.get(what, ())]
+            for callee in (*named, *(what for what in used if type(what) is CodeType)):
+                if id(callee) not in found and len(todo) < _MOST:
+                    found.add(id(callee))
+                    todo.append(callee)
+        return todo
+
     def of(self, code: CodeType) -> Iterator[tuple[str, Where]]:
         """The clocks and generators that a function names, each with its line."""
+        variables = self._variables(code.co_filename)
+        if not any(name in _TELLING or _is_telling(variables.get(name)) for name in code.co_names):
+            return  # without reading the instructions, which is slow
         for named in self._names(code):
             what = _given_by_part(named.owner, named.path.rpartition(".")[2]) or _given_by(named.value)
             if what is not None:
@@ -68,9 +106,25 @@ class NamesInCode:
     def _names(self, code: CodeType) -> list[_Named]:
         known = code.co_filename, code  # code of two files may be equal
         if known not in self._known:
-            module = self._module(code.co_filename) or sys.modules.get("__main__")
-            self._known[known] = list(_scan(code, vars(module) if module is not None else {}))
+            self._known[known] = list(_scan(code, self._variables(code.co_filename)))
         return self._known[known]
+
+    def _callees_in(self, file: str) -> dict[str, list[CodeType]]:
+        """The user's functions and methods that the code of a file can name."""
+        if file not in self._callees:
+            found = self._callees[file] = dict[str, list[CodeType]]()
+            for name, value in list(self._variables(file).items()):
+                for key, member in _members(name, value):
+                    part = "fget" if type(member) is property else "__func__"
+                    function = getattr(member, part) if type(member) in _WRAPPERS else member
+                    if type(function) is FunctionType and not is_library(function.__code__.co_filename):
+                        found.setdefault(key, []).append(function.__code__)
+        return self._callees[file]
+
+    def _variables(self, file: str) -> dict[str, Any]:
+        """The global variables of the code of a file."""
+        module = self._module(file) or sys.modules.get("__main__")
+        return vars(module) if module is not None else {}
 
     def _module(self, file: str) -> ModuleType | None:
         """The module of a file. Searches the newest module first: a process has a thousand, and the user's are loaded late."""
@@ -82,18 +136,61 @@ class NamesInCode:
         return self._modules.get(file)
 
 
+def _members(name: str, value: Any) -> list[tuple[str, Any]]:
+    """The attributes of a module or class of the user's. Any other value itself, by its name."""
+    if issubclass(type(value), ModuleType):
+        names = _names_of(value) or {}
+        file = names.get("__file__")
+        return [] if type(file) is not str or is_library(file) else list(names.items())
+    if not issubclass(type(value), type):
+        return [(name, value)]
+    return [pair for kind in _bases(value) if kind is not object for pair in _own(kind).items()]
+
+
+def is_inside(where: Where, bounds: Bounds) -> bool:
+    """Whether a place is not outside of the bounds of its code."""
+    return id(where.code) not in bounds or where.instruction in bounds[id(where.code)]
+
+
+def deciding(
+    numbers: Iterable[tuple[str, Where]], codes: Sequence[CodeType], bounds: Bounds
+) -> Iterator[tuple[str, Where]]:
+    """The lines that compare one of some numbers: the line that makes it, or one that calls the function which returns it."""
+    todo, followed = list(numbers), set[int]()
+    for what, where in todo:
+        if decides(where):
+            yield what, where
+        elif id(where.code) not in followed and _leads_to(where, "RETURN_VALUE"):
+            followed.add(id(where.code))
+            called = where.code.co_name
+            calls = [place for code in codes if called in code.co_names for name, place in _loaded(code) if name == called]
+            todo += [(what, place) for place in calls if is_inside(place, bounds)]
+
+
 def decides(where: Where) -> bool:
     """Whether the value of a line is compared with something, on that line or through a variable that the line sets."""
-    compared, loads, stored, line = set[int](), dict[int, set[Any]](), set[Any](), 0
+    return _leads_to(where, "COMPARE_OP")
+
+
+def _leads_to(where: Where, operation: str) -> bool:
+    """Whether an operation is on a line, or on a line that reads a variable which that line sets."""
+    having, loads, stored, line = set[int](), dict[int, set[Any]](), set[Any](), 0
     for step in dis.get_instructions(where.code):
         line = Where(where.code, step.offset).line
-        if step.opname == "COMPARE_OP":
-            compared.add(line)
+        if step.opname == operation:
+            having.add(line)
         elif step.opname.startswith("LOAD_"):
             loads.setdefault(line, set()).update(step.argval if isinstance(step.argval, tuple) else (step.argval,))
         elif step.opname in ("STORE_FAST", "STORE_DEREF", "STORE_NAME") and line == where.line:
             stored.add(step.argval)
-    return where.line in compared or any(stored & loads.get(line, set()) for line in compared)
+    return where.line in having or any(stored & loads.get(line, set()) for line in having)
+
+
+def _loaded(code: CodeType) -> Iterator[tuple[Any, Where]]:
+    """The names of global variables and attributes that code reads, and its constants, each with its place."""
+    for step in dis.get_instructions(code):
+        if step.opname.startswith("LOAD_") and not step.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
+            yield step.argval, Where(code, step.offset)
 
 
 class _Named(NamedTuple):
@@ -122,6 +219,11 @@ def _scan(code: CodeType, names: dict[str, Any]) -> Iterator[_Named]:
                 found = _NOTHING
             continue
         yield _Named(path, found, owner, Where(code, step.offset))
+
+
+def _is_telling(value: Any) -> bool:
+    """Whether the name of a global variable tells that code may read a clock or draw random numbers."""
+    return value is random or value is np.random or isinstance(value, _GENERATORS) or _given_by(value) is not None
 
 
 def _given_by(found: Any) -> str | None:

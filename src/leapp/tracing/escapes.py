@@ -13,7 +13,7 @@ from leapp.capture.audit import hidden_reads
 from leapp.capture.equality import same_bits, same_value
 from leapp.capture.handled import CURE, handled
 from leapp.capture.lost_choices import lost_choices
-from leapp.capture.names_in_code import NamesInCode, decides
+from leapp.capture.names_in_code import NamesInCode, decides, deciding, is_inside
 from leapp.capture.replay import fill
 from leapp.capture.user_line import is_library
 from leapp.tracing.attributes import DIFFERENT, once_for_each_line
@@ -192,12 +192,16 @@ class _Search:
 
         Passes that agree do not clear one that is compared with something: all of them may have taken the same branch.
         """
-        for what, w in (named for code in self._codes() for named in names.of(code)):
-            if not self.node.compared:
-                topic = Topic.GENERATOR if "random" in what else Topic.OTHER
-                self.add(f"{what}, named in the code of the node", w, "a number", cure=_UNSTEADY, topic=topic)
-            elif decides(w):
+        bounds = self._bounds()
+        codes = names.reached(self._codes(), bounds)
+        found = [(what, w) for code in codes for what, w in names.of(code) if is_inside(w, bounds)]
+        if self.node.compared:
+            for what, w in deciding(found, codes, bounds):
                 self.add(f"{what}{_AGREEING_CHOICE}", w, "the choice", cure=_CHOOSE)
+            return
+        for what, w in found:
+            topic = Topic.GENERATOR if "random" in what else Topic.OTHER
+            self.add(f"{what}, named in the code of the node", w, "a number", cure=_UNSTEADY, topic=topic)
         if self.has(Topic.GENERATOR):
             self.drop(Topic.DRAWN)
 
@@ -205,6 +209,13 @@ class _Search:
         """The code of the user's that made recorded calls or read values out."""
         places = [c.where for c in self.tape.calls] + [e.where for e in self.tape.escapes]
         return list({id(w.code): w.code for w in places if not is_library(w.file)}.values())
+
+    def _bounds(self) -> dict[int, range]:
+        """For code that declares inputs and outputs: the instructions between the first input and the last output."""
+        opened, closed = ([p.where for p in ports.values()] for ports in (self.node.inputs, self.node.outputs))
+        first = {id(w.code): min(v.instruction for v in opened if v.code is w.code) for w in opened}
+        last = {id(w.code): max(v.instruction for v in closed if v.code is w.code) for w in closed}
+        return {code: range(first[code], end + 1) for code, end in last.items() if first.get(code, end) < end}
 
     def exact_types(self, names: NamesInCode) -> None:
         """Comparisons with ``is`` that do not hold for the arrays and numbers of a node."""
