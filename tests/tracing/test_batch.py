@@ -226,6 +226,7 @@ def test_a_baked_batch_is_refused_with_its_line(function: Any, tmp_path: Path) -
     with pytest.raises(LeappError) as raised:
         leapp.compile_graph(visualize=False)
     assert f"{Path(__file__).name}:{line_of(function)}" in str(raised.value)
+    assert ("depends on values" in str(raised.value)) == (function is as_many_as_are_positive)
     assert not (tmp_path / "g" / "g.yaml").exists()
 
 

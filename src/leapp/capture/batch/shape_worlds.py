@@ -306,6 +306,8 @@ class Forms:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         name = getattr(call.func, "__name__", call.func)
         if rows == self.rows:
+            if type(error).__name__ == "DynamicOutputShapeException":
+                reason = "how many elements it gives depends on values. Keep all rows, and choose with torch.where(mask, a, b)."
             return Baked(call.where, f"{name} cannot be followed for other batch sizes: {reason}")
         what = f"with {rows} rows in place of {self.rows}, {name} fails: {reason}"
         fixed = [
