@@ -1630,6 +1630,15 @@ def one_row_of_a_mask(layer: nn.Linear, x: T, m: T) -> T:
     return y
 
 
+@idiom(bools(3, 4), bools(3, 4))
+def truth_values_filled(a: T, b: T) -> T:
+    """Python's bools as values that are written."""
+    chosen = torch.where(a, b, False) | torch.where(b, True, a) ^ a.masked_fill(b, True)
+    written = a.clone().masked_fill_(b, False).index_fill(1, torch.tensor([1]), True)
+    written = written.scatter(1, torch.tensor([[0], [2], [3]]), True) & torch.full_like(b, True) & b.new_full((3, 4), True)
+    return torch.stack([chosen, written, a.clone().fill_(False) | b])
+
+
 row("masked_mean", lambda x, m: (x * m).sum(1) / m.sum(1).clamp(min=1), N34, bools(3, 4))
 row("running_max_pool", lambda x: x.unfold(1, 2, 1).amax(-1), N34)
 row("point_cloud_centre", lambda p: (p - p.mean(1, keepdim=True)) / p.norm(dim=-1).amax(1)[:, None, None], normal(2, 7, 3))

@@ -98,6 +98,7 @@ row("select", lambda x: np.select([x < -0.5, x < 0.5], [x * 2, x * 3], default=7
 row("select_of_numbers", lambda x: np.select([x < -0.5, x < 0.5], [0.1, 2], default=7.0) * x, N34)
 row("piecewise", lambda x: np.piecewise(x, [x < 0, x >= 0], [lambda v: -v, lambda v: v * 2]), N34)
 row("vectorize_signature", lambda x: np.vectorize(lambda v: v.sum() * v, signature="(n)->(n)")(x), N34)
+row("clip_narrow", lambda x: np.clip(x, 1, 3) + np.clip((x.astype(np.int16) - 100) * 2, -50, None).astype(np.uint8), ints(0, 200, 3, 4, dtype=torch.uint8))
 row("asarray_chkfinite", lambda x: np.asarray_chkfinite(x) * np.asarray_chkfinite(x, np.float64), N34)
 row("unwrap", lambda x: np.unwrap(x * 5), normal(8))
 row("unwrap_axis", lambda x: np.unwrap(x * 4, axis=0), N34)

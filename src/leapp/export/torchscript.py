@@ -58,6 +58,18 @@ _BINARY = frozenset(
     if hasattr(place, name)
 )
 
+_FILLING: dict[Any, Any] = {
+    getattr(place, name): kind
+    for kind, names in {
+        torch.tensor: "where masked_fill masked_fill_ index_fill index_fill_ fill fill_",
+        int: "full full_like new_full scatter scatter_",
+    }.items()
+    for name in names.split()
+    for place in (torch, torch.Tensor)
+    if hasattr(place, name)
+}
+"""Calls that write one value to many places, each with what it takes in place of a Python bool."""
+
 _SCALAR_FORMS: dict[Any, Any] = {
     getattr(place, name): getattr(torch.ops.aten, op).Scalar
     for op, names in {
@@ -126,7 +138,7 @@ def argument_names(ports: Iterable[str]) -> list[str]:
 
 
 class _ScriptCalls(RewrittenCalls):
-    """Also replaces Python bools by numbers or tensors, because no arithmetic of TorchScript takes bools.
+    """Also replaces Python bools by numbers or tensors, because no arithmetic or filling of TorchScript takes bools.
 
     Other numbers stay numbers in arithmetic.
     Calls with several ``out=`` tensors become copies: before torch 2.13 TorchScript damages the memory of the process there.
@@ -146,6 +158,12 @@ class _ScriptCalls(RewrittenCalls):
             scalar = _SCALAR_FORMS.get(func)
             if scalar is not None and not kwargs and type(args[1]) in (int, float) and isinstance(args[0], torch.Tensor):
                 return scalar(*args)
+        elif func in _FILLING:
+            kind, named = _FILLING[func], kwargs or {}
+            filled = {n: kind(v) for n, v in named.items() if n in ("value", "fill_value", "other") and isinstance(v, bool)}
+            if func is torch.full and (filled or any(isinstance(arg, bool) for arg in args)):
+                named = {"dtype": torch.bool, **named}
+            args, kwargs = tuple(kind(arg) if isinstance(arg, bool) else arg for arg in args), {**named, **filled}
         return super().__torch_function__(func, types, args, kwargs)
 
 

@@ -45,8 +45,9 @@ def unread(node: NodeTrace) -> str:
         if port.slot not in read
     ]
     advice = (
-        "\nCode outside of PyTorch and NumPy (numba, MuJoCo), np.float32(array) and writes into arrays that were made before "
-        "the node are not recorded: write it with PyTorch or NumPy (array.astype(np.float32)), or end the node before it."
+        "\nCode outside of PyTorch and NumPy (numba, MuJoCo), np.float32(array), table[index] of a plain array and writes into "
+        "arrays that were made before the node are not recorded: write it with PyTorch or NumPy (array.astype(np.float32), "
+        "np.take(table, index)), or end the node before it."
     )
     return "".join(lines[:5]) + advice if lines else ""
 

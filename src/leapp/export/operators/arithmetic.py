@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leapp.export.operators.table import aten, is_float, promoted, replaces, torch_replaces
+from leapp.export.operators.table import aten, is_float, promoted, replaces, replaces_some, torch_replaces
 
 torch_replaces(aten.clamp_max.default, aten.clamp_min.default, aten.std.correction)
 
@@ -161,8 +161,12 @@ def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Any:
 
 @replaces(aten.clamp.Tensor)
 def _clamp_tensor(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Any:
-    if any(bound is not None and bound.dtype != x.dtype for bound in (low, high)):
-        return NotImplemented
+    given = [bound for bound in (low, high) if bound is not None]
+    if any(bound.dtype != x.dtype for bound in given):
+        dtype = functools.reduce(torch.promote_types, (torch.result_type(x, bound) for bound in given))
+        if dtype.is_floating_point:
+            return NotImplemented
+        return aten.clamp.Tensor(x.to(dtype), *(None if bound is None else bound.to(dtype) for bound in (low, high)))
     x = x if low is None else torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
 
@@ -232,6 +236,20 @@ def _where_narrow(condition: Tensor, x: Tensor, y: Tensor) -> Any:
     if dtype not in (torch.int8, torch.int16):
         return NotImplemented
     return torch.where(condition, x.to(torch.int32), y.to(torch.int32)).to(dtype)
+
+
+@replaces_some((torch.bool,), aten.where.ScalarOther, aten.where.ScalarSelf)
+def _where_truth(condition: Tensor, x: Any, y: Any) -> Any:
+    if not all(v.dtype == torch.bool if isinstance(v, Tensor) else isinstance(v, bool) for v in (x, y)):
+        return NotImplemented
+    return (condition & x) | (~condition & y)
+
+
+@replaces_some((torch.bool,), aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def _fill_truth(x: Tensor, mask: Tensor, value: Any) -> Any:
+    if x.dtype != torch.bool:
+        return NotImplemented
+    return (mask & (value.bool() if isinstance(value, Tensor) else bool(value))) | (~mask & x)
 
 
 # Comparison within a tolerance: in onnxscript 0.7.1 infinity is close to every number.
