@@ -7,8 +7,10 @@ import dataclasses
 import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -252,6 +254,43 @@ def _counts_in_legs(gain: Callable[[Robot], float]) -> Step:
     return step
 
 
+def _counts_for(read: Callable[[Any], bool]) -> Step:
+    """The caller counts in an array and in an object."""
+    held = SimpleNamespace(times=np.zeros(2), leg=Leg())
+
+    def step(x: Tensor) -> Tensor:
+        held.times[1] += 1
+        held.leg.calls += 1
+        x = opened(x)
+        return closed(x * (3.0 if read(held) else 2.0))
+
+    return step
+
+
+READS: dict[str, Callable[[Any], bool]] = {
+    "an element": lambda held: bool(held.times[1] > 3),  # READ
+    "a reduction": lambda held: bool(np.any(held.times > 3)),  # READ
+    "getattr": lambda held: getattr(held.leg, "calls") > 3,  # READ  # noqa: B009
+    "vars": lambda held: vars(held.leg)["calls"] > 3,  # READ
+}
+
+
+def gives_an_array() -> Step:
+    """The caller writes to the arrays of a node: one is declared, one is logged, and one is the node's own memory."""
+    given, command, mean = np.zeros(3, np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32)
+
+    def step(x: Tensor) -> Tensor:
+        nonlocal mean
+        given[:], command[:] = x.numpy(), 2 * x.numpy()
+        x = A.input_tensors("n", {"x": torch.from_numpy(given.copy())})
+        print(command, torch.from_numpy(command) * 0.5)
+        mean = A.register_buffer("n", {"mean": mean})
+        mean[:] = 0.9 * mean + 0.1 * x.numpy()
+        return closed(x + torch.from_numpy(mean))
+
+    return step
+
+
 def counts_in_one_of_a_list() -> Step:
     legs = [Leg(), Leg()]
 
@@ -448,7 +487,15 @@ def test_a_function_counts_wherever_the_node_is_opened(way: str, tmp_path: Path)
     test_what_the_caller_counts_is_reported_where_it_is_read(make, tmp_path)
 
 
-@pytest.mark.parametrize("make", [counts_for_the_log, counts_the_results, sets_it_first], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("read", READS)
+def test_what_the_caller_counts_is_found_however_it_is_read(read: str, tmp_path: Path) -> None:
+    test_what_the_caller_counts_is_reported_where_it_is_read(lambda: _counts_for(READS[read]), tmp_path)
+
+
+UNREAD = [counts_for_the_log, counts_the_results, sets_it_first, gives_an_array]
+
+
+@pytest.mark.parametrize("make", UNREAD, ids=lambda make: make.__name__)
 def test_what_the_node_does_not_read_is_not_reported(make: Callable[[], Step], tmp_path: Path) -> None:
     trace(make, tmp_path)
     assert leapp.report().escapes == []

@@ -172,12 +172,18 @@ def decides(where: Where) -> bool:
     return _leads_to(where, "COMPARE_OP")
 
 
-def _leads_to(where: Where, operation: str) -> bool:
-    """Whether an operation is on a line, or on a line that reads a variable which that line sets."""
-    having, loads, stored, line = set[int](), dict[int, set[Any]](), set[Any](), 0
+def may_choose(where: Where) -> bool:
+    """Whether the value of a line may choose what runs: it is compared, or the line has a condition."""
+    return _leads_to(where, "COMPARE_OP", "POP_JUMP", "JUMP_IF")
+
+
+def _leads_to(where: Where, *operations: str) -> bool:
+    """Whether one of some operations is on a line, or on a line that reads a variable which that line sets."""
+    having, loads, stored = set[int](), dict[int, set[Any]](), set[Any]()
+    lines = {i: line for start, end, line in where.code.co_lines() if line is not None for i in range(start, end)}
     for step in dis.get_instructions(where.code):
-        line = Where(where.code, step.offset).line
-        if step.opname == operation:
+        line = lines.get(step.offset, where.code.co_firstlineno)
+        if step.opname.startswith(operations):
             having.add(line)
         elif step.opname.startswith("LOAD_"):
             loads.setdefault(line, set()).update(step.argval if isinstance(step.argval, tuple) else (step.argval,))

@@ -67,7 +67,7 @@ _WORKING = frozenset({"function", "holder", "module", "class", "object", "opaque
 
 
 Opening = dict[Any, dict[Any, Any]]
-"""What objects and variables held when a node was opened: numbers, and the identities of other values, by key."""
+"""What objects and variables held when a node was opened: numbers, hashes of arrays, identities of other values, by key."""
 
 
 class Shown(str):
@@ -80,6 +80,12 @@ class Shown(str):
 
 
 DIFFERENT = Shown("different")
+
+
+class _Contents(int):
+    """The hash of the contents of an array."""
+
+    __slots__ = ()
 
 
 class Changed(NamedTuple):
@@ -288,16 +294,20 @@ class Attributes:
         self._look(root, at)
 
     def opening(self) -> Opening:
-        """The numbers that were seen, with the identities of everything else, so that no object is kept alive."""
+        """The numbers that were seen, with the hashes or identities of everything else, so that no object is kept alive."""
         roots = {id(root): key for key, root in self._roots.items()}
-        return {
+        found = {
             roots.get(i, i): {k: v if is_number(v) else (id(v),) for k, v in seen.held.items()}
             for i, (_, seen) in self._seen.items()
             if seen.held and not seen.opaque
         }
+        for i, (_, seen) in self._seen.items():
+            for key, _, content in () if seen.opaque else seen.arrays:
+                found[roots.get(i, i)][key] = _Contents(hash(content))
+        return found
 
     def moved(self, before: Opening) -> Iterator[Changed]:
-        """The numbers that were seen and differ from what an earlier pass of the same node began with."""
+        """The numbers and arrays that were seen and differ from what an earlier pass of the same node began with."""
         todo = [(id(root), key) for key, root in self._roots.items()]
         todo += [(i, i) for i, (thing, _) in self._seen.items() if type(thing) is ModuleType]
         met: set[int] = set()
@@ -307,6 +317,9 @@ class Attributes:
                 continue
             met.add(i)
             seen, then = self._seen[i][1], before[former]
+            for key, array, content in seen.arrays:
+                if type(then.get(key)) is _Contents and then[key] != hash(content):
+                    yield Changed(seen.owner, seen.named(key), DIFFERENT, array, seen.where, seen.above)
             for key, after in seen.held.items():
                 old = then.get(key)
                 if is_number(after):

@@ -31,6 +31,9 @@ _ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "up
                    "rotate", "reverse", "sort", "move_to_end"})  # fmt: skip
 """Methods that change a container without reading it, such as appending to a log."""
 
+_BY_TEXT = frozenset({"getattr", "vars", "attrgetter", "__dict__", "__getattribute__"})
+"""What gets an attribute whose name is a text."""
+
 _HIGHEST = 8
 """How many levels of holders above a place are searched."""
 
@@ -44,21 +47,33 @@ def is_memory(changed: Changed, codes: Iterable[CodeType]) -> bool:
     return any(step.opname == "STORE_GLOBAL" and step.argval == changed.name for step in steps)
 
 
-def _anywhere(at: Where) -> bool:
+def anywhere(at: Where) -> bool:
+    """A test that every place passes."""
     return True
 
 
 def line_that_reads(
-    changed: Changed, codes: Iterable[CodeType], inside: Callable[[Where], bool] = _anywhere
+    changed: Changed, codes: Iterable[CodeType], inside: Callable[[Where], bool] = anywhere
 ) -> Where | None:
     """The first line where the code of the node, or of the owner, reads a place. Lines that only update it are skipped."""
     return next((at for code in _concerned(changed, codes) for at in _uses(code, changed).reads() if inside(at)), None)
 
 
-def line_that_needs(changed: Changed, codes: Sequence[CodeType], inside: Callable[[Where], bool]) -> Where | None:
+def line_that_needs(
+    changed: Changed,
+    codes: Sequence[CodeType],
+    inside: Callable[[Where], bool],
+    counts: Callable[[Where], bool] = anywhere,
+) -> Where | None:
     """The first line where the code of the node reads a place before it sets it.
 
     Besides ``codes``, that is those methods of the owner that the code of the node names: others may run outside of the node.
+
+    Args:
+        changed: The place.
+        codes: The code of the node.
+        inside: Tells whether a place in the code belongs to the node.
+        counts: Tells whether a line that reads the place counts.
     """
     owner = changed.owner
     if issubclass(type(owner), Variables) and owner.code is not None:
@@ -71,10 +86,10 @@ def line_that_needs(changed: Changed, codes: Sequence[CodeType], inside: Callabl
         methods = [m for m in methods if m not in named]
         found += named
     for code in found:
-        uses, steps = _uses(code, changed), _instructions(code)
+        uses, steps = _uses(code, changed, texts=True), _instructions(code)
         # log[number] = y keeps a result, under a number that no result depends on.
         keys = {step.offset for step, following in itertools.pairwise(steps) if following.opname in _KEYS}
-        read = [at for at in uses.reads() if at.instruction not in keys and inside(at)]
+        read = [at for at in uses.reads() if at.instruction not in keys and inside(at) and counts(at)]
         if read and not any(inside(at) and at.instruction < read[0].instruction for at in uses.stores):
             return read[0]
     return None
@@ -182,17 +197,19 @@ class _Uses(NamedTuple):
         return (at for at in self.loads if read[at.line] > written[at.line])
 
 
-def _uses(code: CodeType, changed: Changed) -> _Uses:
-    """Where code uses a changed place."""
+def _uses(code: CodeType, changed: Changed, texts: bool = False) -> _Uses:
+    """Where code uses a changed place. With ``texts``, a text that names an attribute reads it, as in ``getattr()``."""
     uses = _Uses([], [], [], [])
     name, bracket, _ = changed.name.partition("[")
-    if not any(name in names for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)):
-        return uses
-    has_elements = bracket or changed.after is DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
-    own_levels = changed.name.count("][") + 1 if bracket and isinstance(changed.after, np.ndarray) else 0
     # A variable with the name of an attribute is another place, and so is a local variable with the name of a global one.
     is_attribute = not issubclass(type(changed.owner), (*VARIABLE_OWNERS, functools.partial))
     is_global = issubclass(type(changed.owner), Globals)
+    as_text = texts and is_attribute and name in code.co_consts and not _BY_TEXT.isdisjoint(code.co_names)
+    as_name = any(name in names for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars))
+    if not as_text and not as_name:
+        return uses
+    has_elements = bracket or changed.after is DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
+    own_levels = changed.name.count("][") + 1 if bracket and isinstance(changed.after, np.ndarray) else 0
     steps = _instructions(code)
     added = 0
     for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
@@ -200,6 +217,9 @@ def _uses(code: CodeType, changed: Changed) -> _Uses:
             reached = next((levels for word, levels in _set_in(steps, i, is_attribute) if word == name), 0)
             if reached:  # rows[0] = y gives the place rows[0] another value, rows[0][1] = y and rows[0] += y write into it
                 (uses.into if reached > own_levels else uses.stores).append(Where(code, step.offset))
+        if as_text and step.opname == "LOAD_CONST" and step.argval == name:
+            uses.loads.append(Where(code, step.offset))
+            continue
         words = _words(step)
         if name not in words or (is_attribute and not step.opname.endswith(("_ATTR", "_METHOD"))):
             continue

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from leapp.capture.equality import same_bits
+from leapp.capture.names_in_code import may_choose
 from leapp.capture.numpy.plain import owner_of
 from leapp.capture.pass_diff import Difference, Kind, by_data, differences
 from leapp.capture.recorder import Recorder
@@ -24,6 +25,7 @@ from leapp.capture.user_line import Where, where
 from leapp.tracing.attributes import Attributes, Changed, Shown, once_for_each_line
 from leapp.tracing.batching import checked_axis
 from leapp.tracing.code_uses import (
+    anywhere,
     is_memory,
     is_read_inside,
     line_that_needs,
@@ -156,7 +158,8 @@ class SecondPass:
         return once_for_each_line(counters)
 
     def _set_outside(self, node: NodeTrace, tape: Tape, told: set[str], inside: Callable[[Where], bool]) -> list[Changed]:
-        """The numbers that the program changed between the first two passes and that the code of the node reads."""
+        """The numbers and arrays that the program changed between the first two passes and that the code of the node reads."""
+        follows = self._recorder.arrays.memory.follows
         moved = [c for c in self._attributes.moved(node.opening) if str(c) not in told]
         node.opening = {}
         codes = self._attributes.codes(tape) if moved else []
@@ -165,7 +168,16 @@ class SecondPass:
         def reads(at: Where) -> bool:
             return inside(at) and str(at) not in markers
 
-        return [c._replace(where=at) for c in moved if (at := line_that_needs(c, codes, reads)) is not None]
+        found = []
+        for c in moved:
+            is_array = isinstance(c.after, np.ndarray)
+            if is_array and follows(tape, c.after):
+                continue
+            # What is computed with an array is recorded, and compared between the passes.
+            at = line_that_needs(c, codes, reads, may_choose if is_array else anywhere)
+            if at is not None:
+                found.append(c._replace(where=at, after=c.before if is_array else c.after))
+        return found
 
 
 def _is_carried(node: NodeTrace, changed: Changed) -> bool:
