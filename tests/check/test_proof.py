@@ -267,7 +267,11 @@ def _quantised(x):
     return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()
 
 
-@pytest.mark.parametrize("function", [_nested, _quantised])
+def _rolled(x):
+    return x[x[:, 0] > -9].roll(1, 0)
+
+
+@pytest.mark.parametrize("function", [_nested, _quantised, _rolled])
 def test_what_a_pt2_file_cannot_hold_names_the_users_line(function, tmp_path):
     trace(tmp_path, lambda x: function(x + 1) * x, "pt2")
     line = function.__code__.co_firstlineno + 1

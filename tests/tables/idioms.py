@@ -1639,6 +1639,11 @@ def truth_values_filled(a: T, b: T) -> T:
     return torch.stack([chosen, written, a.clone().fill_(False) | b])
 
 
+@idiom(N34, bools(3))
+def rows_of_a_mask_ranked(x: T, m: T) -> T:
+    return x[m].sort(0).values.cumsum(0).sum(0) + x[m].sort(0, descending=True).values.sum(0)
+
+
 row("masked_mean", lambda x, m: (x * m).sum(1) / m.sum(1).clamp(min=1), N34, bools(3, 4))
 row("running_max_pool", lambda x: x.unfold(1, 2, 1).amax(-1), N34)
 row("point_cloud_centre", lambda p: (p - p.mean(1, keepdim=True)) / p.norm(dim=-1).amax(1)[:, None, None], normal(2, 7, 3))

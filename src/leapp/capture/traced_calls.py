@@ -208,7 +208,7 @@ class TracedCalls:
         if _sized_by_values(kind, args, kwargs, refs) or not tape.dynamic.isdisjoint(r.slot for r in refs.values()):
             tape.dynamic.update(s for s, o in zip(outs, results, strict=True) if o.dim())
             self.recorder.dynamic = self.recorder.dynamic or bool(tape.dynamic)
-            if isinstance(out, (list, tuple)) and not hasattr(out, "_fields") and not kind.dynamic and kind.name != "where":
+            if type(out) in (list, tuple) and not kind.dynamic and kind.name != "where":  # not a named tuple, as of sort()
                 self._escape(tape, kind, args, kwargs, refs, len(out))
 
     def _metadata(

@@ -89,14 +89,15 @@ def _line(
     """The user's line that fails, as part of a sentence; empty if it is not found."""
     if not isinstance(job.module, Replay):
         return ""
-    noted = _Noted(job.module)
+    failed: list[tuple[Exception, Call]] = []
+    noted = _Noted(job.module, failed.append)
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         try:
             export(replace(job, module=noted), Path(folder))
         except Exception as error:  # exporters raise anything; it is only compared
             causes = list(_causes(error))
             told = [cause for cause in causes if same(cause)]  # the others belong to ways that were tried before
-            raised = (call for cause, call in noted.failed if any(cause is c for c in told))
+            raised = (call for cause, call in failed if any(cause is c for c in told))
             found = next(raised, None) or next((c.call for c in told if hasattr(c, "call")), None)
             found = found or _named_in(" ".join(map(str, told)), job.module.program.calls)
             if isinstance(found, Call):
@@ -105,22 +106,23 @@ def _line(
 
 
 def _named_in(text: str, calls: Iterable[Call]) -> Call | None:
-    """The first call of an operator that an error of torch names. Such an error is raised when all calls have run."""
-    named = set(re.findall(r"(?:aten\.|serializing node )(\w+)", text))
+    """The first call of an operator that torch cannot write into a file: its error names the operator."""
+    named = set(re.findall(r"serializing node (\w+)", text))
     return next((call for call in calls if getattr(call.func, "__name__", "").partition(".")[0] in named), None)
 
 
 class _Noted(torch.nn.Module):
     """A replay that sets ``RUNNING`` to the call that it runs.
 
-    Attributes:
-        failed: The errors of calls and the calls. There are several if a backend tries several ways.
+    Args:
+        replay: The replay.
+        note: Called with each error of a call and the call. There are several if a backend tries several ways. Not a list of
+            the module: ``torch.export`` puts back what the lists of a module held.
     """
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: Replay, note: Callable[[tuple[Exception, Call]], None]) -> None:
         super().__init__()
-        self.replay = replay
-        self.failed: list[tuple[Exception, Call]] = []
+        self.replay, self.note = replay, note
         self.train(False)
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -133,7 +135,7 @@ class _Noted(torch.nn.Module):
         try:
             return call.func(*args, **kwargs)
         except Exception as error:
-            self.failed.append((error, call))
+            self.note((error, call))
             raise
         finally:
             RUNNING.reset(token)

@@ -30,7 +30,7 @@ from leapp.tracing.node import NodeTrace
 
 _LACKING = re.compile(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'")
 
-_SIZED = re.compile(r"unbacked symbol|in the bundle, but .*\['?u\d")
+_SIZED = re.compile(r"unbacked symbol|in the bundle, but ")
 
 
 class _Probe(torch.nn.Module):
