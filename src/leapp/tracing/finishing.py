@@ -85,7 +85,9 @@ class Finisher:
             self._static(node, name, t, semantics, at)
             tensors[name] = t
         if not node.outputs:
-            raise AnnotationError(f"node '{node.name}' (at {at}) declares no output. Name at least one tensor.")
+            raise AnnotationError(
+                f"node '{node.name}' (at {at}) declares no output. Name a tensor or an array; y.item() is a number."
+            )
         if node.tape is not None:
             self._close(node)
         if is_onnx(node.backend):
