@@ -807,6 +807,33 @@ def test_what_a_second_pass_drops_or_declares_is_cleared(tmp_path: Path) -> None
     assert [e for e in leapp.report().escapes if "outlives" in e.kind] == []
 
 
+class _Remembers(nn.Module):
+    """Keeps a buffer. torch keeps this module, with the first tensor of the buffer, beside the scripted one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.h = self.h * 0.9 + x
+        return self.h * 2
+
+
+def test_the_first_tensor_of_a_tracked_buffer_is_no_memory(tmp_path: Path) -> None:
+    module = torch.jit.script(_Remembers())
+
+    def step(x: Tensor) -> Tensor:
+        A.module("n", module)
+        return module(x)  # type: ignore[no-any-return]
+
+    trace(tmp_path, step)
+    assert leapp.compile_graph(visualize=False) == {"n": True}
+    assert leapp.report().escapes == []
+    manager, eager = InferenceManager(str(tmp_path / "g" / "g.yaml")), _Remembers()
+    for number in range(7, 10):
+        torch.testing.assert_close(manager({"n/x": values(number)})["n/y"], eager(values(number)))
+
+
 def test_garbage_in_a_cycle_holds_nothing(tmp_path: Path) -> None:
     """A transform and its inverse refer to each other: without a collection they live on, with the values they cache."""
 

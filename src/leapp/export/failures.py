@@ -210,7 +210,7 @@ def _advice(error: BaseException, backend: str | None) -> str:
     text = str(error)
     if "nference tensor" in text or "inference_mode" in text:
         return " Trace under torch.no_grad() instead of torch.inference_mode()."
-    if backend == "pt2":
+    if backend == "pt2" and _unwritten(error) is None:
         return " Other backends may write it: export_with='jit' or 'onnx'."
     return f" Other backends may write it: {_OTHERS}." if is_onnx(backend) else ""
 

@@ -83,11 +83,12 @@ def outliving(node: NodeTrace, recorder: Recorder) -> list[tuple[weakref.ref[Any
     """
     arrays = recorder.arrays.memory.living()
     declared = {id(t) for t in node.left.values()} | {id(b.tensor) for b in node.buffers}
+    older = {node.inputs[b.port].slot for b in node.buffers if b.port in node.inputs}  # tensors that no pass made
     alive: list[tuple[weakref.ref[Any], Where, int]] = []
     for t, former in recorder.former_values.living():
         if former.node != node.name or former.slot is None or not former.itself or id(t) in declared:
             continue
-        if recorder.source(t) is None and t not in recorder.declared_tensors:
+        if former.slot not in older and recorder.source(t) is None and t not in recorder.declared_tensors:
             alive.append((arrays.get(id(t)) or weakref.ref(t), former.where, former.slot))
     return alive
 
