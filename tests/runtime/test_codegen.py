@@ -6,6 +6,7 @@ import gc
 import inspect
 import linecache
 import traceback
+import weakref
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import torch
 from leapp.errors import BundleError
 from leapp.runtime import Pipeline
 from leapp.runtime.inference_manager import InferenceManager
-from tests.runtime.bundles import Stage, memory, write_bundle
+from tests.runtime.bundles import Stage, array, memory, write_bundle
 
 APIS = (Pipeline, InferenceManager)
 
@@ -55,18 +56,36 @@ def test_each_step_shows_its_own_source(tmp_path, api):
     assert texts[0] != texts[2]
 
 
-@pytest.mark.parametrize("api", APIS)
-def test_the_source_is_dropped_with_the_pipeline(tmp_path, api):
-    path = memory(tmp_path, "onnx")
+@pytest.fixture
+def uncollected():
+    """Without the garbage collector, as in a control loop: only what nothing refers to is freed."""
     gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_the_source_is_dropped_with_the_pipeline(tmp_path, api, uncollected):
+    path = memory(tmp_path, "onnx")
     before = sources()
     first, second = api(path), api(path)
     shown = sources() - before
     assert len(shown) == 4
     del first
-    gc.collect()
     assert len(sources() & shown) == 2
     second(second.zeros_input())
     del second
-    gc.collect()
     assert not sources() & shown
+
+
+@pytest.mark.parametrize("backend", ["onnx", "jit"])
+@pytest.mark.parametrize("api", APIS)
+def test_the_models_are_freed_with_the_pipeline(tmp_path, api, backend, uncollected):
+    runner = api(memory(tmp_path, backend), copy=False)
+    made = runner(runner.zeros_input())
+    before = {key: array(value).tobytes() for key, value in made.items()}
+    engine, program = weakref.ref(runner._engine), weakref.ref(runner._engine.program)
+    del runner
+    assert engine() is None and program() is None
+    assert {key: array(value).tobytes() for key, value in made.items()} == before  # results outlive it

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from leapp.runtime.buffers import Frame, Program, Slot
 from leapp.runtime.codegen import CallerCode, Name
 from leapp.runtime.engine import LocalEngine, NoEngine
 from leapp.runtime.guards import Guard
-from leapp.runtime.load import OnnxUnit, TorchUnit
+from leapp.runtime.load import EngineOptions, OnnxUnit, TorchUnit
 from leapp.runtime.one_node import run_session
 from leapp.runtime.plan import Plan
 from leapp.runtime.runner import Runner
@@ -32,15 +32,15 @@ OUT = "==out=="
 class _TensorCode:
     """The lines of a step that take and return torch tensors. See ``CallerCode``."""
 
-    def __init__(self, plan: Plan, program: Program, copy: bool, devices: Sequence[str]) -> None:
+    def __init__(self, plan: Plan, program: Program, copy: bool, options: EngineOptions) -> None:
         self._plan, self._program, self._copy = plan, program, copy
         # Inputs that go to host memory come first, so that one call copies them all.
         self.inputs = sorted(plan.inputs, key=lambda k: program.inputs[k].arrays is None)
         self._slots = slots = [program.inputs[k] for k in self.inputs]
-        on = dict(zip(plan.inputs, devices, strict=True))
+        on = (_device(plan, split_key(k)[0], options).type for k in self.inputs)
         self._forms = tuple(
-            (torch.Size(s.port.shape), TORCH_DTYPES[s.port.dtype], on[k], s.arrays is None)
-            for k, s in zip(self.inputs, slots, strict=True)
+            (torch.Size(s.port.shape), TORCH_DTYPES[s.port.dtype], device, s.arrays is None)
+            for s, device in zip(slots, on, strict=True)
         )
         self._guard = Guard([s.port.shape for s in slots], [s.arrays is None for s in slots])
 
@@ -87,6 +87,14 @@ class _TensorCode:
         return [values[k].contiguous() for k in self.inputs]
 
 
+def _device(plan: Plan, node: str, options: EngineOptions) -> torch.device:
+    """The device that a node computes on."""
+    # ONNX sessions are bound to host memory whatever provider they compute on.
+    if is_program(plan.contract.nodes[node].model.backend):
+        return torch_device(options)
+    return torch.device("cpu")
+
+
 class NodeRunner:
     """One node of a loaded bundle, callable on its own: tensors in the order of its inputs, a tuple of tensors out."""
 
@@ -97,7 +105,7 @@ class NodeRunner:
         self.output_descriptions: list[dict[str, Any]] = node["outputs"]
         self.input_names: list[str] = [entry["name"] for entry in self.input_descriptions]
         self.output_names: list[str] = [entry["name"] for entry in self.output_descriptions]
-        self.device: torch.device = owner._device(name)
+        self.device: torch.device = _device(owner._plan, name, owner._options)
         self._owner = owner
         self._unit: OnnxUnit | TorchUnit | None = None
 
@@ -121,8 +129,8 @@ class InferenceManager(Runner):
     _engine: LocalEngine | NoEngine
     _tensors_enter = True
 
-    def _caller_code(self, plan: Plan, program: Program) -> CallerCode:
-        return _TensorCode(plan, program, self._copy, [self._device(split_key(k)[0], plan).type for k in plan.inputs])
+    def _caller_code(self) -> Callable[[Plan, Program], CallerCode]:
+        return partial(_TensorCode, copy=self._copy, options=self._options)
 
     def run_policy(self, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
         """Run one step.
@@ -178,7 +186,7 @@ class InferenceManager(Runner):
             value = torch.randn(port.shape).to(dtype)
         else:
             value = torch.randint(0, {"bool": 2, "int8": 128}.get(port.dtype, 256), port.shape).to(dtype)
-        return value.to(self._device(split_key(where)[0]))
+        return value.to(_device(self._plan, split_key(where)[0], self._options))
 
     # What clients read.
 
@@ -223,12 +231,6 @@ class InferenceManager(Runner):
 
     # One node alone.
 
-    def _device(self, node: str, plan: Plan | None = None) -> torch.device:
-        # ONNX sessions are bound to host memory whatever provider they compute on.
-        if is_program((plan or self._plan).contract.nodes[node].model.backend):
-            return torch_device(self._options)
-        return torch.device("cpu")
-
     def _unit(self, node: str) -> OnnxUnit | TorchUnit:
         if node in self._plan.missing:
             raise BundleError(f"The bundle has no model for node {node!r}.")
@@ -250,7 +252,7 @@ class InferenceManager(Runner):
     # How values come in.
 
     def _fit(self, where: str, port: Port, value: Any) -> Tensor:
-        device = self._device(split_key(where)[0])
+        device = _device(self._plan, split_key(where)[0], self._options)
         if isinstance(value, Tensor):
             require_plain(where, port, value)
             if value.device.type != device.type:
@@ -266,7 +268,7 @@ class InferenceManager(Runner):
 
     def _own(self, where: str, array: Array) -> Tensor:
         port = self._plan.input_ports[where]
-        return tensor_over(array, port.dtype).to(self._device(split_key(where)[0]))
+        return tensor_over(array, port.dtype).to(_device(self._plan, split_key(where)[0], self._options))
 
     def _duplicate(self, value: Tensor) -> Tensor:
         return value.clone()

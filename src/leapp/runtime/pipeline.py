@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,8 +61,8 @@ class Pipeline(Runner):
         >>> outputs = pipeline({"policy/obs": obs})
     """
 
-    def _caller_code(self, plan: Plan, program: Program) -> CallerCode:
-        return _ArrayCode(plan, program, self._copy)
+    def _caller_code(self) -> Callable[[Plan, Program], CallerCode]:
+        return partial(_ArrayCode, copy=self._copy)
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run one step.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from leapp.bundle.reading import Bundle, open_bundle, read_initial_values, require_digest, require_signed
@@ -99,15 +99,23 @@ class Runner(Description, RecordingApi):
         initial = {k: from_raw(stored[k]) if k in stored else allocate(plan.input_ports[k]) for k in plan.feedback}
         trust_form = not self._sticky and self._nonfinite == "ignore"
         units = self._units(plan, plan.order)
-        return LocalEngine(plan, units, initial, self._tensors_enter, self._caller_code, self._lock, trust_form)
+        return LocalEngine(plan, units, initial, self._tensors_enter, self._caller_code(), self._lock, trust_form)
 
     def _units(self, plan: Plan, nodes: Sequence[str]) -> list[Unit]:
         require_trust(self._bundle, self._allow_code)
         return open_units(self._bundle, plan, nodes, self._options)
 
-    def _caller_code(self, plan: Plan, program: Program) -> CallerCode:
-        """The object that writes the lines of a step that take the caller's values and return the results."""
+    def _caller_code(self) -> Callable[[Plan, Program], CallerCode]:
+        """What makes the object that writes the lines of a step that take the caller's values and return the results.
+
+        It does not refer to this object, which could not be freed at once then.
+        """
         raise NotImplementedError
+
+    def __del__(self) -> None:
+        engine = vars(self).get("_engine")
+        if isinstance(engine, LocalEngine):
+            engine.release()
 
     # Steps on inputs that must be checked first.
 
