@@ -21,6 +21,27 @@ def _with_nan(x: Tensor, reduced: Tensor, dim: list[int], keepdim: bool) -> Tens
     return reduced.masked_fill(poisoned, math.nan)
 
 
+# Reductions over as many elements as a mask has hits. If there are none, ONNX Runtime finds a true one, and a mean of zero.
+
+
+def _counted_when_run(x: Tensor, dim: Any) -> bool:
+    dims = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    return any(isinstance(x.shape[d], torch.SymInt) for d in dims or range(x.dim()))
+
+
+@replaces(aten.any.default, aten.any.dim, aten.any.dims)
+def _any(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    return ~(~x.to(torch.bool)).all(dim, keepdim) if _counted_when_run(x, dim) else NotImplemented
+
+
+@replaces(aten.mean.default, aten.mean.dim)
+def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    if not _counted_when_run(x, dim):
+        return NotImplemented
+    x = x if dtype is None else x.to(dtype)
+    return x.sum(dim, keepdim) / torch.ones_like(x).sum(dim, keepdim)
+
+
 replaces(aten.max.default)(torch.amax)
 replaces(aten.min.default)(torch.amin)
 
