@@ -1655,6 +1655,18 @@ def reductions_of_no_row(x: T, m: T) -> T:
     return (rows > 0).any(0).float() + (rows > 0).all(0).float() + rows.mean(0).nan_to_num(7.0) + rows.sum(0)
 
 
+def few_rows(g: torch.Generator) -> T:
+    """No row and one row in the runs of the exported model, two or three in other runs."""
+    return torch.arange(3) < {2: 0, 3: 1}.get(g.initial_seed(), 2 + g.initial_seed() % 2)
+
+
+@idiom(N34, few_rows)
+def deviations_of_few_rows(x: T, m: T) -> T:
+    rows = x[m]
+    spread = rows.std(0).nan_to_num(7.0) + rows.var(0, correction=0).nan_to_num(3.0)
+    return spread + rows.std(dim=(0, 1)).nan_to_num(5.0) + rows.var(1).sum(0)
+
+
 row("masked_mean", lambda x, m: (x * m).sum(1) / m.sum(1).clamp(min=1), N34, bools(3, 4))
 row("running_max_pool", lambda x: x.unfold(1, 2, 1).amax(-1), N34)
 row("point_cloud_centre", lambda p: (p - p.mean(1, keepdim=True)) / p.norm(dim=-1).amax(1)[:, None, None], normal(2, 7, 3))

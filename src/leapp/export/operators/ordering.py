@@ -42,6 +42,15 @@ def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dty
     return x.sum(dim, keepdim) / torch.ones_like(x).sum(dim, keepdim)
 
 
+@replaces(aten.var.correction)
+def _var(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+    if not _counted_when_run(x, dim):
+        return NotImplemented
+    squares = (x - x.mean(dim, True)).square().sum(dim, keepdim)
+    free = torch.ones_like(x).sum(dim, keepdim) - (1 if correction is None else correction)
+    return squares / free.clamp_min(0)
+
+
 replaces(aten.max.default)(torch.amax)
 replaces(aten.min.default)(torch.amin)
 
