@@ -1017,6 +1017,7 @@ def test_a_clock_that_decides_is_reported(make: Callable[[], Step], tmp_path: Pa
     leapp.compile_graph(visualize=False)
     (found,) = leapp.report().escapes
     assert "which decides something" in found.kind and "# HERE" in found.source and not found.varies, found
+    assert ("torch.rand" if make is _drops else "measure the time outside of the node") in found.cure
 
 
 @pytest.mark.parametrize("passes", [1, 2])

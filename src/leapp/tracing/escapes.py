@@ -36,6 +36,7 @@ _UNDECLARED = (
 _COUNTER = "if an output depends on it later, keep it in a tensor, declared as input or state; trace more passes to see"
 _AGREEING_CHOICE = f", which decides something; {_AGREE}"
 _CHOOSE = "choose in tensors, as torch.where(torch.rand(()) < p, a, b) does, or declare it with input_tensors()"
+_BY_TIME = "measure the time outside of the node, and declare it, or the choice, with input_tensors()"
 _CHOSEN = (
     "instead of table[index] with a plain array, which is not followed, use np.take(table, index) or np.where(mask, a, b); for "
     "a compiled function, a FunctionPatch"
@@ -197,7 +198,7 @@ class _Search:
         found = [(what, w) for code in codes for what, w in names.of(code) if is_inside(w, bounds)]
         if self.node.compared:
             for what, w in deciding(found, codes, bounds):
-                self.add(f"{what}{_AGREEING_CHOICE}", w, "the choice", cure=_CHOOSE)
+                self.add(f"{what}{_AGREEING_CHOICE}", w, "the choice", cure=_CHOOSE if "random" in what else _BY_TIME)
             return
         for what, w in found:
             topic = Topic.GENERATOR if "random" in what else Topic.OTHER
