@@ -60,7 +60,13 @@ class Modes(NamedTuple):
 
     def discard(self, mode: Any) -> None:
         """Take a mode out, if it is there."""
-        self.keep(lambda other: other is not mode)
+        above = []
+        for _ in range(self.length()):
+            top = self.pop()
+            if top is mode:
+                break
+            above.append(top)
+        self._put(above)
 
     def keep(self, wanted: Callable[[Any], bool]) -> None:
         """Take out the modes that are not wanted."""
