@@ -25,6 +25,8 @@ CASES = {
     "compile 5,000 ops, onnx": ("onnx", 1, 5000),
     "compile 1,000 ops, jit": ("jit", 1, 1000),
     "compile 5,000 ops, jit": ("jit", 1, 5000),
+    "compile 1,000 ops, pt2": ("pt2", 1, 1000),
+    "compile 5,000 ops, pt2": ("pt2", 1, 5000),
     "compile 10 nodes, onnx": ("onnx", 10, 4),
     "compile 200 nodes, onnx": ("onnx", 200, 4),
     "compile 10 nodes, jit": ("jit", 10, 4),
@@ -34,6 +36,7 @@ CASES = {
 
 GROWTH = {
     "compile 5,000 ops, onnx": "compile 1,000 ops, onnx", "compile 5,000 ops, jit": "compile 1,000 ops, jit",
+    "compile 5,000 ops, pt2": "compile 1,000 ops, pt2",
     "compile 200 nodes, onnx": "compile 10 nodes, onnx", "compile 200 nodes, jit": "compile 10 nodes, jit",
 }  # fmt: skip
 
