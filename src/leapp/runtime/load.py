@@ -269,7 +269,7 @@ def _open_session(model: Model, options: EngineOptions, ports: Sequence[Port]) -
     settings = ort.SessionOptions()
     settings.intra_op_num_threads = threads
     settings.inter_op_num_threads = 1
-    # Idle threads of ONNX Runtime spin for some 16 ms by default, on cores that others need.
+    # By default, idle threads of ONNX Runtime spin for many milliseconds, on cores that others need.
     spins = tuple(map(int, ort.__version__.split(".")[:2])) >= _SPIN_IS_SET
     settings.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
     settings.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN)
