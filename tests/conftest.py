@@ -8,6 +8,10 @@ import random
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="leapp-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
@@ -24,3 +28,16 @@ def pytest_runtest_setup() -> None:
         sys.modules["numpy"].random.seed(0)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], list[Any]]:
+    """Lists the arguments of all calls of a function from now on: ``counted(module, "function")``."""
+
+    def count(owner: Any, name: str) -> list[Any]:
+        calls: list[Any] = []
+        plain = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **kwargs: calls.append(args) or plain(*args, **kwargs))
+        return calls
+
+    return count

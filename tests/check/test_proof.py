@@ -217,23 +217,16 @@ def test_thorough_runs_every_level(tmp_path, monkeypatch):
         leapp.compile_graph(validate="deep")
 
 
-def counted(monkeypatch, owner, name):
-    """The calls of a function from now on."""
-    calls, plain = [], getattr(owner, name)
-    monkeypatch.setattr(owner, name, lambda *args, **kwargs: calls.append(args) or plain(*args, **kwargs))
-    return calls
-
-
 @pytest.mark.parametrize(("backend", "engine"), [("jit", "open_script"), ("onnx", "open_session"), ("pt2", "open_program")])
-def test_every_file_is_read_and_opened_once_and_one_pipeline_is_built(backend, engine, tmp_path, monkeypatch):
+def test_every_file_is_read_and_opened_once_and_one_pipeline_is_built(backend, engine, tmp_path, counted):
     from leapp.bundle import reading, sidecars
     from leapp.runtime import load, torch_engines
     from leapp.runtime.engine import LocalEngine
 
-    read = counted(monkeypatch, sidecars, "read_hashed")
-    again = counted(monkeypatch, reading, "read_verified")
-    opened = counted(monkeypatch, load if backend == "onnx" else torch_engines, engine)
-    built = counted(monkeypatch, LocalEngine, "__init__")
+    read = counted(sidecars, "read_hashed")
+    again = counted(reading, "read_verified")
+    opened = counted(load if backend == "onnx" else torch_engines, engine)
+    built = counted(LocalEngine, "__init__")
     leapp.start("g", save_path=str(tmp_path))
     for _ in range(2):
         x = torch.randn(2, 3)

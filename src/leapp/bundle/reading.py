@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import marshal
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from leapp.bundle.contract_yaml import contract_of
 from leapp.bundle.files import YAML, check_collisions, descriptions_in, hash_file, locate, read_regular, read_verified, verify
 from leapp.bundle.integrity import Seal, annotations_of, verified_seal
 from leapp.bundle.onnx_files import beside, external_files
+from leapp.bundle.recent import Recent
 from leapp.bundle.safetensors import SAMPLES, RawTensor, Sample, check_initial_values, decode, decode_samples
 from leapp.bundle.signing import Keys, Signature, key_paths, verified_signature
 from leapp.errors import BundleError, BundleFileError, InputError
@@ -311,9 +313,7 @@ def _load(path: Path, allow_outside: bool = False, trust: Keys | None = None) ->
     signature = None if trust is None else verified_signature(path, trust)
     real = os.path.realpath(path)
     text = description_text(path, signature, real)
-    document = yaml_text.parse(text, path.name)
-    contract = contract_of(document, path.name, text)
-    seal = verified_seal(document, path.name)
+    document, contract, seal = _described(text, path.name)
     files = dict(seal.files)
     if signature is not None:
         _require_agreement(path, contract, seal, signature)
@@ -322,6 +322,23 @@ def _load(path: Path, allow_outside: bool = False, trust: Keys | None = None) ->
     # The files of a description that is a link are beside the link.
     root = "" if os.path.islink(path) else os.path.dirname(real)
     return Bundle(path, contract, seal.digest, files, allow_outside, annotations_of(document), seal, signature, root=root)
+
+
+_descriptions: Recent[tuple[bytes, Seal]] = Recent(1 << 20)
+"""Parsed descriptions by their text. Each is kept as bytes, from which every bundle gets values of its own."""
+
+
+def _described(text: str, name: str) -> tuple[dict[str, Any], Contract, Seal]:
+    """What a description says, its contract and its seal. The seal of a text is checked once."""
+    known = _descriptions.get(text)
+    if known is not None:
+        document = marshal.loads(known[0])
+        return document, contract_of(document, name, text), replace(known[1], files=dict(known[1].files))
+    document = yaml_text.parse(text, name)
+    contract, seal = contract_of(document, name, text), verified_seal(document, name)
+    packed = marshal.dumps(document)
+    _descriptions.put(text, (packed, seal), len(text) + len(packed))
+    return document, contract, seal
 
 
 def _require_agreement(path: Path, contract: Contract, seal: Seal, signature: Signature) -> None:

@@ -1,0 +1,73 @@
+"""A bundle that is opened again is read again, but neither hashed nor parsed again. A changed file is refused all the same."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from leapp.bundle import check_files, files, open_bundle, reading, yaml_text
+from leapp.bundle.reading import read_model
+from leapp.bundle.recent import Recent
+from leapp.errors import BundleError
+from tests.bundle.conftest import write
+
+
+def test_the_second_opening_reads_but_neither_hashes_nor_parses(bundle, counted):
+    opened = open_bundle(bundle)
+    check_files(opened)
+    read = counted(files, "read_regular")
+    hashed = counted(files, "_compare")
+    parsed = counted(yaml_text, "parse")
+    again = open_bundle(bundle)
+    check_files(again)
+    assert (again.contract, again.seal, again.annotations) == (opened.contract, opened.seal, opened.annotations)
+    assert len(read) >= len(again.files) and not hashed and not parsed
+
+
+def test_two_bundles_of_one_description_share_no_values(bundle):
+    first = open_bundle(bundle)
+    first.contract.system["leapp version"] = "changed"
+    first.contract.pipeline.configs["frequency"] = 0
+    first.annotations["pipeline.configs"]["made"] = "changed"
+    first.seal.files.clear()
+    second = open_bundle(bundle)
+    assert second.contract.system["leapp version"] != "changed"
+    assert second.contract.pipeline.configs["frequency"] == 50
+    assert second.annotations["pipeline.configs"]["made"] == "one"
+    assert second.files and second.files == second.seal.files
+
+
+@pytest.mark.parametrize("suffix", [".pt", "_samples.safetensors", "_initial_values.safetensors", ".yaml"])
+def test_a_file_that_changes_between_two_openings_is_refused(bundle, suffix):
+    """Also with the size and the dates of the file that was checked."""
+    check_files(open_bundle(bundle))
+    path = next(p for p in bundle.iterdir() if p.name.endswith(suffix))
+    before, status = path.read_bytes(), path.stat()
+    changed = before.replace(b"float32", b"float16") if suffix == ".yaml" else before[:-1] + bytes([before[-1] ^ 1])
+    assert len(changed) == len(before) and changed != before
+    path.write_bytes(changed)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    for _ in range(2):
+        with pytest.raises(BundleError):
+            check_files(open_bundle(bundle))
+    path.write_bytes(before)
+    check_files(open_bundle(bundle))
+
+
+def test_a_model_of_another_export_with_the_same_name_is_another_file(bundle):
+    first = read_model(open_bundle(bundle), "pre")
+    write(bundle, "two")
+    assert b"two" in read_model(open_bundle(bundle), "pre") and b"one" in first
+
+
+def test_no_more_than_the_bound_is_kept(bundle):
+    kept: Recent[bytes] = Recent(100)
+    for number in range(50):
+        kept.put(str(number), bytes(25), 25)
+        kept.put("large", bytes(26), 26)
+    assert [name for name in map(str, range(50)) if kept.get(name)] == ["46", "47", "48", "49"]
+    assert kept.get("large") is None
+    kept.put("49", b"other", 5)
+    assert kept.get("49") == b"other" and kept.get("46") is not None
+    assert reading._descriptions._most <= 1 << 20 and files._verified._most <= 4 << 20
