@@ -16,7 +16,7 @@ import torch
 from leapp.compat.core import with_state
 from leapp.compat.graphs import enable_python_dispatcher, fake_rules, graph_module, kept_whole, set_kernels
 from leapp.export.job import RUNNING
-from leapp.export.op_tracer import GraphBuilder, NotPlainError, state_of, trace_ops
+from leapp.export.op_tracer import GraphBuilder, NotPlainError, OperatorRules, state_of, trace_ops
 from leapp.export.rewrites import RewrittenCalls
 from leapp.export.shared_setup import shared
 
@@ -83,7 +83,7 @@ def _trace_plain(
     from leapp.export.fake_cache import FakeValues
 
     builder = _FxBuilder()
-    return builder.finish(trace_ops(module, example, decompositions, keep, builder, FakeValues()))
+    return builder.finish(trace_ops(module, example, OperatorRules(decompositions, keep), builder, FakeValues()))
 
 
 class _FxBuilder(GraphBuilder):

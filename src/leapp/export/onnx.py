@@ -19,8 +19,9 @@ from leapp.export.hidden_values import HiddenValues
 from leapp.export.job import ExportJob, ExportResult, tell_loading
 from leapp.export.onnx_file import OnnxModel, build_model, write_model
 from leapp.export.onnx_graph import ONNX_TYPES, GraphWriter, UnknownSizeError, Value
-from leapp.export.op_tracer import GraphBuilder, NotPlainError, UnknownOperatorError, trace_ops
+from leapp.export.op_tracer import GraphBuilder, NotPlainError, OperatorRules, UnknownOperatorError, trace_ops
 from leapp.export.operators import DECOMPOSITIONS, TRANSLATIONS, whole_composites
+from leapp.export.shared_setup import made_once
 
 DEFAULT_OPSET = 20
 
@@ -60,12 +61,15 @@ def _build(job: ExportJob, opset: int) -> OnnxModel:
         raise NotPlainError("a batch of any size")
     builder = _OnnxBuilder()
     try:
-        keep, values = whole_composites(), HiddenValues()
-        outputs = trace_ops(job.module, job.example, DECOMPOSITIONS, keep, builder, values, TRANSLATIONS)
+        outputs = trace_ops(job.module, job.example, made_once(_rules), builder, HiddenValues())
     except UnknownSizeError as error:
         raise UnknownOperatorError(str(error)) from error
     inputs = list(zip(job.input_names, builder.inputs, strict=True))
     return build_model(builder.writer, inputs, list(zip(job.output_names, outputs, strict=True)), opset)
+
+
+def _rules() -> OperatorRules:
+    return OperatorRules(DECOMPOSITIONS, whole_composites(), TRANSLATIONS)
 
 
 class _OnnxBuilder(GraphBuilder):

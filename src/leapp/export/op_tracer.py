@@ -81,27 +81,52 @@ class _Overload:
     known: bool
 
 
+class OperatorRules:
+    """What a trace does with each operator. Nodes that are traced by the same rules share what is looked up.
+
+    Args:
+        decompositions: ATen overloads to replace, with what replaces them.
+        keep: Composite overloads that stay whole.
+        known: The overloads that the graph builder takes; every overload, if it is left out.
+    """
+
+    def __init__(
+        self, decompositions: Mapping[Any, Callable[..., Any]], keep: Container[Any], known: Container[Any] | None = None
+    ) -> None:
+        self._decompositions, self._keep, self._known = decompositions, keep, known
+        self._found: dict[Any, _Overload] = {}
+
+    def of(self, func: Any) -> _Overload:
+        """What the tracer asks of an overload."""
+        return self._found.get(func) or self._look_up(func)
+
+    def _look_up(self, func: Any) -> _Overload:
+        queries = func.namespace == "prim"
+        plain = isinstance(func, OpOverload) and not queries and not func._schema.is_mutable
+        decompose = self._decompositions.get(func)
+        self._found[func] = _Overload(
+            decompose=decompose,
+            applies=getattr(decompose, "applies", None),
+            queries=queries,
+            plain=plain,
+            composite=taken_apart(func) if plain and func not in self._keep else None,
+            lifts=func in _LIFTS,
+            known=self._known is None or func in self._known,
+        )
+        return self._found[func]
+
+
 class _OpTracer(DispatchMode):  # type: ignore[no-untyped-call]
     """Replaces operators that have a decomposition, and gives the others to a graph builder."""
 
-    def __init__(
-        self,
-        decompositions: Mapping[Any, Callable[..., Any]],
-        keep: Container[Any],
-        builder: GraphBuilder,
-        values: TraceValues,
-        known: Container[Any] | None,
-    ) -> None:
+    def __init__(self, rules: OperatorRules, builder: GraphBuilder, values: TraceValues) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._decompositions = decompositions
-        self._keep = keep
+        self._rules = rules
         self._builder = builder
         self._values = values
-        self._known = known
         # Tensors are known by identity, as long as they live.
         self._entries: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}
         self._constants: list[torch.Tensor] = []
-        self._overloads: dict[Any, _Overload] = {}
 
     def remember(self, tensor: torch.Tensor, entry: Any) -> None:
         """Remember what stands for a tensor in the graph."""
@@ -120,7 +145,7 @@ class _OpTracer(DispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        overload = self._overloads.get(func) or self._look_up(func)
+        overload = self._rules.of(func)
         if overload.queries:
             return func(*args, **named)
         if overload.decompose is not None and (overload.applies is None or overload.applies(args)):
@@ -155,21 +180,6 @@ class _OpTracer(DispatchMode):  # type: ignore[no-untyped-call]
             self.remember(value, entry)
         return out
 
-    def _look_up(self, func: Any) -> _Overload:
-        queries = func.namespace == "prim"
-        plain = isinstance(func, OpOverload) and not queries and not func._schema.is_mutable
-        decompose = self._decompositions.get(func)
-        self._overloads[func] = _Overload(
-            decompose=decompose,
-            applies=getattr(decompose, "applies", None),
-            queries=queries,
-            plain=plain,
-            composite=taken_apart(func) if plain and func not in self._keep else None,
-            lifts=func in _LIFTS,
-            known=self._known is None or func in self._known,
-        )
-        return self._overloads[func]
-
     def _constant(self, tensor: torch.Tensor) -> Any:
         if isinstance(tensor, self._values.hides):
             raise NotPlainError("a tensor that no operator of the graph made")
@@ -182,31 +192,27 @@ class _OpTracer(DispatchMode):  # type: ignore[no-untyped-call]
 def trace_ops(
     module: torch.nn.Module,
     example: tuple[torch.Tensor, ...],
-    decompositions: Mapping[Any, Callable[..., Any]],
-    keep: frozenset[Any],
+    rules: OperatorRules,
     builder: GraphBuilder,
     values: TraceValues,
-    known: Container[Any] | None = None,
 ) -> list[Any]:
     """Run ``module`` on ``example`` and give its operators to ``builder``.
 
     Args:
         module: The node; ``forward`` returns a tuple.
         example: Inputs that fix shapes and dtypes. The graph does not depend on their values.
-        decompositions: ATen overloads to replace, with what replaces them.
-        keep: Composite overloads that stay whole.
+        rules: What to do with each operator.
         builder: Makes the graph.
         values: The tensors that the node is traced on.
-        known: The overloads that ``builder`` takes; every overload, if it is left out.
 
     Returns:
         What stands for the outputs of the node in the graph.
 
     Raises:
         NotPlainError: Some operator writes to a tensor, or its result depends on values.
-        UnknownOperatorError: Some operator is not among ``known``.
+        UnknownOperatorError: The builder does not take some operator.
     """
-    mode = _OpTracer(decompositions, keep, builder, values, known)
+    mode = _OpTracer(rules, builder, values)
     try:
         state, aliases = state_of(module)
         inputs = [values.of(tensor) for tensor in example]

@@ -16,6 +16,7 @@ _T = TypeVar("_T")
 _contexts: list[ExitStack] = []
 _entered: list[Hashable] = []
 _threads: list[ThreadPoolExecutor] = []
+_made: list[dict[Callable[[], object], object]] = []
 
 
 @contextmanager
@@ -24,12 +25,23 @@ def sharing_setup() -> Iterator[None]:
     with ExitStack() as stack, ThreadPoolExecutor(1) as thread:
         _contexts.append(stack)
         _threads.append(thread)
+        _made.append({})
         try:
             yield
         finally:
             end_sharing()
             _contexts.remove(stack)
             _threads.remove(thread)
+            _made.pop()
+
+
+def made_once(make: Callable[[], _T]) -> _T:
+    """What ``make`` returns. In ``sharing_setup()`` it is called once."""
+    if not _made:
+        return make()
+    if make not in _made[-1]:
+        _made[-1][make] = make()
+    return _made[-1][make]  # type: ignore[return-value]
 
 
 def run_apart(function: Callable[[], _T]) -> _T:
