@@ -167,12 +167,17 @@ _WORDS = {None: "null", True: "true", False: "false"}
 
 def _canonical(value: Any) -> str:
     """JSON with sorted keys and one way to write each value, so that equal data gives equal text."""
-    kind = type(value)
+    # Texts, which are most values, are written without a call of this function.
+    text, kind = encode_basestring_ascii, type(value)
     if kind is str:
-        return encode_basestring_ascii(value)
+        return text(value)
     if kind is dict:
-        return "{" + ",".join(sorted([f"{_canonical(key)}:{_canonical(item)}" for key, item in value.items()])) + "}"
+        pairs = [
+            f"{text(key) if type(key) is str else _canonical(key)}:{text(item) if type(item) is str else _canonical(item)}"
+            for key, item in value.items()
+        ]
+        return "{" + ",".join(sorted(pairs)) + "}"
     if kind is list:
-        return "[" + ",".join([_canonical(item) for item in value]) + "]"
+        return "[" + ",".join([text(item) if type(item) is str else _canonical(item) for item in value]) + "]"
     # Only floats go through ``json.dumps``, which is slow because it makes an encoder for each value.
     return json.dumps(value) if kind is float else str(value) if kind is int else _WORDS[value]

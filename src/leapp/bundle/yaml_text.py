@@ -85,22 +85,23 @@ class _Events:
 
     def add(self, values: Iterable[Any]) -> None:
         # One loop over the scalars: a description has hundreds of them, and a call takes longer than an event that is known.
+        write = self.list.append
         for value in values:
             if isinstance(value, str):
                 event, alike = _known_text_event(value) if len(value) <= _SHORT else _text_event(value)
-                self.list.append(event)
+                write(event)
                 self.alike = self.alike and alike
             elif isinstance(value, dict):
-                self.list.append(_MAPPING)
+                write(_MAPPING)
                 keys = _sorted(value) if self._sort_keys else value
-                self.add(part for key in keys for part in (key, value[key]))
-                self.list.append(_MAPPING_END)
+                self.add([part for key in keys for part in (key, value[key])])
+                write(_MAPPING_END)
             elif isinstance(value, (list, tuple)):
-                self.list.append(_FLOW if isinstance(value, Flow) else _BLOCK)
+                write(_FLOW if isinstance(value, Flow) else _BLOCK)
                 self.add(value)
-                self.list.append(_SEQUENCE_END)
+                write(_SEQUENCE_END)
             else:
-                self.list.append(_known_scalar_event(value) if type(value) is int else _scalar_event(value))
+                write(_known_scalar_event(value) if type(value) is int else _scalar_event(value))
 
 
 def _sorted(keys: Iterable[Any]) -> Iterable[Any]:
