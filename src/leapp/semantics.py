@@ -6,6 +6,7 @@ knows no file format and nothing of tracing.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -262,7 +263,11 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 def dtype_name(value: Any) -> str:
     """The dtype of an array as the YAML spells it: ``float32``, ``bfloat16``, ``bool``."""
-    dtype = value.dtype
+    return _dtype_text(value.dtype)
+
+
+@functools.lru_cache(256)
+def _dtype_text(dtype: Any) -> str:
     scalar = getattr(dtype, "_wp_scalar_type_", dtype)
     text = getattr(scalar, "name", None) or getattr(scalar, "__name__", None) or str(scalar)
     return str(text).rpartition(".")[2]

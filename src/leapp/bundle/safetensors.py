@@ -56,15 +56,15 @@ class RawTensor:
             >>> RawTensor.of(torch.ones(3)).dtype
             'float32'
         """
-        dtype, shape = dtype_name(value), shape_of(value)
-        torch = sys.modules.get("torch")
+        dtype, torch = dtype_name(value), sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
+            shape = tuple(value.shape)
             plain = value.detach().resolve_conj().resolve_neg().cpu()
             if _is_lacking(dtype):
                 # view() needs dense memory, and a single element may have any stride.
                 plain = plain.clone(memory_format=torch.contiguous_format).view(getattr(torch, f"uint{8 * plain.itemsize}"))
             return cls(dtype, shape, plain.numpy().tobytes())
-        return cls(dtype, shape, value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes())
+        return cls(dtype, shape_of(value), value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes())
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the bytes, since a ``memoryview`` cannot be pickled. Bundles are sent to engines in other processes."""

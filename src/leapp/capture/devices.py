@@ -97,8 +97,10 @@ def _elsewhere(call: Call) -> bool:
         name = call.func.__name__
         if name not in ("to", "cpu") or any(isinstance(a, str) and a != "cpu" for a in call.args):
             return True
+    if _named_device(call):
+        return True
     rest = [value for value in (*call.args, *call.kwargs.values()) if type(value) not in _NOT_DEVICES]
-    return _named_device(call) or any(device != _CPU for device in leaves(rest, torch.device, _NOT_DEVICES))
+    return bool(rest) and any(device != _CPU for device in leaves(rest, torch.device, _NOT_DEVICES))
 
 
 def refuse_mixed(node: str, traced: Callable[[Tensor], bool], name: str, args: Any, kwargs: Any, error: Exception) -> None:

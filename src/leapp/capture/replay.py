@@ -80,10 +80,11 @@ class Replay(torch.nn.Module):
 
     def __init__(self, program: Program, names: Mapping[int, str]) -> None:
         super().__init__()
-        self.program = program
-        self.names = dict(names)
-        self.train(False)
-        self._paths: list[tuple[int, torch.nn.Module, str]] = []
+        self.program: Program
+        self.names: dict[int, str]
+        self._paths: list[tuple[int, torch.nn.Module, str]]
+        # Without the setters of modules, which look for parameters, and without train(), which looks for children.
+        vars(self).update(program=program, names=dict(names), _paths=[], training=False)
         for slot, constant in program.constants.items():
             holder, leaf = self._holder(names[slot])
             value = constant.value.detach()
@@ -103,7 +104,8 @@ class Replay(torch.nn.Module):
             child = holder._modules.get(part)
             if child is None:
                 child = torch.nn.Module()
-                holder.add_module(part, child.train(False))
+                vars(child)["training"] = False
+                holder.add_module(part, child)
             holder = child
         return holder, leaf
 

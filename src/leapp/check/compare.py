@@ -55,9 +55,13 @@ class Figures(msgspec.Struct):
         self.unlike += apart.size - finite.size
         self.total += float(finite.sum())
         self.largest = max(self.largest, float(apart.max()))
-        numbers, times = np.unique(self.bin_numbers(finite), return_counts=True)
-        for number, found in zip(numbers.tolist(), times.tolist(), strict=True):
-            self.bins[number] = self.bins.get(number, 0) + found
+        if not finite.size:
+            return
+        numbers = self.bin_numbers(finite)
+        lowest = int(numbers.min())
+        for number, found in enumerate(np.bincount(numbers - lowest).tolist(), lowest):
+            if found:
+                self.bins[number] = self.bins.get(number, 0) + found
 
     @staticmethod
     def bin_numbers(gap: Array) -> Array:

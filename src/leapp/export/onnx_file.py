@@ -80,9 +80,9 @@ def build_model(
     graph = proto.graph
     graph.name = "main_graph"
     for name, value in inputs:
-        graph.input.add(name=name, type=_described(value.dtype, value.sizes))
+        graph.input.add(name=name, type=_described(ONNX_TYPES[value.dtype], value.sizes))
     for name, value in results:
-        graph.output.add(name=name, type=_described(value.dtype, value.sizes))
+        graph.output.add(name=name, type=_described(ONNX_TYPES[value.dtype], value.sizes))
     ports = {id(value) for _, value in (*inputs, *results)}
     read = {id(value) for node in nodes for value in node.inputs}
     weights = [Weight.of(names.of(value, str(value.ref)), t) for value, t in writer.constants.values() if id(value) in read]
@@ -92,7 +92,7 @@ def build_model(
         for value in node.outputs:
             made.append(names.of(value, node.kind.lower()))
             if value.shape is not None and id(value) not in ports:
-                graph.value_info.add(name=made[-1], type=_described(value.dtype, value.sizes))
+                graph.value_info.add(name=made[-1], type=_described(ONNX_TYPES[value.dtype], value.sizes))
         added = graph.node.add(op_type=node.kind, name=f"node_{made[0]}", input=taken, output=made)
         for key in sorted(node.attributes):
             added.attribute.append(onnx.helper.make_attribute(key, node.attributes[key]))
@@ -122,9 +122,9 @@ class _Names:
 
 
 @functools.lru_cache
-def _described(dtype: torch.dtype, sizes: tuple[int, ...]) -> onnx.TypeProto:
+def _described(kind: int, sizes: tuple[int, ...]) -> onnx.TypeProto:
     """The type of a value in ONNX, cached: the values of a model have few types."""
-    return onnx.helper.make_tensor_type_proto(ONNX_TYPES[dtype], sizes)
+    return onnx.helper.make_tensor_type_proto(kind, sizes)
 
 
 def write_model(model: OnnxModel, path: Path, *, check: bool, limit: int = SINGLE_FILE_LIMIT) -> None:
@@ -148,7 +148,7 @@ def _check(model: OnnxModel) -> None:
     checked = onnx.ModelProto()
     checked.CopyFrom(model.proto)
     for weight in model.weights:
-        checked.graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.kind, list(weight.shape)))
+        checked.graph.input.add(name=weight.name, type=_described(weight.kind, weight.shape))
     onnx.checker.check_model(checked)
 
 

@@ -219,10 +219,10 @@ class GraphWriter(Writer):
 
     def used(self, outputs: Iterable[Value]) -> list[Node]:
         """The operators that ``outputs`` need."""
-        needed = {id(value) for value in outputs}
+        needed = set(map(id, outputs))
         kept = []
         for node in reversed(self.nodes):
-            if any(id(value) in needed for value in node.outputs):
-                needed.update(id(value) for value in node.inputs)
+            if not needed.isdisjoint(map(id, node.outputs)):
+                needed.update(map(id, node.inputs))
                 kept.append(node)
         return kept[::-1]

@@ -6,8 +6,8 @@ compared with the recorded calls on inputs near the first sample, and a model th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,23 +44,25 @@ def moved_sample(node: NodeTrace, rows: int | None = None) -> Sample | None:
     """
     if node.replay is None:
         return None
-    first = node.samples[0]
     inputs = _moved_inputs(node, rows)
     try:
         with torch.no_grad():
-            outputs = node.replay(*(t.clone() for t in inputs.values()))
+            outputs = node.replay.forward(*(t.clone() for t in inputs.values()))
     except Exception as error:  # the user's code may reject such inputs with any error
         logger.info("node '%s': its calls refuse inputs near its first sample: %s", node.name, error)
         return None
-    return replace(first, inputs=inputs, outputs=dict(zip(node.outputs, outputs, strict=True)))
+    return Sample(node.samples[0].passno, inputs, dict(zip(node.outputs, outputs, strict=True)))
 
 
 def _moved(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if not t.is_floating_point() or not t.numel():
         return t
-    scale = t.float().abs().nan_to_num_(0.0, 0.0, 0.0).mean().item() or 1.0
+    sizes = t.float().abs()
+    scale = sizes.mean().item()
+    if not math.isfinite(scale):
+        scale = sizes.nan_to_num_(0.0, 0.0, 0.0).mean().item()
     wide = t.float() if t.dtype.itemsize == 1 else t  # torch cannot add float8
-    return (wide + torch.randn(t.shape, generator=generator).mul_(0.1 * scale).to(wide)).to(t.dtype)
+    return wide.add(torch.randn(t.shape, generator=generator).to(wide), alpha=0.1 * (scale or 1.0)).to(t.dtype)
 
 
 def repeated_sample(node: NodeTrace, rows: int) -> Sample | Exception:
