@@ -47,7 +47,9 @@ class Weight:
     def write(self, file: IO[bytes]) -> None:
         """Write the elements in order."""
         if isinstance(self.elements, torch.Tensor):
-            file.write(self.elements.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            plain = self.elements.cpu().contiguous()
+            # NumPy has no bfloat16.
+            file.write((plain.view(torch.int16) if plain.dtype is torch.bfloat16 else plain).numpy().data)
         elif hasattr(self.elements, "tofile"):
             self.elements.tofile(file)
         else:

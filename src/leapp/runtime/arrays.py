@@ -5,6 +5,7 @@ Knows nothing of wiring. The dtypes that NumPy lacks come from ``ml_dtypes``, im
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,6 +24,7 @@ ONNX_TYPES = {
 """The type string of each dtype, as an engine reports it."""
 
 
+@functools.cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy dtype of a port dtype."""
     try:
