@@ -42,6 +42,7 @@ def compiling(layers: list[Layer], backend: str, name: str, folder: Path) -> int
     return count[0]
 
 
+@pytest.mark.pinned("other versions of Python, torch and onnx make other calls")
 @pytest.mark.parametrize(("backend", "most"), [("jit", 2600), ("onnx", 3300)])
 def test_calls_for_each_further_node(tmp_path, backend, most):
     layers = [Layer().eval() for _ in range(8)]
