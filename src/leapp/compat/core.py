@@ -16,7 +16,7 @@ __all__ = [
     "DispatchMode", "HigherOrderOperator", "OpOverload", "below_autograd", "clean_script", "copy_all",
     "disabled_torch_function", "find_operator", "frozen_script", "functorch_level", "fuses_on_cpu", "is_grad_enabled",
     "keep_stance", "new_script_graph", "open_script", "operator_names", "plain_dispatch", "registered_device",
-    "script_from_graph", "script_from_trace", "script_numbers", "script_text", "set_fusion_strategy", "set_grad_enabled",
+    "script_from_graph", "script_numbers", "script_text", "script_tracer", "set_fusion_strategy", "set_grad_enabled",
     "storage_expired", "taken_apart", "tensor_guards", "tensor_type", "with_state", "wrapper_tensor", "writes_inputs",
 ]  # fmt: skip
 
@@ -103,9 +103,15 @@ def wrapper_tensor(cls: type[torch.Tensor], like: torch.Tensor) -> Any:
 # TorchScript: torch.jit.trace runs the function again to check it, stores the paths of source files and cannot merge graphs.
 
 
-def script_from_trace(function: Callable[..., Any], example: tuple[Any, ...], strict: bool, names: list[str]) -> Any:
-    """A TorchScript function from one run of a Python function. The tracer copies the whole Python stack at each operator."""
-    return torch._C._create_function_from_trace("forward", function, example, lambda _value: "", strict, False, names)
+def script_tracer(
+    function: Callable[..., Any], example: tuple[Any, ...], strict: bool, names: list[str]
+) -> Callable[[], Any]:
+    """A call that makes a TorchScript function from one run of a Python function, without a Python frame of its own.
+
+    The tracer copies the whole Python stack at each operator.
+    """
+    trace = torch._C._create_function_from_trace
+    return functools.partial(trace, "forward", function, example, lambda _value: "", strict, False, names)
 
 
 def open_script(model: bytes | str, device: torch.device) -> Any:

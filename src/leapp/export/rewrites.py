@@ -20,21 +20,29 @@ class RewrittenCalls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run the call or its replacement."""
-        named = kwargs or {}
+        func, args, named = self.rewritten(func, args, kwargs or {})
+        return func(*args, **named)
+
+    def rewritten(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """The call to run in place of a call: a function, its arguments and its keywords."""
         if "generator" in named and named["generator"] is None:  # the default; given, it selects overloads that backends lack
             named = {name: value for name, value in named.items() if name != "generator"}
         target = named.get("out")
         if isinstance(target, torch.Tensor) and not target.numel():
-            # The call would resize the target. Nothing else reads the memory of a tensor without elements.
-            made = func(*args, **{name: value for name, value in named.items() if name != "out"})
-            return made.to(target.dtype)
+            return _into_empty, (func, target, args), {name: value for name, value in named.items() if name != "out"}
         replacement = _REPLACED.get(func)
         if replacement is not None:
-            return replacement(*args, **named)
+            return replacement, args, named
         name = getattr(func, "__name__", "")
         if name.startswith("_foreach_") and name.endswith("_"):
-            return _one_by_one(getattr(torch.Tensor, name.removeprefix("_foreach_")), *args, **named)
-        return func(*args, **named)
+            return _one_by_one, (getattr(torch.Tensor, name.removeprefix("_foreach_")), *args), named
+        return func, args, named
+
+
+def _into_empty(func: Any, target: torch.Tensor, args: tuple[Any, ...], **named: Any) -> torch.Tensor:
+    """The result of a call that would resize its target. Nothing else reads the memory of a tensor without elements."""
+    made: torch.Tensor = func(*args, **named)
+    return made.to(target.dtype)
 
 
 def _resize(x: torch.Tensor, *size: Any, memory_format: Any = None) -> torch.Tensor:

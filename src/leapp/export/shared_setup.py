@@ -5,24 +5,64 @@ To tell torch to keep some hundred operators whole takes longer than to trace a 
 
 from __future__ import annotations
 
+from _thread import start_new_thread
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from contextvars import copy_context
-from typing import TypeVar
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
+
+class _BareThread:
+    """A thread that runs functions one after another, below one Python frame. It starts with the first function.
+
+    Threads of ``threading`` have three frames more, those of a pool five.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._ended: Future[None] | None = None
+
+    def run(self, function: Callable[[], _T]) -> _T:
+        """The result of the function, or its error."""
+        if self._ended is None:
+            self._ended = Future()
+            start_new_thread(self._work, (self._ended,))
+        done: Future[_T] = Future()
+        self._tasks.put((function, done))
+        return done.result()
+
+    def close(self) -> None:
+        """Wait until the thread has ended."""
+        if self._ended is not None:
+            self._tasks.put(None)
+            self._ended.result()
+
+    def _work(self, ended: Future[None]) -> None:
+        while (task := self._tasks.get()) is not None:
+            function, done = task
+            try:
+                done.set_result(function())
+            except BaseException as error:  # raised again by the caller
+                done.set_exception(error)
+            del task, function, done  # the next task may be long in coming
+        ended.set_result(None)
+
+
 _contexts: list[ExitStack] = []
 _entered: list[Hashable] = []
-_threads: list[ThreadPoolExecutor] = []
+_threads: list[_BareThread] = []
 _made: list[dict[Callable[[], object], object]] = []
 
 
 @contextmanager
 def sharing_setup() -> Iterator[None]:
     """Share the setup between the nodes that are exported in this context."""
-    with ExitStack() as stack, ThreadPoolExecutor(1) as thread:
+    with ExitStack() as stack, closing(_BareThread()) as thread:
         _contexts.append(stack)
         _threads.append(thread)
         _made.append({})
@@ -47,7 +87,7 @@ def made_once(make: Callable[[], _T]) -> _T:
 def run_apart(function: Callable[[], _T]) -> _T:
     """Run a function in another thread, whose Python stack is short. In ``sharing_setup()`` all nodes use one such thread."""
     if _threads:
-        return _threads[-1].submit(copy_context().run, function).result()
+        return _threads[-1].run(partial(copy_context().run, function))
     with sharing_setup():
         return run_apart(function)
 

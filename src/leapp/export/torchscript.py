@@ -22,7 +22,7 @@ import torch
 
 from leapp.capture.call_kinds import classify
 from leapp.capture.replay import Replay
-from leapp.compat.core import clean_script, rename_operators, script_from_graph, script_from_trace, with_state
+from leapp.compat.core import clean_script, rename_operators, script_from_graph, script_tracer, with_state
 from leapp.errors import ExportError
 from leapp.export.job import ExportJob, ExportResult
 from leapp.export.rewrites import RewrittenCalls
@@ -144,27 +144,31 @@ class _ScriptCalls(RewrittenCalls):
     Calls with several ``out=`` tensors become copies: before torch 2.13 TorchScript damages the memory of the process there.
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        targets = (kwargs or {}).get("out")
+    def rewritten(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """The call to run in place of a call."""
+        targets = named.get("out")
         if isinstance(targets, (tuple, list)) and len(targets) > 1:
-            made = func(*args, **{name: value for name, value in kwargs.items() if name != "out"})
-            for target, value in zip(targets, made, strict=True):
-                (target if target.shape == value.shape else target.resize_(value.shape)).copy_(value)
-            return targets
+            return _copied_into, (func, targets, args), {name: value for name, value in named.items() if name != "out"}
         if func in _BINARY and len(args) == 2:
             # With a boolean tensor, a number would make the result a tensor of numbers.
             kept = any(isinstance(arg, torch.Tensor) and arg.dtype == torch.bool for arg in args)
             args = tuple((torch.tensor(arg) if kept else int(arg)) if isinstance(arg, bool) else arg for arg in args)
             scalar = _SCALAR_FORMS.get(func)
-            if scalar is not None and not kwargs and type(args[1]) in (int, float) and isinstance(args[0], torch.Tensor):
-                return scalar(*args)
+            if scalar is not None and not named and type(args[1]) in (int, float) and isinstance(args[0], torch.Tensor):
+                return scalar, args, named
         elif func in _FILLING:
-            kind, named = _FILLING[func], kwargs or {}
+            kind = _FILLING[func]
             filled = {n: kind(v) for n, v in named.items() if n in ("value", "fill_value", "other") and isinstance(v, bool)}
             if func is torch.full and (filled or any(isinstance(arg, bool) for arg in args)):
                 named = {"dtype": torch.bool, **named}
-            args, kwargs = tuple(kind(arg) if isinstance(arg, bool) else arg for arg in args), {**named, **filled}
-        return super().__torch_function__(func, types, args, kwargs)
+            args, named = tuple(kind(arg) if isinstance(arg, bool) else arg for arg in args), {**named, **filled}
+        return super().rewritten(func, args, named)
+
+
+def _copied_into(func: Any, targets: Any, args: tuple[Any, ...], **named: Any) -> Any:
+    for target, value in zip(targets, func(*args, **named), strict=True):
+        (target if target.shape == value.shape else target.resize_(value.shape)).copy_(value)
+    return targets
 
 
 def trace_function(job: ExportJob) -> Any:
@@ -173,23 +177,20 @@ def trace_function(job: ExportJob) -> Any:
     state = {name: tensor.detach() for name, tensor in _named_state(job.module) if tensor.requires_grad}
     single = len(job.output_names) == 1
 
+    # The tracer copies the Python stack at each operator and constant, so no frame is here without need.
     def forward(*inputs: torch.Tensor) -> Any:
-        with _ScriptCalls():
-            outputs = job.module.forward(*inputs)  # a call would add three frames, which the tracer copies
+        with torch.inference_mode(inference), torch.no_grad(), _ScriptCalls():
+            outputs = job.module.forward(*inputs)  # a call would add three frames
         return outputs[0] if single else tuple(outputs)
 
     example = tuple(tensor.detach().clone() for tensor in job.example)
     strict = bool(job.params.get("strict", True))
     inference = torch.is_inference_mode_enabled()
 
-    def trace() -> Any:
-        with torch.inference_mode(inference), torch.no_grad():
-            return script_from_trace(forward, example, strict, argument_names(job.input_names))
-
     with warnings.catch_warnings(), with_state(job.module, state) if state else nullcontext():
         # The tracer warns about every Python number, because it cannot see branches. A recorded node has none.
         warnings.simplefilter("ignore")
-        traced = run_apart(trace)
+        traced = run_apart(script_tracer(forward, example, strict, argument_names(job.input_names)))
     clean_script(traced.graph)
     rename_operators(traced.graph, _UNSAFE)
     return script_from_graph(traced.graph)
