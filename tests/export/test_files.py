@@ -6,6 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import traceback
 from functools import partial
 from pathlib import Path
 
@@ -352,3 +353,18 @@ def test_parameters_from_inference_mode_are_written_or_explained(tmp_path: Path)
         fresh = case.inputs(2)
         with torch.no_grad():
             torch.testing.assert_close(run(result, fresh)[0], layer(fresh[0]), rtol=1e-4, atol=1e-5)
+
+
+class _Deep(nn.Module):
+    """Notes how many Python frames its operators run below."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        self.frames = len(list(traceback.walk_stack(sys._getframe())))
+        return (x * 2,)
+
+
+def test_torchscript_is_traced_below_few_python_frames(tmp_path: Path) -> None:
+    """torch's tracer copies all of them at each operator."""
+    module = _Deep()
+    export_node(ExportJob("n", module, (torch.randn(2),), ["x"], ["y"], "jit"), tmp_path)
+    assert module.frames == 3  # this one, the caller in leapp, and the thread
