@@ -145,8 +145,7 @@ def frozen_script(module: Any) -> Any:
 
 
 def clean_script(graph: Any) -> None:
-    """Drop unused nodes and source locations from a TorchScript graph, and store equal constants once."""
-    torch._C._jit_pass_dce(graph)
+    """Drop source locations from a graph of the tracer, which has no unused nodes, and store equal constants once."""
     torch._C._jit_pass_constant_pooling(graph)  # type: ignore[attr-defined]
     empty = new_script_graph()
     nowhere = empty.create("prim::Constant", [], 1)
