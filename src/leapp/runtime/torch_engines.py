@@ -10,7 +10,7 @@ import io
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -250,7 +250,7 @@ class _Watched:
         with torch.inference_mode(False), torch.no_grad():
             given = [value.to(self._device, copy=True) for value in inputs]
             versions = [value._version for value in given]
-            with _unprofiled():
+            with _unprofiled() if self._first is None else nullcontext():
                 result = self._call(*given)
             made, first = _as_tuple(result), self._first
             if not self._learns:
