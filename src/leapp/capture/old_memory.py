@@ -103,7 +103,7 @@ class OldMemory:
 
     def gone(self, origins: frozenset[int]) -> bool:
         """Whether one of these memories was freed, because the program replaced it."""
-        return any(storage_expired(self._old[m]) for m in origins & self._old.keys() - self._passing)
+        return any(m in self._old and m not in self._passing and storage_expired(self._old[m]) for m in origins)
 
     def written(self, t: Tensor) -> None:
         """Note that a traced value is written to plain memory."""
