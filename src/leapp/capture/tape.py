@@ -213,8 +213,9 @@ class Tape:
         """Give a slot to a tensor that a recorded call made."""
         memory_of = self.memory_of
         ref = self.known[id(t)] = Ref(len(memory_of), weakref.ref(t))
-        if t.dtype in _REDUCED:
-            self.precision = max(self.precision, torch.finfo(t.dtype).eps)
+        dtype = t.dtype
+        if dtype in _REDUCED:
+            self.precision = max(self.precision, torch.finfo(dtype).eps)
         try:
             storage = t.untyped_storage()
         except (RuntimeError, NotImplementedError, ValueError):  # sparse tensors have no storage
@@ -226,7 +227,7 @@ class Tape:
             weak: Any = storage._weak_ref()  # the body of _weakly(), inlined because this runs for every recorded call
             self._weak.append(weak)
             try:
-                shape: Any = _new(Geometry, (t.dtype, t.shape, t.stride(), t.storage_offset()))
+                shape: Any = _new(Geometry, (dtype, t.shape, t.stride(), t.storage_offset()))
             except RuntimeError:  # nested tensors have no strides
                 shape = None
             memory = self.memories[cdata] = Memory(True, weak, ((ref, shape),))

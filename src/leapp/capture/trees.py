@@ -33,10 +33,12 @@ def leaves(value: Any, kinds: Any, skip: Container[type] = ATOMS, slices: bool =
         yield value
     elif isinstance(value, _SEQUENCES):
         for item in value:
-            yield from leaves(item, kinds, skip, slices)
+            if type(item) not in skip:  # asked here too, because a call takes ten times as long
+                yield from leaves(item, kinds, skip, slices)
     elif isinstance(value, dict):
         for item in value.values():
-            yield from leaves(item, kinds, skip, slices)
+            if type(item) not in skip:
+                yield from leaves(item, kinds, skip, slices)
     elif slices and isinstance(value, slice):
         yield from leaves((value.start, value.stop, value.step), kinds, skip, slices)
 
@@ -59,11 +61,13 @@ def mapped(value: Any, change: Callable[[Any], Any], skip: Container[type] = ATO
     if kind in skip:
         return value
     if kind is tuple or kind is list:
-        return kind([mapped(item, change, skip, slices) for item in value])
+        return kind([item if type(item) in skip else mapped(item, change, skip, slices) for item in value])
     if kind is slice and slices:
-        return slice(*(mapped(item, change, skip, slices) for item in (value.start, value.stop, value.step)))
+        parts = (value.start, value.stop, value.step)
+        plain = type(parts[0]) in skip and type(parts[1]) in skip and type(parts[2]) in skip
+        return value if plain else slice(*mapped(parts, change, skip, slices))
     if isinstance(value, dict):
-        return {k: mapped(v, change, skip, slices) for k, v in value.items()}
+        return {k: v if type(v) in skip else mapped(v, change, skip, slices) for k, v in value.items()}
     if isinstance(value, _SEQUENCES):
         items = [mapped(item, change, skip, slices) for item in value]
         if hasattr(value, "_fields"):
