@@ -42,6 +42,7 @@ from leapp.tracing.opaque_state import WHOLE
 from leapp.tracing.value_roles import (
     PLAIN,
     SUSPENDED,
+    TYPES,
     SuspendedAt,
     is_library_code,
     is_number,
@@ -228,7 +229,7 @@ class Attributes:
                 kind = type(value)
                 if id(kind) in PLAIN:
                     continue
-                what = role(kind)
+                what = (TYPES.get(id(kind)) or TYPES.of(kind)).role
                 if what == "plain":
                     continue
                 if what == "tensor":
@@ -296,8 +297,12 @@ class Attributes:
     def opening(self) -> Opening:
         """The numbers that were seen, with the hashes or identities of everything else, so that no object is kept alive."""
         roots = {id(root): key for key, root in self._roots.items()}
-        found = {
-            roots.get(i, i): {k: v if is_number(v) else (id(v),) for k, v in seen.held.items()}
+        known, find = TYPES.get, TYPES.of
+        found: Opening = {
+            roots.get(i, i): {
+                key: value if (known(id(type(value))) or find(type(value))).is_number else (id(value),)
+                for key, value in seen.held.items()
+            }
             for i, (_, seen) in self._seen.items()
             if seen.held and not seen.opaque
         }
@@ -342,7 +347,8 @@ class Attributes:
         """
         found = _Comparison(self._seen, tracked, traced)
         for thing, seen in list(self._seen.values()):
-            found.compare(thing, seen)
+            if type(thing) is not tuple or seen.arrays or seen.tensors:  # the items of a tuple stay the same objects
+                found.compare(thing, seen)
         while found.deep:
             found.compare(*found.deep.pop())
         return found.tensors, found.changed

@@ -37,6 +37,7 @@ from leapp.tracing.value_roles import (
     PLAIN,
     TYPES,
     Length,
+    Role,
     bases,
     forget_roles,
     is_layer_of_torch,
@@ -123,8 +124,32 @@ def _no_attributes(thing: Any) -> dict[str, Any]:
     return {}
 
 
-_classes: dict[int, tuple[list[Any], dict[str, Any]]] = {}
-"""By the identity of a class: the values of all its attributes, and those attributes that can hold state."""
+class _ClassState:
+    """The attributes of a class of the user's program that can hold state, those of its base classes included."""
+
+    __slots__ = ("above", "defined", "held", "values")
+
+    def __init__(self, kind: type) -> None:
+        self.above = bases(kind)
+        self.defined = [members(base) for base in reversed(self.above) if is_the_users(module_name(base))]
+        self.values: list[Any] = []
+        """The values of all its attributes when ``held`` was found."""
+        self.held: dict[str, Any] = {}
+
+    def now(self) -> dict[str, Any]:
+        """The attributes and their values now. The same dict as before, if nothing changed."""
+        values: list[Any] = []
+        for names in self.defined:
+            values += names.values()
+        if len(self.values) != len(values) or not all(map(operator.is_, self.values, values)):
+            found = {name: value for names in self.defined for name, value in list(names.items())}
+            self.held = {n: v for n, v in found.items() if _is_class_state(n, v)}
+            self.values = values
+        return self.held
+
+
+_classes: dict[int, _ClassState] = {}
+"""By the identity of a class."""
 
 
 def forget_types() -> None:
@@ -193,44 +218,7 @@ def held_by(thing: Any) -> dict[Any, Any]:
     The items of a sequence have the keys -1, -2 and so on, the last item first: a history grows at its end.
     """
     kind = type(thing)  # not isinstance(), which asks some objects for their class
-    what = role(kind)
-    if what == "container":
-        return _undisturbed(_of_container, thing)
-    if kind is Variables:
-        return thing.names  # type: ignore[no-any-return]
-    if kind is Globals:
-        return sorted_out(thing.names).numbers
-    if what == "opaque":
-        return state_of(thing)
-    if what == "module":
-        return _of_module(thing)
-    if what == "function":
-        return {**vars(thing), **closure_of(thing), **_defaults(thing)}
-    if what == "generator":
-        frame = suspended_frame(thing)
-        return {} if frame is None else variables_of(frame)
-    if what == "namespace":
-        names = sorted_out(vars(thing))
-        return {**names.numbers, **names.holding}
-    if what == "array":  # of dtype object: others are compared by their bytes
-        return dict(enumerate(thing.ravel()[:_MOST_ITEMS].tolist()))
-    if what == "class":
-        return _of_class(thing)
-    if kind is MethodType:
-        return {"__self__": thing.__self__, WHOLE: thing.__func__}
-    if kind is weakref.ref:  # a referenced tensor is left out, so as not to keep it alive
-        return {WHOLE: thing()} if role(type(thing())) == "object" else {}
-    if kind is functools.partial:
-        parameters = thing.func.__code__.co_varnames if type(thing.func) is FunctionType else itertools.count()
-        return {"func": thing.func, **dict(zip(parameters, thing.args, strict=False)), **thing.keywords}
-    layout = _layout(kind)
-    held = {**_of_class(kind), **layout.attributes(thing)}
-    for name, slot in layout.slots:
-        try:
-            held[name] = slot(thing)
-        except AttributeError:  # the slot has no value yet
-            continue
-    return held
+    return _READERS[(TYPES.get(id(kind)) or TYPES.of(kind)).role](thing)
 
 
 def held_again(thing: Any, held: dict[Any, Any]) -> dict[Any, Any]:
@@ -266,7 +254,60 @@ def _holds_the_same(thing: Any, held: dict[Any, Any]) -> bool:
     return same and (not of_dict or all(map(operator.is_, thing, held)))
 
 
+def _of_variables(thing: Any) -> dict[Any, Any]:
+    if type(thing) is Variables:
+        return thing.names
+    return sorted_out(thing.names).numbers if type(thing) is Globals else _of_object(thing)
+
+
 def _of_container(thing: Any) -> dict[Any, Any]:
+    return _undisturbed(_items, thing)
+
+
+def _of_function(thing: Any) -> dict[Any, Any]:
+    return {**vars(thing), **closure_of(thing), **_defaults(thing)}
+
+
+def _of_generator(thing: Any) -> dict[Any, Any]:
+    frame = suspended_frame(thing)
+    return {} if frame is None else variables_of(frame)
+
+
+def _of_namespace(thing: Any) -> dict[Any, Any]:
+    names = sorted_out(vars(thing))
+    return {**names.numbers, **names.holding}
+
+
+def _of_array(thing: Any) -> dict[Any, Any]:
+    """The items of an array of dtype object: others are compared by their bytes."""
+    return dict(enumerate(thing.ravel()[:_MOST_ITEMS].tolist()))
+
+
+def _of_holder(thing: Any) -> dict[Any, Any]:
+    kind = type(thing)
+    if kind is MethodType:
+        return {"__self__": thing.__self__, WHOLE: thing.__func__}
+    if kind is weakref.ref:  # a referenced tensor is left out, so as not to keep it alive
+        return {WHOLE: thing()} if role(type(thing())) == "object" else {}
+    if kind is functools.partial:
+        parameters = thing.func.__code__.co_varnames if type(thing.func) is FunctionType else itertools.count()
+        return {"func": thing.func, **dict(zip(parameters, thing.args, strict=False)), **thing.keywords}
+    return _of_object(thing)
+
+
+def _of_object(thing: Any) -> dict[Any, Any]:
+    kind = type(thing)
+    layout = _layout(kind)
+    held = {**_of_class(kind), **layout.attributes(thing)}
+    for name, slot in layout.slots:
+        try:
+            held[name] = slot(thing)
+        except AttributeError:  # the slot has no value yet
+            continue
+    return held
+
+
+def _items(thing: Any) -> dict[Any, Any]:
     kind: Any = type(thing)
     if id(kind) not in _EXACT_CONTAINERS:  # call the methods of the base class: those of a subclass are the user's
         kind = next(base for base in CONTAINERS if issubclass(kind, base))
@@ -298,21 +339,17 @@ def spelled(key: Any) -> str:
 
 def _of_class(kind: type) -> dict[str, Any]:
     """The attributes of a class of the user's program that can hold state, those of its base classes included."""
-    defined = [members(base) for base in reversed(bases(kind)) if is_the_users(module_name(base))]
-    values = [value for names in defined for value in list(names.values())]
-    before, held = _classes.get(id(kind), ((), {}))
-    if len(before) != len(values) or not all(map(operator.is_, before, values)):
-        found = {name: value for names in defined for name, value in list(names.items())}
-        held = {n: v for n, v in found.items() if _is_class_state(n, v)}
-        _classes[id(kind)] = values, held
-    return held
+    found = _classes.get(id(kind))
+    if found is None or found.above is not bases(kind):
+        found = _classes[id(kind)] = _ClassState(kind)
+    return found.now()
 
 
 def _is_class_state(name: str, value: Any) -> bool:
     """Whether an attribute of a class can hold state, or is a number that may be replaced."""
     kind = type(value)
-    if kind is FunctionType:
-        return can_hold_state(value)
+    if kind is FunctionType:  # most are methods that close over nothing: do not call can_hold_state()
+        return bool(value.__closure__ or value.__defaults__ or value.__kwdefaults__ or value.__dict__) and can_hold_state(value)
     if name[:2] == "__":
         return False
     facts = TYPES.get(id(kind)) or TYPES.of(kind)
@@ -382,3 +419,11 @@ def _of_module(module: torch.nn.Module) -> dict[Any, Any]:
     if before or after:
         held.update(enumerate((*(before or {}).values(), *(after or {}).values())))
     return held
+
+
+_READERS: dict[Role, Callable[[Any], dict[Any, Any]]] = {
+    "plain": _of_variables, "tensor": _of_object, "array": _of_array, "container": _of_container, "opaque": state_of,
+    "function": _of_function, "generator": _of_generator, "holder": _of_holder, "module": _of_module, "class": _of_class,
+    "object": _of_object, "namespace": _of_namespace,
+}  # fmt: skip
+"""Reads what a value holds, by its role."""

@@ -107,6 +107,7 @@ class _Names:
     def __init__(self, owner: Any) -> None:
         self.owner = owner
         self.names = vars(owner)
+        self.in_module = isinstance(owner, ModuleType)
         self.made: dict[str, Any] = {}
         self.originals: dict[str, Any] = {}
 
@@ -116,7 +117,7 @@ class _Names:
 
     @functools.cached_property
     def _is_plain(self) -> bool:
-        return isinstance(self.owner, ModuleType) and _Missing not in self.originals.values()
+        return self.in_module and _Missing not in self.originals.values()
 
     @functools.cached_property
     def _found(self) -> list[Any]:
@@ -128,7 +129,7 @@ class _Names:
 
     def put(self) -> None:
         """Set the replacements."""
-        if isinstance(self.owner, ModuleType):
+        if self.in_module:
             self.names.update(self.made)
             return
         for name, made in self.made.items():
