@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import enum
 import gc
 import sys
@@ -349,3 +350,37 @@ def test_the_users_classes_are_not_kept(tmp_path: Path) -> None:
     del Local, session
     gc.collect()
     assert known() is None
+
+
+def calls_for_changes(lines: int, where: Path) -> int:
+    """How many calls the changes of twenty numbers add to the pass of a node with some lines of code."""
+    code = [
+        "def step(x, change):",
+        "    x = annotate.input_tensors('n', {'x': x})",
+        *["    x = x + 1.0"] * lines,
+        "    if change:",
+        *[f"        counts.number_{i} += 1" for i in range(20)],
+        "    annotate.output_tensors('n', {'y': x}, export_with='jit')",
+    ]
+    counts = types.SimpleNamespace(**{f"number_{i}": 0 for i in range(20)})
+    names: dict[str, Any] = {"__name__": "counting", "annotate": annotate, "counts": counts}
+    exec("\n".join(code), names)
+
+    def calls(change: bool) -> int:
+        profile = cProfile.Profile()
+        leapp.start("g", save_path=where)
+        try:
+            profile.runcall(names["step"], torch.ones(3), change)
+        finally:
+            leapp.stop()
+        return sum(entry.callcount for entry in profile.getstats())
+
+    calls(True)  # the first call fills caches
+    return calls(True) - calls(False)
+
+
+def test_a_change_costs_the_same_in_long_code(tmp_path: Path) -> None:
+    """A number that a pass changes is looked up in the code of the node, not searched for in each of its instructions."""
+    short, long = (calls_for_changes(lines, tmp_path) for lines in (10, 500))
+    assert short > 200  # the changes were found
+    assert long - short < 490 * 20

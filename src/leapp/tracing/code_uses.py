@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,9 +41,8 @@ def is_memory(changed: Changed, codes: Iterable[CodeType]) -> bool:
     """Whether the code of the node made a change. A global variable that it does not set may count the caller's loop."""
     if not issubclass(type(changed.owner), Globals):
         return True
-    named = [code for code in codes if changed.name in code.co_names]
-    steps = (step for code in named for step in _instructions(code))
-    return any(step.opname == "STORE_GLOBAL" and step.argval == changed.name for step in steps)
+    named = ((_instructions(code), _mentions(code).words.get(changed.name, ())) for code in codes)
+    return any(steps[i].opname == "STORE_GLOBAL" for steps, found in named for i in found)
 
 
 def anywhere(at: Where) -> bool:
@@ -88,7 +86,7 @@ def line_that_needs(
     for code in found:
         uses, steps = _uses(code, changed, texts=True), _instructions(code)
         # log[number] = y keeps a result, under a number that no result depends on.
-        keys = {step.offset for step, following in itertools.pairwise(steps) if following.opname in _KEYS}
+        keys = {steps[i - 1].offset for i in _mentions(code).sets}
         read = [at for at in uses.reads() if at.instruction not in keys and inside(at) and counts(at)]
         if read and not any(inside(at) and at.instruction < read[0].instruction for at in uses.stores):
             return read[0]
@@ -210,9 +208,15 @@ def _uses(code: CodeType, changed: Changed, texts: bool = False) -> _Uses:
         return uses
     has_elements = bracket or changed.after is DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
     own_levels = changed.name.count("][") + 1 if bracket and isinstance(changed.after, np.ndarray) else 0
-    steps = _instructions(code)
+    steps, mentions = _instructions(code), _mentions(code)
+    concerned = [*mentions.words.get(name, ())]
+    if has_elements:
+        concerned += mentions.sets
+    if as_text:
+        concerned += mentions.texts.get(name, ())
     added = 0
-    for i, (step, following) in enumerate(zip(steps, [*steps[1:], steps[-1]], strict=True)):
+    for i in sorted(concerned):
+        step, following = steps[i], steps[min(i + 1, len(steps) - 1)]
         if step.opname in _KEYS and has_elements:
             reached = next((levels for word, levels in _set_in(steps, i, is_attribute) if word == name), 0)
             if reached:  # rows[0] = y gives the place rows[0] another value, rows[0][1] = y and rows[0] += y write into it
@@ -225,7 +229,7 @@ def _uses(code: CodeType, changed: Changed, texts: bool = False) -> _Uses:
             continue
         if is_global and step.opname.startswith(_LOCALS):
             continue
-        for word, verb in zip(words, re.findall("LOAD|STORE", step.opname), strict=False):
+        for word, verb in zip(words, _verbs(step.opname), strict=False):
             if word != name:
                 continue
             if verb == "LOAD" and _only_writes(following):
@@ -257,6 +261,38 @@ def _only_writes(step: dis.Instruction) -> bool:
 @functools.lru_cache(maxsize=256)
 def _instructions(code: CodeType) -> list[dis.Instruction]:
     return list(dis.get_instructions(code))
+
+
+class _Mentions(NamedTuple):
+    """The indices of the instructions of some code that may use a place."""
+
+    words: dict[str, list[int]]
+    """Of those with a name, by name."""
+    texts: dict[str, list[int]]
+    """Of those that load a text, by text."""
+    sets: list[int]
+    """Of those that set an element."""
+
+
+@functools.lru_cache(maxsize=256)
+def _mentions(code: CodeType) -> _Mentions:
+    found = _Mentions({}, {}, [])
+    for i, step in enumerate(_instructions(code)):
+        if step.opname in _KEYS:
+            found.sets.append(i)
+        elif step.opname == "LOAD_CONST":
+            if type(step.argval) is str:
+                found.texts.setdefault(step.argval, []).append(i)
+        else:
+            for word in {word for word in _words(step) if type(word) is str}:
+                found.words.setdefault(word, []).append(i)
+    return found
+
+
+@functools.cache
+def _verbs(operation: str) -> list[str]:
+    """What an instruction does with each of its names: ``LOAD_FAST_STORE_FAST`` loads one and stores the other."""
+    return re.findall("LOAD|STORE", operation)
 
 
 _KEYS = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}
