@@ -41,6 +41,8 @@ GROWTH = {
 }  # fmt: skip
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+PATIENCE = 60
+"""The seconds after which a figure is given up."""
 MARK = "<!-- written by benchmarks/growth.py -->"
 
 
@@ -82,11 +84,11 @@ def measure(case: str) -> float:
 
 
 def in_process(python: str, case: str) -> float | None:
-    """The same in a fresh process of an interpreter; ``None`` if it fails or takes too long."""
+    """The same in a fresh process of an interpreter; ``None`` if it fails or takes longer than ``PATIENCE``."""
     command = [python, "-W", "ignore", __file__, "--case", case]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, check=True)
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
         return None
     return float(done.stdout.split()[-1])
@@ -115,7 +117,7 @@ def table(rounds: int, peer: str | None) -> str:
         times = f"{own / least[sys.executable, against]:.2f}x {against}" if against else ""
         entry = [case, f"{own:.3f} s", times]
         if peer:
-            entry.append(f"{least[peer, case]:.3f} s" if (peer, case) in least else "over 300 s or refused")
+            entry.append(f"{least[peer, case]:.3f} s" if (peer, case) in least else f"over {PATIENCE} s or refused")
         lines.append(f"| {' | '.join(entry)} |")
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
     where = f"{versions}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, least of {rounds} rounds"
