@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import tracemalloc
 
 import pytest
 
@@ -25,17 +27,19 @@ def test_the_second_opening_reads_but_neither_hashes_nor_parses(bundle, counted)
     assert len(read) >= len(again.files) and not hashed and not parsed
 
 
-def test_two_bundles_of_one_description_share_no_values(bundle):
-    first = open_bundle(bundle)
-    first.contract.system["leapp version"] = "changed"
-    first.contract.pipeline.configs["frequency"] = 0
-    first.annotations["pipeline.configs"]["made"] = "changed"
-    first.seal.files.clear()
-    second = open_bundle(bundle)
-    assert second.contract.system["leapp version"] != "changed"
-    assert second.contract.pipeline.configs["frequency"] == 50
-    assert second.annotations["pipeline.configs"]["made"] == "one"
-    assert second.files and second.files == second.seal.files
+def test_bundles_of_one_description_share_no_values(bundle, monkeypatch):
+    """Neither the first one with later ones, nor later ones with each other."""
+    monkeypatch.setattr(reading, "_descriptions", Recent(1 << 20))
+    for _ in range(3):
+        opened = open_bundle(bundle)
+        assert opened.contract.system["leapp version"] != "changed"
+        assert opened.contract.pipeline.configs["frequency"] == 50
+        assert opened.annotations["pipeline.configs"]["made"] == "one"
+        assert len(opened.files) == 5 and opened.files == opened.seal.files
+        opened.contract.system["leapp version"] = "changed"
+        opened.contract.pipeline.configs["frequency"] = 0
+        opened.annotations["pipeline.configs"]["made"] = "changed"
+        opened.seal.files.clear()
 
 
 @pytest.mark.parametrize("suffix", [".pt", "_samples.safetensors", "_initial_values.safetensors", ".yaml"])
@@ -61,13 +65,36 @@ def test_a_model_of_another_export_with_the_same_name_is_another_file(bundle):
     assert b"two" in read_model(open_bundle(bundle), "pre") and b"one" in first
 
 
-def test_no_more_than_the_bound_is_kept(bundle):
-    kept: Recent[bytes] = Recent(100)
+def test_no_more_than_the_bound_is_kept():
+    kept: Recent[bytes] = Recent(1 << 20)
+    quarter = 1 << 18
     for number in range(50):
-        kept.put(str(number), bytes(25), 25)
-        kept.put("large", bytes(26), 26)
-    assert [name for name in map(str, range(50)) if kept.get(name)] == ["46", "47", "48", "49"]
+        kept.put(str(number), bytes(quarter), quarter)
+        kept.put("large", bytes(quarter + 1), quarter + 1)
+    assert [name for name in map(str, range(50)) if kept.get(name)] == ["47", "48", "49"]  # an entry takes memory too
     assert kept.get("large") is None
     kept.put("49", b"other", 5)
-    assert kept.get("49") == b"other" and kept.get("46") is not None
+    assert kept.get("49") == b"other" and kept.get("47") is not None
     assert reading._descriptions._most <= 1 << 20 and files._verified._most <= 4 << 20
+
+
+def test_many_small_values_stay_within_the_bound():
+    kept: Recent[bytes] = Recent(1 << 20)
+    tracemalloc.start()
+    try:
+        for number in range(8192):
+            kept.put(hashlib.sha256(str(number).encode()).hexdigest(), bytes(1), 1)
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert kept.get(hashlib.sha256(b"8191").hexdigest()) is not None
+
+
+def test_keeping_waits_for_no_other_thread():
+    """A process may be forked while a thread holds the lock. In the child it is never released."""
+    kept: Recent[bytes] = Recent(1 << 20)
+    with kept._lock:
+        kept.put("a", b"one", 3)
+        assert kept.get("a") is None
+    kept.put("a", b"one", 3)
+    assert kept.get("a") == b"one"

@@ -9,6 +9,7 @@ import codecs
 import hashlib
 import marshal
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -325,19 +326,19 @@ def _load(path: Path, allow_outside: bool = False, trust: Keys | None = None) ->
 
 
 _descriptions: Recent[tuple[bytes, Seal]] = Recent(1 << 20)
-"""Parsed descriptions by their text. Each is kept as bytes, from which every bundle gets values of its own."""
+"""Parsed descriptions and the files of their seals, by text. Both are kept as bytes: every bundle gets values of its own."""
 
 
 def _described(text: str, name: str) -> tuple[dict[str, Any], Contract, Seal]:
     """What a description says, its contract and its seal. The seal of a text is checked once."""
     known = _descriptions.get(text)
     if known is not None:
-        document = marshal.loads(known[0])
-        return document, contract_of(document, name, text), replace(known[1], files=dict(known[1].files))
+        document, files = marshal.loads(known[0])
+        return document, contract_of(document, name, text), replace(known[1], files=files)
     document = yaml_text.parse(text, name)
     contract, seal = contract_of(document, name, text), verified_seal(document, name)
-    packed = marshal.dumps(document)
-    _descriptions.put(text, (packed, seal), len(text) + len(packed))
+    packed = marshal.dumps((document, dict(seal.files)))
+    _descriptions.put(text, (packed, replace(seal, files={})), sys.getsizeof(text) + len(packed))
     return document, contract, seal
 
 

@@ -1,4 +1,4 @@
-"""Remembers what this process has read and checked, so that a bundle that is opened again is not checked byte by byte again.
+"""Remembers what this process has read and checked, so that a bundle that is opened again is neither hashed nor parsed again.
 
 Only equal content counts: a file is read each time, and its bytes are compared with those that were checked. No date and no
 path is trusted.
@@ -11,6 +11,9 @@ from typing import Generic, TypeVar
 
 V = TypeVar("V")
 
+_ENTRY = 512
+"""About how many bytes a name and its place in a dict take beside the value."""
+
 
 class Recent(Generic[V]):
     """The last values that were put in, up to a number of bytes altogether.
@@ -22,7 +25,6 @@ class Recent(Generic[V]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._held: dict[str, tuple[V, int]] = {}
-        self._size = 0
         self._lock = threading.Lock()
 
     def get(self, name: str) -> V | None:
@@ -31,11 +33,18 @@ class Recent(Generic[V]):
         return None if found is None else found[0]
 
     def put(self, name: str, value: V, size: int) -> None:
-        """Keep a value of ``size`` bytes and forget the oldest ones. A value that would fill a quarter is not kept."""
-        if size > self._most // 4:
+        """Keep a value of ``size`` bytes and forget the oldest ones. A value that would fill a quarter is not kept.
+
+        Nothing is kept while another thread keeps a value. To wait for the lock could last for ever: after a fork, and in a
+        signal handler.
+        """
+        if size > self._most // 4 or not self._lock.acquire(blocking=False):
             return
-        with self._lock:
-            self._size += size - self._held.pop(name, (None, 0))[1]
-            self._held[name] = value, size
-            while self._size > self._most:
-                self._size -= self._held.pop(next(iter(self._held)))[1]
+        try:
+            self._held.pop(name, None)
+            self._held[name] = value, size + _ENTRY
+            excess = sum(taken for _, taken in self._held.values()) - self._most
+            while excess > 0:
+                excess -= self._held.pop(next(iter(self._held)))[1]
+        finally:
+            self._lock.release()
