@@ -440,6 +440,7 @@ WRITES = [
     Case("unfold", lambda x: x.unfold(1, 3, 2), (f(2, 9),)),
     Case("copy_inplace_cast", lambda x: torch.zeros(3, dtype=torch.int64).copy_(x), (f(3, scale=5),)),
     Case("out_add", lambda x, y: torch.add(x, y, out=torch.empty(3)), (f(3), f(3))),
+    Case("out_target", lambda x, y: torch._C._nn.mse_loss(x, target=y, reduction=0, out=torch.empty(0)), (f(3), f(3))),
     Case("clamp_inplace", lambda x: x.clone().clamp_(-1, 1).neg_().relu_(), (f(3, 4),)),
 ]
 

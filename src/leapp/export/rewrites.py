@@ -39,7 +39,7 @@ class RewrittenCalls(TorchFunctionMode):
         return func, args, named
 
 
-def _into_empty(func: Any, target: torch.Tensor, args: tuple[Any, ...], **named: Any) -> torch.Tensor:
+def _into_empty(func: Any, target: torch.Tensor, args: tuple[Any, ...], /, **named: Any) -> torch.Tensor:
     """The result of a call that would resize its target. Nothing else reads the memory of a tensor without elements."""
     made: torch.Tensor = func(*args, **named)
     return made.to(target.dtype)

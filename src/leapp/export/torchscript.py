@@ -165,7 +165,7 @@ class _ScriptCalls(RewrittenCalls):
         return super().rewritten(func, args, named)
 
 
-def _copied_into(func: Any, targets: Any, args: tuple[Any, ...], **named: Any) -> Any:
+def _copied_into(func: Any, targets: Any, args: tuple[Any, ...], /, **named: Any) -> Any:
     for target, value in zip(targets, func(*args, **named), strict=True):
         (target if target.shape == value.shape else target.resize_(value.shape)).copy_(value)
     return targets
