@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import subprocess
 import sys
 import traceback
+import weakref
 from functools import partial
 from pathlib import Path
 
@@ -20,10 +22,10 @@ from torch import nn
 
 import leapp
 from leapp.errors import BundleError, ExportError
-from leapp.export import ExportJob, check_params, export_node, resolve_backend
+from leapp.export import ExportJob, check_params, export_node, resolve_backend, shared_setup
 from leapp.export.onnx_file import write_model
 from leapp.export.torchlib import split_weights
-from leapp.export.torchscript import PARAMETER_NAMES
+from leapp.export.torchscript import PARAMETER_NAMES, trace_function
 from leapp.runtime import Pipeline
 
 from .cases import NETS, PORTS, Case, Shared, f
@@ -368,3 +370,32 @@ def test_torchscript_is_traced_below_few_python_frames(tmp_path: Path) -> None:
     module = _Deep()
     export_node(ExportJob("n", module, (torch.randn(2),), ["x"], ["y"], "jit"), tmp_path)
     assert module.frames == 3  # this one, the caller in leapp, and the thread
+
+
+def test_a_thread_that_cannot_be_started_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(shared_setup, "start_new_thread", refuse)
+    with pytest.raises(ExportError, match="can't start new thread"):
+        export_node(ExportJob("n", _Deep(), (torch.randn(2),), ["x"], ["y"], "jit"), tmp_path)
+
+
+class _Failing(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        made = x * 2
+        self.made = weakref.ref(made)
+        raise ValueError("no")
+
+
+def test_a_failed_trace_keeps_no_tensor_alive(tmp_path: Path) -> None:
+    """Not even until the garbage collector runs: a batch may take much memory."""
+    module = _Failing()
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="no"):
+            trace_function(ExportJob("n", module, (torch.randn(2),), ["x"], ["y"], "jit"))
+        assert module.made() is None
+    finally:
+        gc.enable()

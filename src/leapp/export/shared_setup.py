@@ -30,11 +30,15 @@ class _BareThread:
     def run(self, function: Callable[[], _T]) -> _T:
         """The result of the function, or its error."""
         if self._ended is None:
-            self._ended = Future()
-            start_new_thread(self._work, (self._ended,))
+            ended: Future[None] = Future()
+            start_new_thread(self._work, (ended,))
+            self._ended = ended  # only now: close() would wait for a thread that could not be started
         done: Future[_T] = Future()
         self._tasks.put((function, done))
-        return done.result()
+        try:
+            return done.result()
+        finally:
+            del done  # it holds the error, whose traceback refers to this frame, and to all tensors of the trace
 
     def close(self) -> None:
         """Wait until the thread has ended."""
