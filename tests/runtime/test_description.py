@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -268,6 +269,17 @@ def test_a_session_has_several_threads_if_its_values_are_large(tmp_path, rows, g
     path = write_bundle(tmp_path, {"p": Stage(torch.nn.Tanh(), {"x": torch.zeros(rows, 48)}, ["y"], "onnx")})
     (unit,) = Pipeline(path, threads=given)._engine.units
     assert unit.session.get_session_options().intra_op_num_threads == (want or min(8, len(os.sched_getaffinity(0))))
+
+
+@pytest.mark.parametrize(("version", "spins"), [("1.20.1", "0"), ("1.30.0", "0"), ("1.31.0", "1"), ("2.0.0", "1")])
+def test_threads_of_a_session_spin_only_where_that_can_be_limited(tmp_path, monkeypatch, version, spins):
+    """Without a limit they spin for milliseconds after each step, on cores that other programs need."""
+    path = write_bundle(tmp_path, {"p": Stage(torch.nn.Tanh(), {"x": torch.zeros(2, 48)}, ["y"], "onnx")})
+    monkeypatch.setattr(onnxruntime, "__version__", version)
+    (unit,) = Pipeline(path, threads=2)._engine.units
+    entry = unit.session.get_session_options().get_session_config_entry
+    assert entry("session.intra_op.allow_spinning") == spins and entry("session.inter_op.allow_spinning") == "0"
+    assert 0 < int(entry("session.intra_op.spin_duration_us")) < 1000
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -246,7 +246,7 @@ _MOST_THREADS = 8
 _SPIN = "20"
 """For how many microseconds an idle thread of a session spins before it sleeps.
 
-Operators of one step follow each other faster than that. A thread that slept between them would make a step 8 % longer.
+Operators of one step follow each other faster than that. If the threads slept between them, a step would take up to 8 % longer.
 """
 
 _SPIN_IS_SET = (1, 31)
