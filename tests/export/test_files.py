@@ -381,6 +381,20 @@ def test_a_thread_that_cannot_be_started_is_an_error(tmp_path: Path, monkeypatch
         export_node(ExportJob("n", _Deep(), (torch.randn(2),), ["x"], ["y"], "jit"), tmp_path)
 
 
+class _Wasteful(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        x.sin().unbind()
+        torch.zeros(3).add_(x.sum())
+        return (x * 2,)
+
+
+def test_torchscript_files_hold_no_unused_operators(tmp_path: Path) -> None:
+    """torch's tracer removes them. leapp does not look for them again."""
+    result = export_node(ExportJob("n", _Wasteful(), (torch.randn(2),), ["x"], ["y"], "jit"), tmp_path)
+    kinds = {node.kind() for node in torch.jit.load(str(result.path)).graph.nodes()}
+    assert kinds == {"prim::Constant", "aten::mul"}
+
+
 class _Failing(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
         made = x * 2

@@ -13,7 +13,7 @@ import torch
 from leapp.bundle import open_bundle
 from leapp.errors import BundleError
 from leapp.graph.contract import Contract, ModelFile, Node, Port, Wiring
-from leapp.runtime import Pipeline
+from leapp.runtime import Pipeline, torch_engines
 from leapp.runtime.inference_manager import InferenceManager
 from leapp.runtime.plan import make_plan
 from tests.runtime.bundles import Scale, Stage, chain, write_bundle
@@ -208,6 +208,15 @@ def test_models_opened_in_threads_leave_the_compiler_as_it_was(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: Pipeline(path).warm_up(), range(24)))
     assert torch._C._jit_set_fusion_strategy(before) == given
+
+
+def test_the_compiler_is_changed_for_the_first_step_only(tmp_path, counted):
+    path, _ = chain(tmp_path, ["jit"])
+    changes = counted(torch_engines, "set_fusion_strategy")
+    pipeline = Pipeline(path)
+    for number in range(4):
+        pipeline({"n0/x": torch.zeros(2, 8)})
+        assert len(changes) == 2, number  # set, and set back
 
 
 @pytest.mark.parametrize("api", [Pipeline, InferenceManager])
