@@ -42,7 +42,7 @@ GROWTH = {
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 PATIENCE = 60
-"""The seconds after which a figure is given up."""
+"""The seconds after which a figure of the peer is given up."""
 MARK = "<!-- written by benchmarks/growth.py -->"
 
 
@@ -84,11 +84,12 @@ def measure(case: str) -> float:
 
 
 def in_process(python: str, case: str) -> float | None:
-    """The same in a fresh process of an interpreter; ``None`` if it fails or takes longer than ``PATIENCE``."""
+    """The same in a fresh process of an interpreter; ``None`` if it fails, or if the peer takes longer than ``PATIENCE``."""
     command = [python, "-W", "ignore", __file__, "--case", case]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    patience = None if python == sys.executable else PATIENCE
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience, env=environment, check=True)
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
         return None
     return float(done.stdout.split()[-1])
