@@ -95,6 +95,14 @@ def in_process(python: str, case: str) -> float | None:
     return float(done.stdout.split()[-1])
 
 
+def processor() -> str:
+    """The model of the processor."""
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor() or platform.machine())
+
+
 def table(rounds: int, peer: str | None) -> str:
     """The measured table as Markdown."""
     import torch
@@ -121,7 +129,7 @@ def table(rounds: int, peer: str | None) -> str:
             entry.append(f"{least[peer, case]:.3f} s" if (peer, case) in least else f"over {PATIENCE} s or refused")
         lines.append(f"| {' | '.join(entry)} |")
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
-    where = f"{versions}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, least of {rounds} rounds"
+    where = f"{versions}, {os.cpu_count()} cores ({processor()}), load {os.getloadavg()[0]:.1f}, least of {rounds} rounds"
     return f"{MARK}\n\nMeasured with {where}.\n\n" + "\n".join(lines) + f"\n\n{MARK}"
 
 
