@@ -18,7 +18,7 @@ from tests.bundle.conftest import write
 def test_the_second_opening_reads_but_neither_hashes_nor_parses(bundle, counted):
     opened = open_bundle(bundle)
     check_files(opened)
-    read = counted(files, "read_regular")
+    read = counted(files, "_open_regular")
     hashed = counted(files, "_compare")
     parsed = counted(yaml_text, "parse")
     again = open_bundle(bundle)
@@ -75,7 +75,7 @@ def test_no_more_than_the_bound_is_kept():
     assert kept.get("large") is None
     kept.put("49", b"other", 5)
     assert kept.get("49") == b"other" and kept.get("47") is not None
-    assert reading._descriptions._most <= 1 << 20 and files._verified._most <= 4 << 20
+    assert reading._descriptions._most <= 1 << 20 and files.RECENT_FILES._most <= 4 << 20
 
 
 def test_many_small_values_stay_within_the_bound():

@@ -19,6 +19,8 @@ from leapp.graph.contract import Contract, ModelFile, Node, Port, Wiring
 from leapp.graph.validate import port_problem, repeated, wiring_problem
 
 MODELS, PIPELINE, SYSTEM = "models", "pipeline", "system information"
+VERSION = "leapp config version"
+"""The key in the system information that names the version of the format."""
 TARGET = "leapp target"
 """The key in the system information that names the target of a bundle."""
 
@@ -131,13 +133,13 @@ class _Reader:
         return value
 
     def _check_version(self, system: dict[str, Any]) -> None:
-        path = (SYSTEM, "leapp config version")
-        if "leapp config version" not in system:
+        path = (SYSTEM, VERSION)
+        if VERSION not in system:
             warnings.warn(
-                f"{visible(self._name)}: 'leapp config version' is missing in '{SYSTEM}'; read as version {_OLDEST}.",
+                f"{visible(self._name)}: '{VERSION}' is missing in '{SYSTEM}'; read as version {_OLDEST}.",
                 stacklevel=2,
             )
-        version = system.get("leapp config version", _OLDEST)
+        version = system.get(VERSION, _OLDEST)
         if isinstance(version, float):
             version = str(version)
         if not isinstance(version, str) or not re.fullmatch(r"\d{1,6}\.\d{1,6}", version):

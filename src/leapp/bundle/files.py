@@ -27,6 +27,8 @@ SHA256 = "[0-9a-f]{64}"
 _SHA256 = re.compile(SHA256)
 
 _CHUNK = 1 << 20
+_PIECE = 1 << 16
+"""Less than what the allocator asks the system for, each time anew."""
 _PSEUDO = ("/proc/", "/sys/", "/dev/")
 _MAX_LINKS = 40
 _LARGE = 1 << 30
@@ -91,7 +93,7 @@ def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> str:
             "Copy the file into the bundle, or pass allow_outside=True if you trust this bundle."
         )
     spelled = os.path.join(root, name)
-    plain = os.path.dirname(spelled) == root and name not in (".", "..") and _is_not_a_link(spelled)
+    plain = _is_plain(spelled, name)
     path = spelled if plain else os.path.realpath(spelled)
     if not anywhere and not path.startswith(os.path.join(root, "")):
         raise BundleError(
@@ -106,23 +108,27 @@ def locate(root: str, name: str, what: str, *, anywhere: bool = False) -> str:
     return path
 
 
-def _is_not_a_link(path: str) -> bool:
-    """Whether a path exists and is not a link."""
+def without_links(root: str, name: str) -> str:
+    """The path of the file ``name`` in a directory, without links. ``root`` is the directory, without links."""
+    spelled = os.path.join(root, name)
+    return spelled if _is_plain(spelled, name) else os.path.realpath(spelled)
+
+
+def _is_plain(path: str, name: str) -> bool:
+    """Whether a path exists, ends with a bare file name, and is not a link."""
     try:
-        return not stat.S_ISLNK(os.lstat(path).st_mode)
+        return "/" not in name and name not in (".", "..") and not stat.S_ISLNK(os.lstat(path).st_mode)
     except (OSError, ValueError):
         return False
 
 
-def _open_regular(path: str | Path, what: str, real: str | None) -> tuple[int, int]:
+def _open_regular(path: str | Path, what: str) -> tuple[int, int]:
     """A regular file, open for reading: its descriptor, and its size. Pipes, devices and files of the kernel are refused.
 
     Raises:
         BundleError: If the file cannot be read or is not a regular file.
         BundleFileError: If there is no such file.
     """
-    if _is_pseudo(os.fspath(path), real or os.path.realpath(path)):
-        raise BundleError(f"{what}: {path} is not a regular file.")
     try:
         descriptor = os.open(path, _FLAGS)
     except FileNotFoundError:
@@ -144,7 +150,8 @@ def _open_regular(path: str | Path, what: str, real: str | None) -> tuple[int, i
 
 def read_regular(path: str | Path, what: str, *, limit: int | None = None, real: str | None = None) -> bytes:
     """The bytes of a regular file. ``real`` is its path without links, if that is known."""
-    descriptor, size = _open_regular(path, what, real)
+    _refuse_pseudo(path, what, real)
+    descriptor, size = _open_regular(path, what)
     try:
         most = memory_of_machine() if limit is None else limit
         if size > most:
@@ -160,14 +167,20 @@ def read_regular(path: str | Path, what: str, *, limit: int | None = None, real:
 
 def sha256_of(path: str | Path, what: str, *, real: str | None = None) -> str:
     """The sha256 of a regular file of any size. ``real`` is its path without links, if that is known."""
+    _refuse_pseudo(path, what, real)
     sha256 = hashlib.sha256()
-    descriptor, size = _open_regular(path, what, real)
+    descriptor, size = _open_regular(path, what)
     try:
         while chunk := os.read(descriptor, min(size, _CHUNK) or 1):
             sha256.update(chunk)
     finally:
         os.close(descriptor)
     return sha256.hexdigest()
+
+
+def _refuse_pseudo(path: str | Path, what: str, real: str | None) -> None:
+    if _is_pseudo(os.fspath(path), real or os.path.realpath(path)):
+        raise BundleError(f"{what}: {path} is not a regular file.")
 
 
 def _is_pseudo(spelled: str, real: str) -> bool:
@@ -205,15 +218,13 @@ def read_verified(path: str, sha256: str, what: str) -> bytes:
     Raises:
         BundleError: If the bytes differ from those that were exported.
     """
+    known = RECENT_FILES.get(sha256)
+    if known is not None and _holds(path, known, what):
+        return known
     data = read_regular(path, what, real=path)
-    if _verified.get(sha256) != data:
-        _compare(hashlib.sha256(data).hexdigest(), sha256, path, what)
-        _verified.put(sha256, data, len(data))
+    _compare(hashlib.sha256(data).hexdigest(), sha256, path, what)
+    RECENT_FILES.put(sha256, data, len(data))
     return data
-
-
-_verified: Recent[bytes] = Recent(4 * _CHUNK)
-"""Small files by their sha256. To compare the bytes is much faster than to hash them."""
 
 
 def verify(path: str, sha256: str, what: str) -> None:
@@ -222,6 +233,9 @@ def verify(path: str, sha256: str, what: str) -> None:
     Raises:
         BundleError: If the bytes differ from those that were exported.
     """
+    known = RECENT_FILES.get(sha256)
+    if known is not None and _holds(path, known, what):
+        return
     try:
         is_small = os.stat(path).st_size <= _CHUNK
     except (OSError, ValueError):
@@ -230,6 +244,24 @@ def verify(path: str, sha256: str, what: str) -> None:
         read_verified(path, sha256, what)
     else:
         _compare(sha256_of(path, what, real=path), sha256, path, what)
+
+
+RECENT_FILES: Recent[bytes] = Recent(4 * _CHUNK)
+"""Small files by their sha256, and what was made of them. To compare the bytes is much faster than to hash them."""
+
+
+def _holds(path: str, data: bytes, what: str) -> bool:
+    """Whether a file has exactly these bytes. It is read in pieces, since new memory for a whole file takes longer."""
+    descriptor, size = _open_regular(path, what)  # ``locate`` has refused pseudo files
+    try:
+        if size != len(data):
+            return False
+        at = 0
+        while at < size and (piece := os.read(descriptor, min(size, _PIECE))) and data.startswith(piece, at):
+            at += len(piece)
+        return at == size
+    finally:
+        os.close(descriptor)
 
 
 def _compare(found: str, sha256: str, path: str, what: str) -> None:
@@ -259,7 +291,7 @@ def check_collisions(names: Iterable[str]) -> None:
     """Refuse two different paths that are one file on systems that ignore case or the encoding of accents."""
     seen: dict[str, str] = {}
     for name in dict.fromkeys(map(os.path.normpath, names)):
-        other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+        other = seen.setdefault((name if name.isascii() else unicodedata.normalize("NFC", name)).casefold(), name)
         if other != name:
             raise BundleError(
                 f"The paths '{other}' and '{name}' are the same file on systems that ignore case. Rename one node."

@@ -16,7 +16,7 @@ def parse(data: bytes) -> Any:
         ValueError: The bytes are not JSON, a key appears twice, or values are nested too deeply.
     """
     try:
-        return json.loads(data.decode(), object_pairs_hook=_unique)
+        return _DECODER.decode(data.decode())
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -26,3 +26,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a key appears twice")
     return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)

@@ -15,9 +15,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from leapp.bundle import yaml_text
-from leapp.bundle.contract_yaml import contract_of
-from leapp.bundle.files import YAML, check_collisions, descriptions_in, hash_file, locate, read_regular, read_verified, verify
+from leapp.bundle.contract_yaml import VERSION, contract_of
+from leapp.bundle.files import (
+    YAML,
+    check_collisions,
+    descriptions_in,
+    hash_file,
+    locate,
+    read_regular,
+    read_verified,
+    verify,
+    without_links,
+)
 from leapp.bundle.integrity import Seal, annotations_of, verified_seal
 from leapp.bundle.onnx_files import beside, external_files
 from leapp.bundle.recent import Recent
@@ -218,8 +230,25 @@ def _external_data(bundle: Bundle, node: str, model: bytes) -> dict[str, tuple[s
     if bundle.contract.nodes[node].model.backend != "onnx":
         return {}
     what = f"external data of node '{node}'"
-    locations = external_files(model, f"model of node '{node}'")
+    locations = _named_files(bundle, node, model)
     return {location: (*_locate_external(bundle, node, location, what), what) for location in locations}
+
+
+_named: Recent[tuple[str, ...]] = Recent(1 << 18)
+"""The files that an ONNX model names, by the sha256 of the model."""
+
+
+def _named_files(bundle: Bundle, node: str, model: bytes) -> tuple[str, ...]:
+    sha256 = bundle.contract.nodes[node].model.sha256sum
+    found = _named.get(sha256)
+    if found is None:
+        found = tuple(external_files(model, f"model of node '{node}'"))
+        _named.put(sha256, found, sum(map(len, found)) + _ENTRY)
+    return found
+
+
+_ENTRY = 256
+"""About the bytes that an entry takes beside its value."""
 
 
 def model_file(bundle: Bundle, node: str) -> Path:
@@ -280,7 +309,7 @@ def find_description(path: str | os.PathLike[str]) -> Path:
         BundleFileError: If there is no such file, or several.
     """
     found = Path(path)
-    if found.is_dir():
+    if os.path.isdir(path):
         candidates = descriptions_in(found)
         same_name = [p for p in candidates if p.stem == found.resolve().name]
         chosen = same_name if len(same_name) == 1 else candidates
@@ -312,34 +341,37 @@ def description_text(path: Path, signature: Signature | None = None, real: str |
 
 def _load(path: Path, allow_outside: bool = False, trust: Keys | None = None) -> Bundle:
     signature = None if trust is None else verified_signature(path, trust)
-    real = os.path.realpath(path)
-    text = description_text(path, signature, real)
-    document, contract, seal = _described(text, path.name)
+    # The files of a description that is a link are beside the link.
+    folder, name = os.path.split(path)
+    root = os.path.realpath(folder)
+    text = description_text(path, signature, without_links(root, name))
+    contract, annotations, seal = _described(text, name)
     files = dict(seal.files)
     if signature is not None:
         _require_agreement(path, contract, seal, signature)
         # A file that the seal does not name must have the sha256 of the signature.
-        files = {name: sha256 for name, sha256 in signature.files.items() if name != path.name} | files
-    # The files of a description that is a link are beside the link.
-    root = "" if os.path.islink(path) else os.path.dirname(real)
-    return Bundle(path, contract, seal.digest, files, allow_outside, annotations_of(document), seal, signature, root=root)
+        files = {file: sha256 for file, sha256 in signature.files.items() if file != name} | files
+    return Bundle(path, contract, seal.digest, files, allow_outside, annotations, seal, signature, root=root)
 
 
-_descriptions: Recent[tuple[bytes, Seal]] = Recent(1 << 20)
-"""Parsed descriptions and the files of their seals, by text. Both are kept as bytes: every bundle gets values of its own."""
+_descriptions: Recent[bytes] = Recent(1 << 20)
+"""What a description says, by its text. It is kept as bytes, from which every bundle gets values of its own."""
 
 
-def _described(text: str, name: str) -> tuple[dict[str, Any], Contract, Seal]:
-    """What a description says, its contract and its seal. The seal of a text is checked once."""
-    known = _descriptions.get(text)
-    if known is not None:
-        document, files = marshal.loads(known[0])
-        return document, contract_of(document, name, text), replace(known[1], files=files)
+def _described(text: str, name: str) -> tuple[Contract, dict[str, Any], Seal]:
+    """The contract of a description, its annotations and its seal. A text is parsed and checked once."""
+    packed = _descriptions.get(text)
+    if packed is not None:
+        plain, annotations, sealed = marshal.loads(packed)
+        return msgspec.convert(plain, Contract), annotations, Seal(*sealed)
     document = yaml_text.parse(text, name)
     contract, seal = contract_of(document, name, text), verified_seal(document, name)
-    packed = marshal.dumps((document, dict(seal.files)))
-    _descriptions.put(text, (packed, replace(seal, files={})), sys.getsizeof(text) + len(packed))
-    return document, contract, seal
+    annotations = annotations_of(document)
+    if VERSION in contract.system:  # each reading warns of a description without a version
+        sealed = seal.digest, dict(seal.files), seal.covers_annotations, seal.annotated
+        packed = marshal.dumps((msgspec.to_builtins(contract), annotations, sealed))
+        _descriptions.put(text, packed, sys.getsizeof(text) + len(packed))
+    return contract, annotations, seal
 
 
 def _require_agreement(path: Path, contract: Contract, seal: Seal, signature: Signature) -> None:

@@ -7,6 +7,7 @@ path is trusted.
 from __future__ import annotations
 
 import threading
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
@@ -24,15 +25,15 @@ class Recent(Generic[V]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._held: dict[str, tuple[V, int]] = {}
+        self._held: dict[Hashable, tuple[V, int]] = {}
         self._lock = threading.Lock()
 
-    def get(self, name: str) -> V | None:
+    def get(self, name: Hashable) -> V | None:
         """The value with a name, if it is still there."""
         found = self._held.get(name)
         return None if found is None else found[0]
 
-    def put(self, name: str, value: V, size: int) -> None:
+    def put(self, name: Hashable, value: V, size: int) -> None:
         """Keep a value of ``size`` bytes and forget the oldest ones. A value that would fill a quarter is not kept.
 
         Nothing is kept while another thread keeps a value. To wait for the lock could last for ever: after a fork, and in a

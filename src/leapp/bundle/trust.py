@@ -99,7 +99,8 @@ def _unrecorded(wanted: set[str]) -> set[str]:
     lines = b""
     with contextlib.suppress(OSError):
         if wanted and _is_ours(path := record()):
-            lines = path.read_bytes()
+            with path.open("rb", buffering=0) as file:
+                lines = file.read()
     # The record may be long, so it is neither copied nor split.
     return {s for s in wanted if f"\n{s}\n".encode() not in lines and not lines.startswith(f"{s}\n".encode())}
 
@@ -107,15 +108,13 @@ def _unrecorded(wanted: set[str]) -> set[str]:
 def record() -> Path:
     """The file with the sha256 of the programs that this user exported or accepted."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Path(base) / "leapp" / "exported-programs"
+    return Path(base, "leapp", "exported-programs")
 
 
 def _is_ours(path: Path) -> bool:
     """Whether only this user can have written the file."""
     if not hasattr(os, "getuid"):
         return path.is_file()
-    for place in (path, path.parent):
-        status = place.lstat()
-        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return False
-    return stat.S_ISREG(path.lstat().st_mode)
+    found, user = [os.lstat(path), os.lstat(path.parent)], os.getuid()
+    mine = all(status.st_uid == user and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for status in found)
+    return mine and stat.S_ISREG(found[0].st_mode)
