@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from leapp.bundle.files import RECENT_FILES
 from leapp.bundle.packages import check_package
 from leapp.bundle.reading import Bundle, read_model_files
 from leapp.errors import BundleError, MissingDependencyError
@@ -125,6 +126,7 @@ def open_units(bundle: Bundle, plan: Plan, nodes: Sequence[str], options: Engine
         return _unnamed_file(found, files) if isinstance(found, bytes) and len(found) > _LARGE_FILE else found
 
     units: list[Unit] = []
+    device = None
     with contextlib.ExitStack() as files:
         for backend, run in itertools.groupby(nodes, key=lambda name: plan.contract.nodes[name].model.backend):
             names = list(run)
@@ -136,7 +138,8 @@ def open_units(bundle: Bundle, plan: Plan, nodes: Sequence[str], options: Engine
                 raise MissingDependencyError(f"The {backend} model of node {listed} needs torch: pip install torch.")
             from leapp.runtime import torch_engines
 
-            units += torch_engines.load(plan, names, model, options)
+            device = device or torch_engines.torch_device(options)
+            units += torch_engines.load(plan, names, model, options, device)
     return units
 
 
@@ -208,7 +211,14 @@ def _merged(plan: Plan, models: dict[str, Model]) -> tuple[bytes, dict[str, str]
             else:
                 inputs[key] = prefix[name] + port
         parts.append(Part(model, prefix[name], fed))
-    merged = merge(parts)
+    # Files with these sha256, joined in this way, always give the same bytes.
+    named = zip(models, parts, strict=True)
+    same = tuple([(plan.contract.nodes[name].model.sha256sum, *part.fed.items()) for name, part in named])
+    merged = RECENT_FILES.get(same)
+    if merged is None:
+        merged = merge(parts)
+        if merged is not None:
+            RECENT_FILES.put(same, merged, len(merged))
     return None if merged is None else (merged, inputs, outputs)
 
 
@@ -225,8 +235,9 @@ def _onnx_unit(
         session = _open_session(model, options, ports)
     except Exception as error:  # ONNX Runtime's errors have no common base class
         raise BundleError(f"The ONNX model of node {label} cannot be opened: {error}") from error
-    initializers = {value.name for value in session.get_overridable_initializers()}
-    found = {value.name: value for value in session.get_inputs() if value.name not in initializers}
+    found = {value.name: value for value in session.get_inputs()}
+    for value in session.get_overridable_initializers():
+        found.pop(value.name, None)
     _check_side(label, "input", {name: plan.input_ports[key] for key, name in inputs.items()}, found)
     found = {value.name: value for value in session.get_outputs()}
     _check_side(label, "output", {name: plan.output_ports[key] for key, name in outputs.items()}, found)
@@ -256,7 +267,7 @@ _SPIN_IS_SET = (1, 31)
 def _threads(options: EngineOptions, ports: Sequence[Port]) -> int:
     if options.threads is not None:
         return options.threads
-    if max((math.prod(port.shape) for port in ports), default=0) < _LARGE:
+    if all(math.prod(port.shape) < _LARGE for port in ports):
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, _MOST_THREADS)
@@ -265,15 +276,16 @@ def _threads(options: EngineOptions, ports: Sequence[Port]) -> int:
 def _open_session(model: Model, options: EngineOptions, ports: Sequence[Port]) -> Any:
     import onnxruntime as ort
 
-    threads, wide = _threads(options, ports), any(port.dtype == "float64" for port in ports)
+    threads, wide = _threads(options, ports), "float64" in [port.dtype for port in ports]
     settings = ort.SessionOptions()
     settings.intra_op_num_threads = threads
     settings.inter_op_num_threads = 1
-    # By default, idle threads of ONNX Runtime spin for many milliseconds, on cores that others need.
-    spins = tuple(map(int, ort.__version__.split(".")[:2])) >= _SPIN_IS_SET
-    settings.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
-    settings.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN)
-    settings.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    if threads != 1:
+        # By default, idle threads of ONNX Runtime spin for many milliseconds, on cores that others need.
+        spins = tuple(map(int, ort.__version__.split(".")[:2])) >= _SPIN_IS_SET
+        settings.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
+        settings.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN)
+        settings.add_session_config_entry("session.inter_op.allow_spinning", "0")
     wanted = options.providers
     if wanted is None:
         present = ort.get_available_providers()
@@ -330,20 +342,22 @@ def open_session(model: Model, settings: Any, **options: Any) -> Any:
 
 
 def _check_side(label: str, side: str, ports: dict[str, Port], found: dict[str, Any]) -> None:
-    if set(ports) != set(found):
+    if ports.keys() != found.keys():
         raise BundleError(f"The ONNX model of node {label} has the {side}s {sorted(found)}, the bundle says {sorted(ports)}.")
     for name, port in ports.items():
-        value = found[name]
-        fits = len(value.shape) == len(port.shape) and all(
-            not isinstance(size, int) or size == want for size, want in zip(value.shape, port.shape, strict=True)
+        value, axis = found[name], port.batch_axis
+        shape = value.shape
+        fits = tuple(shape) == port.shape or (
+            len(shape) == len(port.shape)
+            and all(not isinstance(size, int) or size == want for size, want in zip(shape, port.shape, strict=True))
         )
-        if fits and port.batch_axis is not None and isinstance(value.shape[port.batch_axis], int):
+        if fits and axis is not None and isinstance(shape[axis], int):
             raise BundleError(
                 f"The {side} {port.name!r} of node {label} takes any batch according to the bundle, but its ONNX model has the "
-                f"fixed shape {value.shape}."
+                f"fixed shape {shape}."
             )
         if value.type != ONNX_TYPES[port.dtype] or not fits:
             raise BundleError(
                 f"The {side} {port.name!r} of node {label} is {form(port.dtype, port.shape)} in the bundle, "
-                f"but {value.type} {value.shape} in its ONNX model."
+                f"but {value.type} {shape} in its ONNX model."
             )

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from leapp.bundle.recent import Recent
 from leapp.compat.core import (
     frozen_script,
     fuses_on_cpu,
@@ -75,28 +76,42 @@ def torch_device(options: EngineOptions) -> torch.device:
 
 
 @dataclass(frozen=True, slots=True)
+class _Form:
+    """What the graph of a TorchScript method looks like.
+
+    Attributes:
+        inputs: How many tensors it takes.
+        outputs: How many tensors it returns; 0 if its return type does not say.
+        single: Whether it returns a bare tensor.
+        straight: It is a plain list of operations on its inputs and constants: no branches, no loops and no
+            attributes that could change. What such a graph does to memory depends only on the shapes of its inputs, so one
+            trial run shows it.
+    """
+
+    inputs: int
+    outputs: int
+    single: bool
+    straight: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Script:
     """An opened TorchScript module.
 
     Attributes:
         name: The node.
         method: The method to call.
-        graph: The graph of the method.
-        inputs: How many tensors it takes.
-        outputs: How many tensors it returns; 0 if its return type does not say.
-        single: Whether it returns a bare tensor.
-        straight: Its graph is a plain list of operations on its inputs and constants: no branches, no loops and no
-            attributes that could change. What such a graph does to memory depends only on the shapes of its inputs, so one
-            trial run shows it.
+        form: What its graph looks like.
     """
 
     name: str
     method: Any
-    graph: Any
-    inputs: int
-    outputs: int
-    single: bool
-    straight: bool
+    form: _Form
+
+    @property
+    def graph(self) -> Any:
+        """The graph of the method."""
+        return self.method.graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +127,10 @@ class _Habits:
     shares: bool = True
 
 
-def load(plan: Plan, names: list[str], model: Callable[[str], Any], options: EngineOptions) -> list[TorchUnit]:
+def load(
+    plan: Plan, names: list[str], model: Callable[[str], Any], options: EngineOptions, device: torch.device
+) -> list[TorchUnit]:
     """Open neighbouring nodes of one torch backend."""
-    device = torch_device(options)
     if plan.contract.nodes[names[0]].model.backend == "pt2":
         return [_load_pt2(plan, name, model(name), device) for name in names]
     scripts = [_load_script(plan, name, model(name), device) for name in names]
@@ -123,22 +139,30 @@ def load(plan: Plan, names: list[str], model: Callable[[str], Any], options: Eng
     return [_script_unit(plan, script, device) for script in scripts]
 
 
-def _open_script(name: str, model: bytes | Path, device: torch.device) -> _Script:
+_forms: Recent[_Form] = Recent(1 << 16)
+"""Forms of straight graphs that make no tensors on a device of their own, by the sha256 of the file."""
+
+
+def _open_script(name: str, model: bytes | Path, device: torch.device, sha256: str | None) -> _Script:
+    form = _forms.get(sha256)
     try:
         module = open_script(model if isinstance(model, bytes) else str(model), device)
         method = module._get_method("forward")
-        text = _on_device(method.graph, device)
+        text = _on_device(method.graph, device) if form is None else ""
     except Exception as error:  # torch may raise any type for a damaged file
         raise BundleError(f"The TorchScript model of node {name!r} cannot be opened: {error}") from error
-    script = _script(name, method, text)
+    if form is None:
+        form = _form(method.graph, text)
+        if form.straight and _DEVICE not in text:
+            _forms.put(sha256, form, 512)
     # A straight graph reads no attribute of its module, so there is nothing to freeze.
-    if script.straight or not module.hasattr("training"):
-        return script
+    if form.straight or not module.hasattr("training"):
+        return _Script(name, method, form)
     with warnings.catch_warnings():
         # The warning that TorchScript is deprecated is of no use to a user who runs a bundle.
         warnings.simplefilter("ignore", DeprecationWarning)
         method = frozen_script(module)._get_method("forward")
-    return _script(name, method, script_text(method.graph))
+    return _Script(name, method, _form(method.graph, script_text(method.graph)))
 
 
 def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> _Script:
@@ -149,7 +173,7 @@ def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.devic
     form = (model, device, plan.batch, len(plan.output_keys(name)), *((port.dtype, port.shape) for port in ports))
     if form not in opened:
         script = _new_script(plan, name, model, device)
-        if not script.straight:
+        if not script.form.straight:
             return script  # not shared: it may keep values between calls
         opened[form] = script
     return replace(opened[form], name=name)
@@ -161,16 +185,19 @@ def _on_device(graph: Any, device: torch.device) -> str:
     Loading a model with ``map_location`` moves its constants, but not the devices in its operations.
     """
     text = script_text(graph)
-    if ": Device = " in text:
+    if _DEVICE in text:
         for node in graph.findAllNodes("prim::Constant"):
             if node.output().type().kind() == "DeviceObjType" and node.hasAttribute("value"):
                 node.s_("value", str(device))
     return text
 
 
-def _script(name: str, method: Any, text: str) -> _Script:
-    """Describe a method from its graph and the text of the graph."""
-    graph = method.graph
+_DEVICE = ": Device = "
+"""Text in a graph with a constant that is a device."""
+
+
+def _form(graph: Any, text: str) -> _Form:
+    """The form of a graph with this text."""
     given, result = graph.param_node(), graph.return_node().inputsAt(0)
     kind = result.type()
     single = kind.kind() == "TensorType"
@@ -178,19 +205,18 @@ def _script(name: str, method: Any, text: str) -> _Script:
     shown = single or result.node().kind() == "prim::TupleConstruct"
     straight = shown and not given.outputsAt(0).uses() and not any(branch in text for branch in _BRANCHES)
     outputs = len(kind.elements()) if is_tuple else int(single)
-    return _Script(name, method, graph, given.outputsSize() - 1, outputs, single, straight)
+    return _Form(given.outputsSize() - 1, outputs, single, straight)
 
 
 def _new_script(plan: Plan, name: str, model: bytes | Path, device: torch.device) -> _Script:
-    script = _open_script(name, model, device)
-    inputs, outputs = plan.input_keys(name), plan.output_keys(name)
-    if script.inputs != len(inputs):
+    described = plan.contract.nodes[name]
+    script = _open_script(name, model, device, described.model.sha256sum)
+    form, inputs, outputs = script.form, described.inputs, described.outputs
+    if form.inputs != len(inputs):
+        raise BundleError(f"The TorchScript model of node {name!r} takes {form.inputs} inputs, the bundle says {len(inputs)}.")
+    if form.outputs != len(outputs):
         raise BundleError(
-            f"The TorchScript model of node {name!r} takes {script.inputs} inputs, the bundle says {len(inputs)}."
-        )
-    if script.outputs != len(outputs):
-        raise BundleError(
-            f"The TorchScript model of node {name!r} returns {script.outputs or 'no fixed number of'} tensors, "
+            f"The TorchScript model of node {name!r} returns {form.outputs or 'no fixed number of'} tensors, "
             f"the bundle says {len(outputs)}."
         )
     return script
@@ -290,13 +316,13 @@ def _copied(result: Any) -> Any:
 def _script_unit(plan: Plan, script: _Script, device: torch.device) -> TorchUnit:
     inputs, outputs = plan.input_keys(script.name), plan.output_keys(script.name)
     # With any batch, two calls do not show everything: for one row, expand() returns an alias.
-    call = _Watched(script.method, script.straight and plan.batch is None, device)
-    return TorchUnit(repr(script.name), call, inputs, outputs, script.single, device, call.when_known)
+    call = _Watched(script.method, script.form.straight and plan.batch is None, device)
+    return TorchUnit(repr(script.name), call, inputs, outputs, script.form.single, device, call.when_known)
 
 
 def _mergeable(scripts: list[_Script]) -> bool:
     # A fuser may evaluate an expression that spans two nodes differently from each node alone.
-    return not fuses_on_cpu() and all(script.straight and not writes_inputs(script.graph) for script in scripts)
+    return not fuses_on_cpu() and all(script.form.straight and not writes_inputs(script.graph) for script in scripts)
 
 
 def _merged(plan: Plan, scripts: list[_Script], device: torch.device) -> TorchUnit:
@@ -319,7 +345,7 @@ def _merged(plan: Plan, scripts: list[_Script], device: torch.device) -> TorchUn
         body = script.graph.copy()
         body.eraseInput(0)
         made = graph.insertGraph(body, arguments)
-        results = made if script.single else list(made[0].node().inputs())
+        results = made if script.form.single else list(made[0].node().inputs())
         values.update(zip(plan.output_keys(script.name), results, strict=True))
     outputs = tuple(key for name in names for key in plan.output_keys(name) if key in needed)
     for key in outputs:
