@@ -7,6 +7,7 @@ debuggers, tracebacks and profilers show its lines.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import itertools
 import linecache
@@ -16,6 +17,7 @@ from contextlib import AbstractContextManager
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from leapp.bundle.recent import Recent
 from leapp.errors import BundleError
 from leapp.runtime.arrays import form
 from leapp.runtime.buffers import Frame, Program, Slot
@@ -69,8 +71,8 @@ def write_step(
     """
     inputs = caller.inputs
     names: dict[str, Any] = {"R": frame.registers, "N": frame.next.registers, "engine": engine, "frame": frame}
-    names |= {"failed": failed, "wrong": wrong, "Refused": BundleError}
-    names["lock"] = lock
+    names |= {"failed": failed, "wrong": wrong, "Refused": BundleError, "lock": lock}
+    names["__builtins__"] = vars(builtins)  # engines that import something look for it in the namespace of their caller
 
     def name(value: Any) -> str:
         names[f"c{len(names)}"] = value
@@ -86,35 +88,38 @@ def write_step(
     lines += [f"{name(store)}(v{register})" for store, register in frame.register_stores]
     lines += [f"{name(to)}[...] = {name(array)}" for to, array in frame.array_copies]
     slots = [(key, program.outputs[key]) for key in outputs]
-    results = (f"{name(k)}: {caller.result(name, k, slot, frame, f'v{slot.register}')}" for k, slot in slots)
+    results = [f"{name(k)}: {caller.result(name, k, slot, frame, f'v{slot.register}')}" for k, slot in slots]
     lines.append(f"made = {{{', '.join(results)}}}")
     if frame.next is not frame:
         # This assignment is what changes the state, so it comes last.
         lines += ["engine.ran = frame", f"engine.frame = {name(frame.next)}"]
     lines.append("return made")
-    text = "\n".join(["def step(inputs, values=None):", " with lock:", *(f"  {line}" for line in lines)])
-    exec(_compiled(text), names)
-    step: FunctionType = names["step"]
-    _show_source(step, text)
+    text = "def step(inputs, values=None):\n with lock:\n  " + "\n  ".join(lines)
+    file = f"<leapp step {next(_numbers)}>"
+    code, source = _compiled(text)
+    # Each step has code of its own, since the interpreter notes in it where the names of the namespace are found.
+    step = names["step"] = FunctionType(code.replace(co_filename=file), names, "step", (None,))
+    # Without a modification time, linecache.checkcache() keeps the entry.
+    linecache.cache[file] = len(text), None, source, file
+    weakref.finalize(step, linecache.cache.pop, file, None).atexit = False
     return step
 
 
-@functools.lru_cache(maxsize=64)
-def _compiled(text: str) -> CodeType:
-    """The code of a step. Nodes with the same number and kinds of ports have the same text."""
-    return compile(text, "<leapp step>", "exec")
-
+_known: Recent[tuple[CodeType, list[str]]] = Recent(1 << 20)
+"""The code and the lines of steps, by their text. Nodes with the same number and kinds of ports have the same text."""
 
 _numbers = itertools.count(1)
 
 
-def _show_source(step: FunctionType, text: str) -> None:
-    """Register the source of a step with ``linecache`` for as long as the step exists."""
-    file = f"<leapp step {next(_numbers)}>"
-    step.__code__ = step.__code__.replace(co_filename=file)
-    # Without a modification time, linecache.checkcache() keeps the entry.
-    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    weakref.finalize(step, linecache.cache.pop, file, None).atexit = False
+def _compiled(text: str) -> tuple[CodeType, list[str]]:
+    """The code of the function in a text, and its lines."""
+    found = _known.get(text)
+    if found is None:
+        module = compile(text, "<leapp step>", "exec")
+        code = next(part for part in module.co_consts if isinstance(part, CodeType))
+        found = code, text.splitlines(keepends=True)
+        _known.put(text, found, 8 * len(text))
+    return found
 
 
 def _turn(frame: Frame, resizable: bool) -> list[str]:
@@ -133,7 +138,7 @@ def _grad_off(program: Program, names: dict[str, Any]) -> list[str]:
 
 
 def _entry(caller: CallerCode, name: Name, values: Sequence[str], trust_form: bool) -> list[str]:
-    taken = "".join(f"{value}, " for value in values)
+    taken = "".join([f"{value}, " for value in values])
     careful = [f"else: {taken}= values"] if values else []
     if not trust_form:
         return ["if values is None: return None", *careful]
@@ -163,7 +168,7 @@ def _calls(frame: Frame, name: Name, entered: dict[int, str], names: dict[str, A
         if call.when_known is not None:
             call.when_known(functools.partial(names.__setitem__, function))
         made = f"{function}({', '.join(map(argument, call.inputs))})"
-        taken = ", ".join(f"v{register}" for register in call.outputs)
+        taken = ", ".join([f"v{register}" for register in call.outputs])
         lines.append(f" {taken}{'' if call.single else ','} = {made}" if taken else f" {made}")
         if call.guard is not None:
             guard = name(call.guard)

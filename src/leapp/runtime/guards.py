@@ -52,11 +52,10 @@ class Guard:
         check: Whether all tensors have a form that was found right before. False means only that the form is not known.
     """
 
-    __slots__ = ("_missed", "_sizes", "_strides", "check")
+    __slots__ = ("_contiguous", "_missed", "_shapes", "check")
 
     def __init__(self, shapes: Sequence[Sequence[int]], contiguous: Sequence[bool]) -> None:
-        self._sizes = [list(shape) for shape in shapes]
-        self._strides = [_strides(shape, whole) for shape, whole in zip(shapes, contiguous, strict=True)]
+        self._shapes, self._contiguous = shapes, contiguous
         self._missed = 0
         self.check: Callable[..., bool] = _never
 
@@ -64,7 +63,9 @@ class Guard:
         """Note values that ``check`` did not know and that the caller found right."""
         engine = _engine()
         if engine is not None and self._missed % _PATIENCE == 0:
-            self.check = engine(*values, dynamic_dims_sizes=self._sizes, dynamic_dims_strides=self._strides).check
+            sizes = [list(shape) for shape in self._shapes]
+            strides = [_strides(shape, whole) for shape, whole in zip(self._shapes, self._contiguous, strict=True)]
+            self.check = engine(*values, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
         self._missed += 1
 
 

@@ -33,15 +33,10 @@ class _TensorCode:
     """The lines of a step that take and return torch tensors. See ``CallerCode``."""
 
     def __init__(self, plan: Plan, program: Program, copy: bool, options: EngineOptions) -> None:
-        self._plan, self._program, self._copy = plan, program, copy
+        self._plan, self._program, self._copy, self._options = plan, program, copy, options
         # Inputs that go to host memory come first, so that one call copies them all.
         self.inputs = sorted(plan.inputs, key=lambda k: program.inputs[k].arrays is None)
         self._slots = slots = [program.inputs[k] for k in self.inputs]
-        on = (_device(plan, split_key(k)[0], options).type for k in self.inputs)
-        self._forms = tuple(
-            (torch.Size(s.port.shape), TORCH_DTYPES[s.port.dtype], device, s.arrays is None)
-            for s, device in zip(slots, on, strict=True)
-        )
         self._guard = Guard([s.port.shape for s in slots], [s.arrays is None for s in slots])
 
     def check(self, name: Name, values: Sequence[str]) -> list[str]:
@@ -52,6 +47,15 @@ class _TensorCode:
             " if values is None: return None",
             f" {taken}, = values",
         ]
+
+    @cached_property
+    def _forms(self) -> tuple[tuple[torch.Size, torch.dtype, str, bool], ...]:
+        """The shape, dtype and device of each value, and whether it may lie anywhere in memory. The first step needs them."""
+        devices = [_device(self._plan, split_key(k)[0], self._options).type for k in self.inputs]
+        return tuple(
+            (torch.Size(s.port.shape), TORCH_DTYPES[s.port.dtype], device, s.arrays is None)
+            for s, device in zip(self._slots, devices, strict=True)
+        )
 
     def _accept(self, values: tuple[Any, ...]) -> tuple[Tensor, ...] | None:
         """The values for a step; None if a value must be refused or converted, which the slow path does."""
