@@ -36,10 +36,12 @@ def test_bundles_of_one_description_share_no_values(bundle, monkeypatch):
         assert opened.contract.pipeline.configs["frequency"] == 50
         assert opened.annotations["pipeline.configs"]["made"] == "one"
         assert len(opened.files) == 5 and opened.files == opened.seal.files
+        assert list(opened.initial_values) == ["pol/h"]
         opened.contract.system["leapp version"] = "changed"
         opened.contract.pipeline.configs["frequency"] = 0
         opened.annotations["pipeline.configs"]["made"] = "changed"
         opened.seal.files.clear()
+        opened.initial_values.clear()
 
 
 @pytest.mark.parametrize("suffix", [".pt", "_samples.safetensors", "_initial_values.safetensors", ".yaml"])

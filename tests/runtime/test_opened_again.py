@@ -173,7 +173,7 @@ def test_the_second_opening_repeats_nothing_that_depends_on_the_files_alone(tmp_
     before = [InferenceManager(path) for path in paths]
     done = [
         *(counted(reading, name) for name in ("contract_of", "external_files")),
-        counted(load, "merge"),
+        *(counted(load, name) for name in ("merge", "check_package")),
         counted(torch_engines, "script_text"),
         counted(codegen._known, "put"),
     ]
@@ -187,5 +187,6 @@ def test_the_second_opening_repeats_nothing_that_depends_on_the_files_alone(tmp_
 
 
 def test_all_that_is_remembered_of_bundles_is_bounded():
-    kept = [files.RECENT_FILES, reading._descriptions, reading._named, torch_engines._forms, codegen._known]
-    assert sum(recent._most for recent in kept) <= 7 << 20
+    kept = [files.RECENT_FILES, reading._descriptions, reading._named, reading._tensors, load._packages]
+    kept += [torch_engines._forms, codegen._known]
+    assert sum(recent._most for recent in kept) <= 6.5 * (1 << 20)

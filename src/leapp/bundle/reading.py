@@ -234,7 +234,10 @@ def _external_data(bundle: Bundle, node: str, model: bytes) -> dict[str, tuple[s
     return {location: (*_locate_external(bundle, node, location, what), what) for location in locations}
 
 
-_named: Recent[tuple[str, ...]] = Recent(1 << 18)
+_ENTRY = 256
+"""About the bytes that an entry takes beside its value."""
+
+_named: Recent[tuple[str, ...]] = Recent(1 << 16)
 """The files that an ONNX model names, by the sha256 of the model."""
 
 
@@ -245,10 +248,6 @@ def _named_files(bundle: Bundle, node: str, model: bytes) -> tuple[str, ...]:
         found = tuple(external_files(model, f"model of node '{node}'"))
         _named.put(sha256, found, sum(map(len, found)) + _ENTRY)
     return found
-
-
-_ENTRY = 256
-"""About the bytes that an entry takes beside its value."""
 
 
 def model_file(bundle: Bundle, node: str) -> Path:
@@ -282,9 +281,20 @@ def _decode_initial_values(bundle: Bundle, data: bytes | None) -> dict[str, RawT
     name = bundle.contract.pipeline.initial_values
     if name is None:
         return {}
-    values = decode(_read_sealed(bundle, name) if data is None else data, name)
+    if data is None:
+        data = _read_sealed(bundle, name)
+    sha256 = bundle.files[name] if _is_covered(bundle) else None
+    values = _tensors.get(sha256)
+    if values is None:
+        values = decode(data, name)
+        if sha256 is not None:
+            _tensors.put(sha256, values, len(data) + _ENTRY * len(values))
     check_initial_values(values, bundle.contract, name)
-    return values
+    return dict(values)
+
+
+_tensors: Recent[dict[str, RawTensor]] = Recent(1 << 18)
+"""The initial values in a file, which cannot be changed, by its sha256."""
 
 
 def read_samples(bundle: Bundle) -> dict[str, list[Sample]]:

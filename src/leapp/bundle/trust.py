@@ -99,7 +99,7 @@ def _unrecorded(wanted: set[str]) -> set[str]:
     lines = b""
     with contextlib.suppress(OSError):
         if wanted and _is_ours(path := record()):
-            with path.open("rb", buffering=0) as file:
+            with open(path, "rb", buffering=0) as file:
                 lines = file.read()
     # The record may be long, so it is neither copied nor split.
     return {s for s in wanted if f"\n{s}\n".encode() not in lines and not lines.startswith(f"{s}\n".encode())}
@@ -115,6 +115,6 @@ def _is_ours(path: Path) -> bool:
     """Whether only this user can have written the file."""
     if not hasattr(os, "getuid"):
         return path.is_file()
-    found, user = [os.lstat(path), os.lstat(path.parent)], os.getuid()
+    found, user = [os.lstat(path), os.lstat(os.path.dirname(path))], os.getuid()
     mine = all(status.st_uid == user and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for status in found)
     return mine and stat.S_ISREG(found[0].st_mode)

@@ -49,42 +49,50 @@ class CallerCode(Protocol):
         """Checked values as a list, in the order of ``inputs``."""
 
 
-def write_step(
+def write_steps(
     engine: LocalEngine,
     program: Program,
-    frame: Frame,
     lock: AbstractContextManager[Any],
     caller: CallerCode,
     outputs: Sequence[str],
     trust_form: bool,
-) -> Callable[..., Any]:
-    """The ``step`` of a frame.
+) -> None:
+    """Write the ``step`` of each frame.
 
     Args:
         engine: Names the frame that is next.
         program: The memory and the calls.
-        frame: The frame.
         lock: Held during a step; its holder may take it again.
         caller: Writes the lines that take inputs and return outputs.
         outputs: The keys of the outputs.
         trust_form: Whether inputs of the right form may be used at once. Otherwise all of them are checked first.
     """
     inputs = caller.inputs
-    names: dict[str, Any] = {"R": frame.registers, "N": frame.next.registers, "engine": engine, "frame": frame}
-    names |= {"failed": failed, "wrong": wrong, "Refused": BundleError, "lock": lock}
-    names["__builtins__"] = vars(builtins)  # engines that import something look for it in the namespace of their caller
-
-    def name(value: Any) -> str:
-        names[f"c{len(names)}"] = value
-        return f"c{len(names) - 1}"
-
+    shared: dict[str, Any] = {"engine": engine, "failed": failed, "wrong": wrong, "Refused": BundleError, "lock": lock}
+    shared["__builtins__"] = vars(builtins)  # engines that import something look for it in the namespace of their caller
     values = [f"i{place}" for place in range(len(inputs))]
-    lines = [*_turn(frame, program.resizable), *_grad_off(program, names), *_entry(caller, name, values, trust_form)]
-    lines += caller.load(name, values)
+    name = functools.partial(_name, shared)
+    begin = [*_turn(program), *_grad_off(program, shared), *_entry(caller, name, values, trust_form)]
+    begin += caller.load(name, values)
     entering = [(program.inputs[key], value) for key, value in zip(inputs, values, strict=True)]
     entered = {slot.register: value for slot, value in entering if slot.arrays is None}
-    lines += _calls(frame, name, entered, names)
-    lines += [f"N[{target}] = v{source}" for source, target in frame.register_moves]
+    for frame in program.frames:
+        names = {**shared, "R": frame.registers, "N": frame.next.registers, "frame": frame}
+        lines = [*begin, *_calls(frame, entered, names), *_end(program, frame, caller, outputs, names)]
+        frame.step = _function("def step(inputs, values=None):\n with lock:\n  " + "\n  ".join(lines), names)
+
+
+def _name(names: dict[str, Any], value: Any) -> str:
+    """See ``Name``."""
+    made = f"c{len(names)}"
+    names[made] = value
+    return made
+
+
+def _end(program: Program, frame: Frame, caller: CallerCode, outputs: Sequence[str], names: dict[str, Any]) -> list[str]:
+    """Lines that pass the state to the next frame and return the results."""
+    name = functools.partial(_name, names)
+    lines = [f"N[{target}] = v{source}" for source, target in frame.register_moves]
     lines += [f"{name(store)}(v{register})" for store, register in frame.register_stores]
     lines += [f"{name(to)}[...] = {name(array)}" for to, array in frame.array_copies]
     slots = [(key, program.outputs[key]) for key in outputs]
@@ -93,8 +101,11 @@ def write_step(
     if frame.next is not frame:
         # This assignment is what changes the state, so it comes last.
         lines += ["engine.ran = frame", f"engine.frame = {name(frame.next)}"]
-    lines.append("return made")
-    text = "def step(inputs, values=None):\n with lock:\n  " + "\n  ".join(lines)
+    return [*lines, "return made"]
+
+
+def _function(text: str, names: dict[str, Any]) -> FunctionType:
+    """The function ``step`` in a text. Its source is shown for as long as it exists."""
     file = f"<leapp step {next(_numbers)}>"
     code, source = _compiled(text)
     # Each step has code of its own, since the interpreter notes in it where the names of the namespace are found.
@@ -122,9 +133,9 @@ def _compiled(text: str) -> tuple[CodeType, list[str]]:
     return found
 
 
-def _turn(frame: Frame, resizable: bool) -> list[str]:
+def _turn(program: Program) -> list[str]:
     """Lines that go to the frame that is next, if that is another one. Only under the lock is this certain."""
-    alone = frame.next is frame and not resizable
+    alone = len(program.frames) == 1 and not program.resizable
     return [] if alone else ["if engine.frame is not frame: return engine.frame.step(inputs, values)"]
 
 
@@ -151,7 +162,8 @@ def _entry(caller: CallerCode, name: Name, values: Sequence[str], trust_form: bo
     return lines + careful
 
 
-def _calls(frame: Frame, name: Name, entered: dict[int, str], names: dict[str, Any]) -> list[str]:
+def _calls(frame: Frame, entered: dict[int, str], names: dict[str, Any]) -> list[str]:
+    name = functools.partial(_name, names)
     states = {target for _, target in frame.register_moves}
     known = dict(entered)
 

@@ -15,7 +15,7 @@ import numpy as np
 from leapp.errors import BundleError, InputError
 from leapp.runtime.arrays import Array
 from leapp.runtime.buffers import Frame, Program, Slot
-from leapp.runtime.codegen import CallerCode, write_step
+from leapp.runtime.codegen import CallerCode, write_steps
 from leapp.runtime.load import Unit
 from leapp.runtime.plan import Plan
 from leapp.runtime.values import spread
@@ -141,8 +141,7 @@ class LocalEngine:
         self._caller = caller_code(plan, self.program)
         self.frame: Frame = self.program.frames[0]
         self.ran: Frame = self.frame
-        for frame in self.program.frames:
-            frame.step = write_step(self, self.program, frame, lock, self._caller, plan.outputs, trust_form)
+        write_steps(self, self.program, lock, self._caller, plan.outputs, trust_form)
         for key, value in initial.items():
             _place(self.program.inputs[key], self.frame, value)
 

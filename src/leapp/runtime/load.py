@@ -19,6 +19,7 @@ from typing import Any
 from leapp.bundle.files import RECENT_FILES
 from leapp.bundle.packages import check_package
 from leapp.bundle.reading import Bundle, read_model_files
+from leapp.bundle.recent import Recent
 from leapp.errors import BundleError, MissingDependencyError
 from leapp.extras import has
 from leapp.graph.contract import Port
@@ -162,6 +163,10 @@ def _unnamed_file(data: bytes, files: contextlib.ExitStack) -> bytes | Path:
     return Path(f"/proc/self/fd/{file.fileno()}")
 
 
+_packages: Recent[str] = Recent(1 << 16)
+"""The backends of files that ``check_package`` accepted, by the sha256 of the file."""
+
+
 def _model(bundle: Bundle, node: str) -> bytes | External:
     described = bundle.contract.nodes[node].model
     place = bundle.path, described.model_path, described.sha256sum
@@ -172,8 +177,10 @@ def _model(bundle: Bundle, node: str) -> bytes | External:
     data, beside = read_model_files(bundle, node)
     if beside:
         return External(data, beside)
-    if described.backend is not None and is_program(described.backend):
-        check_package(data, described.backend, f"The {described.backend} model of node {node!r}")
+    backend = described.backend
+    if backend is not None and is_program(backend) and _packages.get(described.sha256sum) != backend:
+        check_package(data, backend, f"The {backend} model of node {node!r}")
+        _packages.put(described.sha256sum, backend, 256)
     if opened is not None and len(data) <= _SMALL:
         opened[place] = data
     return data
