@@ -1,7 +1,7 @@
-"""Remembers what this process has read and checked, so that a bundle that is opened again is neither hashed nor parsed again.
+"""Remembers what this process has read and checked, and what follows from it, for a bundle that is opened again.
 
 Only equal content counts: a file is read each time, and its bytes are compared with those that were checked. No date and no
-path is trusted.
+path is trusted. What is remembered cannot be changed, or every caller gets a copy.
 """
 
 from __future__ import annotations
