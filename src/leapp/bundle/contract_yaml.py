@@ -136,7 +136,7 @@ class _Reader:
         path = (SYSTEM, VERSION)
         if VERSION not in system:
             warnings.warn(
-                f"{visible(self._name)}: '{VERSION}' is missing in '{SYSTEM}'; read as version {_OLDEST}.",
+                f"{visible(self._name)}: 'leapp config version' is missing in '{SYSTEM}'; read as version {_OLDEST}.",
                 stacklevel=2,
             )
         version = system.get(VERSION, _OLDEST)
