@@ -217,6 +217,15 @@ def test_thorough_runs_every_level(tmp_path, monkeypatch):
         leapp.compile_graph(validate="deep")
 
 
+@pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf"), "0.1", None])
+@pytest.mark.parametrize("name", ["rtol", "atol"])
+def test_tolerances_that_say_nothing_are_refused(tmp_path, name, value):
+    trace(tmp_path, lambda x: x.softmax(-1), "jit")
+    with pytest.raises(ValueError, match=f"^{name}=.*a finite number of at least 0"):
+        leapp.compile_graph(visualize=False, **{name: value})
+    assert leapp.compile_graph(visualize=False, **{name: 0}) == {"n": True}
+
+
 @pytest.mark.parametrize(("backend", "engine"), [("jit", "open_script"), ("onnx", "open_session"), ("pt2", "open_program")])
 def test_every_file_is_read_and_opened_once_and_one_pipeline_is_built(backend, engine, tmp_path, counted):
     from leapp.bundle import reading, sidecars

@@ -456,7 +456,8 @@ def test_an_unreadable_bundle_is_an_error_on_one_line(tmp_path: Path, capsys: py
 
 
 def test_wrong_usage_is_an_error_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in (["nothing"], ["run"], ["run", "x", "--steps", "many"], ["check", "x", "--target", "toaster"]):
+    wrong = (["run", "x", "--steps", "many"], ["check", "x", "--target", "toaster"], ["verify", "x", "--rtol", "nan"])
+    for argv in (["nothing"], ["run"], *wrong):
         assert main(argv) == 2
         assert capsys.readouterr().err.count("\n") == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from leapp.graph.tolerances import ATOL, RTOL
+from leapp.graph.tolerances import ATOL, RTOL, check_tolerances
 
 
 def add_bundle(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +31,8 @@ def add_code(parser: argparse.ArgumentParser) -> None:
 
 def add_tolerances(parser: argparse.ArgumentParser) -> None:
     """How far values may differ."""
-    parser.add_argument("--rtol", type=float, default=RTOL, metavar="X", help="relative tolerance (default: %(default)s)")
-    parser.add_argument("--atol", type=float, default=ATOL, metavar="X", help="absolute tolerance (default: %(default)s)")
+    parser.add_argument("--rtol", type=tolerance, default=RTOL, metavar="X", help="relative tolerance (default: %(default)s)")
+    parser.add_argument("--atol", type=tolerance, default=ATOL, metavar="X", help="absolute tolerance (default: %(default)s)")
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +49,16 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def tolerance(text: str) -> float:
+    """A tolerance when values are compared."""
+    try:
+        number = float(text)
+        check_tolerances(number, 0.0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number of at least 0") from None
+    return number
 
 
 def rate(text: str) -> float:

@@ -21,7 +21,7 @@ from leapp.fleet.journal import Journal
 from leapp.fleet.parquet import check_output, write_table
 from leapp.fleet.report import Departure, FleetReport, PortReport, Ports, make_report, rows
 from leapp.fleet.worker import Job, Outcome, Worker, make_job
-from leapp.graph.tolerances import ATOL, RTOL
+from leapp.graph.tolerances import ATOL, RTOL, check_tolerances
 
 __all__ = ["Departure", "FleetReport", "PortReport", "find_recordings", "replay_fleet"]
 
@@ -89,7 +89,7 @@ def replay_fleet(
         options: Further arguments of ``leapp.runtime.Pipeline``, the same for both bundles.
 
     Raises:
-        InputError: There is no recording, or none of them could be replayed.
+        InputError: There is no recording, none of them could be replayed, or a tolerance is negative or not finite.
         BundleError: A bundle is damaged, or the two cannot be compared.
         MissingDependencyError: Ray or pyarrow is asked for and not installed.
 
@@ -98,6 +98,7 @@ def replay_fleet(
         >>> report.differing, report.failed
         (0, {})
     """
+    check_tolerances(rtol, atol)
     if output is not None:
         check_output(output)
         journal = journal or f"{os.fspath(output)}.journal"

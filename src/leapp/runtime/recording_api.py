@@ -10,6 +10,7 @@ import numpy as np
 
 from leapp.errors import InputError
 from leapp.graph.contract import Port
+from leapp.graph.tolerances import check_tolerances
 from leapp.runtime.arrays import Array
 from leapp.runtime.bench import Latency, measure
 from leapp.runtime.recording import Recorder, Recording, Replay, RunStep, compare, read_recording
@@ -101,11 +102,12 @@ class RecordingApi(Stateful):
             atol: How much a value may differ in any case.
 
         Raises:
-            InputError: The file is not a recording of a bundle with these ports.
+            InputError: The file is not a recording of a bundle with these ports, or a tolerance is negative or not finite.
 
         Example:
             >>> pipeline.replay("run.npz").difference
         """
+        check_tolerances(rtol, atol)
         recording = self.read_recording(path)
         difference = None
         for index, (made, want) in enumerate(zip(self.follow(recording), recording.steps(), strict=True)):

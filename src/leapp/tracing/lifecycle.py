@@ -15,6 +15,7 @@ from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, Sessi
 from leapp.extras import require
 from leapp.graph.html import card
 from leapp.graph.suggest import knows_its_keywords
+from leapp.graph.tolerances import check_tolerances
 from leapp.semantics import GraphConfigs
 from leapp.tracing.examine import examine
 from leapp.tracing.failed import keep_log
@@ -324,6 +325,7 @@ def compile_graph(
         raise AnnotationTypeError(f"graph_configs is a GraphConfigs, not {type(graph_configs).__name__}.")
     if validate not in (True, False, "thorough"):
         raise AnnotationError(f"validate={validate!r}: choose True, False or 'thorough'.")
+    check_tolerances(rtol, atol)
     unfinished = manager.session.unfinished()
     if unfinished:
         raise SessionError(
