@@ -244,6 +244,20 @@ def test_a_result_never_shares_memory_with_a_strided_input(tmp_path, backend):
         assert base.tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
 
 
+@pytest.mark.parametrize("backend", ["jit", "pt2"])
+def test_a_model_that_writes_into_its_input_leaves_the_callers_tensor_alone(tmp_path, backend):
+    class Shift(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.add_(1.0)
+            return x * 2.0
+
+    manager = InferenceManager(write_bundle(tmp_path, {"p": Stage(Shift(), {"x": torch.zeros(3)}, ["y"], backend)}))
+    given = torch.tensor([1.0, 2.0, 3.0])
+    for call in (lambda x: manager({"p/x": x})["p/y"], lambda x: manager.nodes["p"](x)[0]) * 3:
+        assert call(given).tolist() == [4.0, 6.0, 8.0]
+        assert given.tolist() == [1.0, 2.0, 3.0]
+
+
 @pytest.mark.parametrize("api", APIS)
 def test_a_constant_given_out_cannot_be_spoiled(tmp_path, api):
     class Gains(torch.nn.Module):

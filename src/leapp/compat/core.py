@@ -18,6 +18,7 @@ __all__ = [
     "keep_stance", "new_script_graph", "open_script", "operator_names", "plain_dispatch", "registered_device",
     "script_from_graph", "script_numbers", "script_text", "script_tracer", "set_fusion_strategy", "set_grad_enabled",
     "storage_expired", "taken_apart", "tensor_guards", "tensor_type", "with_state", "wrapper_tensor", "writes_inputs",
+    "writes_memory",
 ]  # fmt: skip
 
 OpOverload: Any = torch._ops.OpOverload
@@ -173,6 +174,13 @@ def writes_inputs(graph: Any) -> bool:
     """Whether a TorchScript graph may write into its inputs."""
     found, given = graph.alias_db(), graph.param_node()
     return any(found.has_writers(given.outputsAt(index)) for index in range(given.outputsSize()))
+
+
+def writes_memory(module: torch.nn.Module) -> bool:
+    """Whether a module of an exported program writes into any memory. ``torch.export`` keeps writes as they are."""
+    graphs = [part.graph for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
+    targets = [node.target for graph in graphs for node in graph.nodes]
+    return any(isinstance(target, OpOverload) and target._schema.is_mutable for target in targets)
 
 
 def new_script_graph() -> Any:

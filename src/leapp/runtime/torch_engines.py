@@ -28,6 +28,7 @@ from leapp.compat.core import (
     set_fusion_strategy,
     tensor_type,
     writes_inputs,
+    writes_memory,
 )  # fmt: skip
 from leapp.errors import BundleError
 from leapp.runtime.arrays import Array, numpy_dtype
@@ -139,12 +140,12 @@ def load(
     return [_script_unit(plan, script, device) for script in scripts]
 
 
-_forms: Recent[_Form] = Recent(1 << 16)
+_recent_forms: Recent[_Form] = Recent(1 << 16)
 """Forms of straight graphs that make no tensors on a device of their own, by the sha256 of the file."""
 
 
 def _open_script(name: str, model: bytes | Path, device: torch.device, sha256: str | None) -> _Script:
-    form = _forms.get(sha256)
+    form = _recent_forms.get(sha256)
     try:
         module = open_script(model if isinstance(model, bytes) else str(model), device)
         method = module._get_method("forward")
@@ -154,7 +155,7 @@ def _open_script(name: str, model: bytes | Path, device: torch.device, sha256: s
     if form is None:
         form = _form(method.graph, text)
         if form.straight and _DEVICE not in text:
-            _forms.put(sha256, form, 512)
+            _recent_forms.put(sha256, form, 512)
     # A straight graph reads no attribute of its module, so there is nothing to freeze.
     if form.straight or not module.hasattr("training"):
         return _Script(name, method, form)
@@ -170,13 +171,13 @@ def _load_script(plan: Plan, name: str, model: bytes | Path, device: torch.devic
     if opened is None:
         return _new_script(plan, name, model, device)
     ports = [plan.input_ports[key] for key in plan.input_keys(name)]
-    form = (model, device, plan.batch, len(plan.output_keys(name)), *((port.dtype, port.shape) for port in ports))
-    if form not in opened:
+    key = (model, device, plan.batch, len(plan.output_keys(name)), *((port.dtype, port.shape) for port in ports))
+    if key not in opened:
         script = _new_script(plan, name, model, device)
         if not script.form.straight:
             return script  # not shared: it may keep values between calls
-        opened[form] = script
-    return replace(opened[form], name=name)
+        opened[key] = script
+    return replace(opened[key], name=name)
 
 
 def _on_device(graph: Any, device: torch.device) -> str:
@@ -276,7 +277,7 @@ class _Watched:
         with torch.inference_mode(False), torch.no_grad():
             given = [value.to(self._device, copy=True) for value in inputs]
             versions = [value._version for value in given]
-            with _unprofiled() if self._first is None else nullcontext():
+            with _unprofiled() if self._first is None else nullcontext():  # torch compiles in the first call
                 result = self._call(*given)
             made, first = _as_tuple(result), self._first
             if not self._learns:
@@ -379,7 +380,8 @@ def _load_pt2(plan: Plan, name: str, model: bytes | Path, device: torch.device) 
         return _as_tuple(module(*inputs))
 
     # An exported program may return its inputs or constants themselves.
-    return TorchUnit(repr(name), _isolated(call, _Habits(writes=False), device), inputs, outputs, False, device)
+    isolated = _isolated(call, _Habits(writes=program.writes), device)
+    return TorchUnit(repr(name), isolated, inputs, outputs, False, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,12 +392,14 @@ class _Program:
         module: The module to call.
         inputs: How many tensors it takes.
         outputs: How many tensors it returns.
+        writes: Whether it may write into its inputs.
         versions: How often each of its weights and constants was written to; ``None`` if that is not known.
     """
 
     module: Any
     inputs: int
     outputs: int
+    writes: bool
     versions: list[int] | None
 
 
@@ -416,7 +420,8 @@ def open_program(model: bytes | Path, device: torch.device) -> _Program:
         program = move_to_device_pass(program, device)
     signature = program.graph_signature
     module = program.module().to(device)
-    return _Program(module, len(signature.user_inputs), len(signature.user_outputs), _versions(module))
+    taken, returned = len(signature.user_inputs), len(signature.user_outputs)
+    return _Program(module, taken, returned, writes_memory(program.graph_module), _versions(module))
 
 
 def _isolated(call: Callable[..., Any], habits: _Habits, device: torch.device) -> Callable[..., Any]:
