@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import hashlib
 import os
+import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+import torch
+from msgspec.structs import replace
 
-from leapp.bundle import check_files, files, open_bundle, reading, yaml_text
+from leapp.bundle import check_files, files, open_bundle, read_initial_values, read_samples, reading, yaml_text
 from leapp.bundle.reading import read_model
 from leapp.bundle.recent import Recent
 from leapp.errors import BundleError
@@ -29,7 +39,7 @@ def test_the_second_opening_reads_but_neither_hashes_nor_parses(bundle, counted)
 
 def test_bundles_of_one_description_share_no_values(bundle, monkeypatch):
     """Neither the first one with later ones, nor later ones with each other."""
-    monkeypatch.setattr(reading, "_descriptions", Recent(1 << 20))
+    monkeypatch.setattr(reading, "_recent_descriptions", Recent(1 << 20))
     for _ in range(3):
         opened = open_bundle(bundle)
         assert opened.contract.system["leapp version"] != "changed"
@@ -67,17 +77,37 @@ def test_a_model_of_another_export_with_the_same_name_is_another_file(bundle):
     assert b"two" in read_model(open_bundle(bundle), "pre") and b"one" in first
 
 
+@pytest.mark.parametrize("read", [lambda b: read_initial_values(b)["pol/h"], lambda b: read_samples(b)["pol"][0].inputs["h"]])
+def test_what_is_written_through_a_value_reaches_no_other_opening(bundle, read):
+    """A tensor over the bytes of a value may be written to, and the view of them released."""
+    first = [read(open_bundle(bundle)) for _ in range(3)]
+    expected = first[0].numpy()
+    torch.frombuffer(first[1].data, dtype=torch.float32).fill_(7.0)
+    first[2].data.release()
+    assert first[1].numpy().tolist() == [7.0, 7.0]
+    for value in (first[0], read(open_bundle(bundle)), read(open_bundle(bundle))):
+        assert np.array_equal(value.numpy(), expected)
+
+
+@pytest.mark.parametrize("path", ["", ".", Path(), os.curdir])
+def test_the_working_directory_can_be_opened(bundle, monkeypatch, path):
+    monkeypatch.chdir(bundle)
+    assert open_bundle(path).graph == "g"
+
+
 def test_no_more_than_the_bound_is_kept():
     kept: Recent[bytes] = Recent(1 << 20)
     quarter = 1 << 18
     for number in range(50):
         kept.put(str(number), bytes(quarter), quarter)
         kept.put("large", bytes(quarter + 1), quarter + 1)
-    assert [name for name in map(str, range(50)) if kept.get(name)] == ["47", "48", "49"]  # an entry takes memory too
+        there = [name for name in map(str, range(50)) if kept.get(name)]
+        assert there == [str(n) for n in range(50) if number - len(there) < n <= number]  # the newest
+        assert len(there) in ((1, 2, 3) if number < 2 else (2, 3))  # an entry takes memory too
     assert kept.get("large") is None
     kept.put("49", b"other", 5)
-    assert kept.get("49") == b"other" and kept.get("47") is not None
-    assert reading._descriptions._most <= 1 << 20 and files.RECENT_FILES._most <= 4 << 20
+    assert kept.get("49") == b"other" and kept.get("48") is not None
+    assert reading._recent_descriptions._most <= 1 << 20 and files.RECENT_FILES._most <= 4 << 20
 
 
 def test_many_small_values_stay_within_the_bound():
@@ -86,17 +116,75 @@ def test_many_small_values_stay_within_the_bound():
     try:
         for number in range(8192):
             kept.put(hashlib.sha256(str(number).encode()).hexdigest(), bytes(1), 1)
+            assert number % 512 or tracemalloc.get_traced_memory()[0] < 1 << 20
         assert tracemalloc.get_traced_memory()[0] < 1 << 20
     finally:
         tracemalloc.stop()
     assert kept.get(hashlib.sha256(b"8191").hexdigest()) is not None
 
 
-def test_keeping_waits_for_no_other_thread():
-    """A process may be forked while a thread holds the lock. In the child it is never released."""
-    kept: Recent[bytes] = Recent(1 << 20)
-    with kept._lock:
-        kept.put("a", b"one", 3)
-        assert kept.get("a") is None
-    kept.put("a", b"one", 3)
-    assert kept.get("a") == b"one"
+def test_the_names_of_many_external_files_stay_within_the_bound(bundle, monkeypatch):
+    """A hostile model may name thousands of files, with short names."""
+    recent: Recent[tuple[str, ...]] = Recent(1 << 16)
+    monkeypatch.setattr(reading, "_recent_names", recent)
+    opened = open_bundle(bundle)
+    for seed in range(8):
+        weights = [external(f"{seed}/{number:x}é") for number in range(150)]
+        graph = onnx.helper.make_graph([], f"g{seed}", [], [], weights)
+        model = onnx.helper.make_model(graph).SerializeToString()
+        described = replace(opened.contract.nodes["pre"].model, backend="onnx", sha256sum=hashlib.sha256(model).hexdigest())
+        node = replace(opened.contract.nodes["pre"], model=described)
+        of_one = dataclasses.replace(opened, contract=replace(opened.contract, nodes={"pre": node}))
+        assert len(reading._named_files(of_one, "pre", model)) == 150
+    names = [names for names, _ in recent._held.values()]
+    assert names and sum(sys.getsizeof(n) + sum(map(sys.getsizeof, n)) for n in names) <= recent._most
+
+
+def external(location: str) -> onnx.TensorProto:
+    tensor = onnx.TensorProto(name=location, data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+def test_an_interrupt_leaves_it_as_able_as_before():
+    """Ctrl-C may end a call between any two of its steps."""
+    for steps in range(1, 200):
+        kept: Recent[bytes] = Recent(4096)
+        for name in "abcd":
+            kept.put(name, bytes(1000), 1000)
+        left = [steps]
+
+        def interrupt(frame: Any, event: str, _: Any, left: list[int] = left) -> Any:
+            left[0] -= event == "line" and frame.f_globals["__name__"] == Recent.__module__
+            if not left[0]:
+                left[0] = -1
+                raise KeyboardInterrupt
+            return interrupt
+
+        sys.settrace(interrupt)
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                for name in "efgh":
+                    kept.put(name, bytes(1000), 1000)
+        finally:
+            sys.settrace(None)
+        for name in "ijklmnop":
+            kept.put(name, name.encode(), 1000)
+            assert kept.get(name) == name.encode()
+            assert sum(size for _, size in kept._held.values()) <= 4096 + 1512  # the entry that was interrupted
+    assert left[0] > 0  # the last rounds ran to their end
+
+
+def test_threads_may_put_at_the_same_moment():
+    kept: Recent[int] = Recent(1 << 16)
+
+    def put(first: int) -> None:
+        for number in range(first, first + 20_000):
+            kept.put(number, number, 100)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(put, range(0, 80_000, 20_000)))
+    for number in range(100_000, 100_200):
+        kept.put(number, number, 100)
+    assert kept.get(100_199) == 100_199 and all(name == value for name, (value, _) in kept._held.items())
+    assert sum(size for _, size in kept._held.values()) <= 1 << 16

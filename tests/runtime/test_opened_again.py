@@ -175,7 +175,7 @@ def test_the_second_opening_repeats_nothing_that_depends_on_the_files_alone(tmp_
         *(counted(reading, name) for name in ("contract_of", "external_files")),
         *(counted(load, name) for name in ("merge", "check_package")),
         counted(torch_engines, "script_text"),
-        counted(codegen._known, "put"),
+        counted(codegen._recent_code, "put"),
     ]
     again = [InferenceManager(path) for path in paths]
     assert not any(done)
@@ -187,6 +187,6 @@ def test_the_second_opening_repeats_nothing_that_depends_on_the_files_alone(tmp_
 
 
 def test_all_that_is_remembered_of_bundles_is_bounded():
-    kept = [files.RECENT_FILES, reading._descriptions, reading._named, reading._tensors, load._packages]
-    kept += [torch_engines._forms, codegen._known]
+    kept = [files.RECENT_FILES, reading._recent_descriptions, reading._recent_names, load._recent_packages]
+    kept += [torch_engines._recent_forms, codegen._recent_code]
     assert sum(recent._most for recent in kept) <= 6.5 * (1 << 20)

@@ -138,7 +138,7 @@ def test_rules_are_checked_once_for_a_path_and_again_for_a_bundle_that_a_caller_
 
     calls, plain = [], validate._wiring_problems
     monkeypatch.setattr(validate, "_wiring_problems", lambda *given: calls.append(given) or plain(*given))
-    monkeypatch.setattr(reading, "_descriptions", Recent(1 << 20))  # another test may have opened an equal bundle
+    monkeypatch.setattr(reading, "_recent_descriptions", Recent(1 << 20))  # another test may have opened an equal bundle
     path, modules = chain(tmp_path, ["onnx", "onnx"])
     Pipeline(path)
     assert len(calls) == 1

@@ -1,7 +1,8 @@
 """Reads the files that a bundle names: checks where they are, and that their bytes are those that were written.
 
-Nothing here interprets a model. A file is opened once, checked to be a regular file, read and hashed before its bytes are
-returned. A file whose sha256 is known may lie anywhere, such as a link into a cache. Any other file must lie inside the bundle.
+Nothing here interprets a model. A file is checked to be a regular file, and its bytes are those that are returned: they are
+hashed, or compared with bytes that this process has hashed before. A file whose sha256 is known may lie anywhere, such as a
+link into a cache. Any other file must lie inside the bundle.
 """
 
 from __future__ import annotations
@@ -27,8 +28,13 @@ SHA256 = "[0-9a-f]{64}"
 _SHA256 = re.compile(SHA256)
 
 _CHUNK = 1 << 20
+"""Larger files are read in pieces of this size where their bytes are not needed."""
 _PIECE = 1 << 16
-"""Less than what the allocator asks the system for, each time anew."""
+"""The size of the pieces in which a file is compared. Python uses memory of this size again; more takes longer to get."""
+_SMALL = 1 << 20
+"""The most bytes of a file that is remembered."""
+RECENT_FILES: Recent[bytes] = Recent(4 * _SMALL)
+"""Small files by their sha256, and models that were merged from them. To compare bytes is much faster than to hash them."""
 _PSEUDO = ("/proc/", "/sys/", "/dev/")
 _MAX_LINKS = 40
 _LARGE = 1 << 30
@@ -213,7 +219,7 @@ def _pseudo_devices() -> frozenset[int]:
 
 
 def read_verified(path: str, sha256: str, what: str) -> bytes:
-    """The bytes of a file that ``locate`` found. Their sha256 is checked.
+    """The bytes of a file that ``locate`` found, which have the given sha256. Other callers may get the same object.
 
     Raises:
         BundleError: If the bytes differ from those that were exported.
@@ -227,8 +233,18 @@ def read_verified(path: str, sha256: str, what: str) -> bytes:
     return data
 
 
+def read_own(path: str, sha256: str, what: str) -> bytes:
+    """As ``read_verified``, in memory of the caller's own: tensors over these bytes may be written to.
+
+    Raises:
+        BundleError: If the bytes differ from those that were exported.
+    """
+    data = read_verified(path, sha256, what)
+    return bytes(memoryview(data)) if len(data) <= _SMALL else data
+
+
 def verify(path: str, sha256: str, what: str) -> None:
-    """Check that a file that ``locate`` found has the given sha256, in little memory.
+    """Check that a file that ``locate`` found has the given sha256. A large file is read in pieces.
 
     Raises:
         BundleError: If the bytes differ from those that were exported.
@@ -237,17 +253,13 @@ def verify(path: str, sha256: str, what: str) -> None:
     if known is not None and _holds(path, known, what):
         return
     try:
-        is_small = os.stat(path).st_size <= _CHUNK
+        is_small = os.stat(path).st_size <= _SMALL
     except (OSError, ValueError):
         is_small = False  # sha256_of() says why the file cannot be read
     if is_small:
         read_verified(path, sha256, what)
     else:
         _compare(sha256_of(path, what, real=path), sha256, path, what)
-
-
-RECENT_FILES: Recent[bytes] = Recent(4 * _CHUNK)
-"""Small files by their sha256, and what was made of them. To compare the bytes is much faster than to hash them."""
 
 
 def _holds(path: str, data: bytes, what: str) -> bool:

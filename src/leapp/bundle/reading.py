@@ -25,6 +25,7 @@ from leapp.bundle.files import (
     descriptions_in,
     hash_file,
     locate,
+    read_own,
     read_regular,
     read_verified,
     verify,
@@ -234,19 +235,16 @@ def _external_data(bundle: Bundle, node: str, model: bytes) -> dict[str, tuple[s
     return {location: (*_locate_external(bundle, node, location, what), what) for location in locations}
 
 
-_ENTRY = 256
-"""About the bytes that an entry takes beside its value."""
-
-_named: Recent[tuple[str, ...]] = Recent(1 << 16)
+_recent_names: Recent[tuple[str, ...]] = Recent(1 << 16)
 """The files that an ONNX model names, by the sha256 of the model."""
 
 
 def _named_files(bundle: Bundle, node: str, model: bytes) -> tuple[str, ...]:
     sha256 = bundle.contract.nodes[node].model.sha256sum
-    found = _named.get(sha256)
+    found = _recent_names.get(sha256)
     if found is None:
         found = tuple(external_files(model, f"model of node '{node}'"))
-        _named.put(sha256, found, sum(map(len, found)) + _ENTRY)
+        _recent_names.put(sha256, found, sys.getsizeof(found) + sum(map(sys.getsizeof, found)))
     return found
 
 
@@ -281,20 +279,9 @@ def _decode_initial_values(bundle: Bundle, data: bytes | None) -> dict[str, RawT
     name = bundle.contract.pipeline.initial_values
     if name is None:
         return {}
-    if data is None:
-        data = _read_sealed(bundle, name)
-    sha256 = bundle.files[name] if _is_covered(bundle) else None
-    values = _tensors.get(sha256)
-    if values is None:
-        values = decode(data, name)
-        if sha256 is not None:
-            _tensors.put(sha256, values, len(data) + _ENTRY * len(values))
+    values = decode(_read_sealed(bundle, name) if data is None else data, name)
     check_initial_values(values, bundle.contract, name)
-    return dict(values)
-
-
-_tensors: Recent[dict[str, RawTensor]] = Recent(1 << 18)
-"""The initial values in a file, which cannot be changed, by its sha256."""
+    return values
 
 
 def read_samples(bundle: Bundle) -> dict[str, list[Sample]]:
@@ -319,7 +306,7 @@ def find_description(path: str | os.PathLike[str]) -> Path:
         BundleFileError: If there is no such file, or several.
     """
     found = Path(path)
-    if os.path.isdir(path):
+    if os.path.isdir(found):
         candidates = descriptions_in(found)
         same_name = [p for p in candidates if p.stem == found.resolve().name]
         chosen = same_name if len(same_name) == 1 else candidates
@@ -364,13 +351,13 @@ def _load(path: Path, allow_outside: bool = False, trust: Keys | None = None) ->
     return Bundle(path, contract, seal.digest, files, allow_outside, annotations, seal, signature, root=root)
 
 
-_descriptions: Recent[bytes] = Recent(1 << 20)
+_recent_descriptions: Recent[bytes] = Recent(1 << 20)
 """What a description says, by its text. It is kept as bytes, from which every bundle gets values of its own."""
 
 
 def _described(text: str, name: str) -> tuple[Contract, dict[str, Any], Seal]:
     """The contract of a description, its annotations and its seal. A text is parsed and checked once."""
-    packed = _descriptions.get(text)
+    packed = _recent_descriptions.get(text)
     if packed is not None:
         plain, annotations, sealed = marshal.loads(packed)
         return msgspec.convert(plain, Contract), annotations, Seal(*sealed)
@@ -380,7 +367,7 @@ def _described(text: str, name: str) -> tuple[Contract, dict[str, Any], Seal]:
     if VERSION in contract.system:  # each reading warns of a description without a version
         sealed = seal.digest, dict(seal.files), seal.covers_annotations, seal.annotated
         packed = marshal.dumps((msgspec.to_builtins(contract), annotations, sealed))
-        _descriptions.put(text, packed, sys.getsizeof(text) + len(packed))
+        _recent_descriptions.put(text, packed, sys.getsizeof(text) + len(packed))
     return contract, annotations, seal
 
 
@@ -413,7 +400,7 @@ def _read_sealed(bundle: Bundle, name: str) -> bytes:
         return read_regular(path, f"file '{name}'")
     if name not in bundle.files:
         raise BundleError(f"file '{name}': the seal of {bundle.path.name} does not cover it. Export again.")
-    return read_verified(path, bundle.files[name], f"file '{name}'")
+    return read_own(path, bundle.files[name], f"file '{name}'")
 
 
 def _is_covered(bundle: Bundle) -> bool:

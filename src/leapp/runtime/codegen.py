@@ -83,7 +83,7 @@ def write_steps(
 
 
 def _name(names: dict[str, Any], value: Any) -> str:
-    """See ``Name``."""
+    """See ``Name``. Names are only ever added, so their number tells a new one."""
     made = f"c{len(names)}"
     names[made] = value
     return made
@@ -116,7 +116,7 @@ def _function(text: str, names: dict[str, Any]) -> FunctionType:
     return step
 
 
-_known: Recent[tuple[CodeType, list[str]]] = Recent(1 << 20)
+_recent_code: Recent[tuple[CodeType, list[str]]] = Recent(1 << 20)
 """The code and the lines of steps, by their text. Nodes with the same number and kinds of ports have the same text."""
 
 _numbers = itertools.count(1)
@@ -124,12 +124,12 @@ _numbers = itertools.count(1)
 
 def _compiled(text: str) -> tuple[CodeType, list[str]]:
     """The code of the function in a text, and its lines."""
-    found = _known.get(text)
+    found = _recent_code.get(text)
     if found is None:
         module = compile(text, "<leapp step>", "exec")
         code = next(part for part in module.co_consts if isinstance(part, CodeType))
         found = code, text.splitlines(keepends=True)
-        _known.put(text, found, 8 * len(text))
+        _recent_code.put(text, found, 8 * len(text))
     return found
 
 

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -163,7 +164,7 @@ def _unnamed_file(data: bytes, files: contextlib.ExitStack) -> bytes | Path:
     return Path(f"/proc/self/fd/{file.fileno()}")
 
 
-_packages: Recent[str] = Recent(1 << 16)
+_recent_packages: Recent[str] = Recent(1 << 16)
 """The backends of files that ``check_package`` accepted, by the sha256 of the file."""
 
 
@@ -178,9 +179,9 @@ def _model(bundle: Bundle, node: str) -> bytes | External:
     if beside:
         return External(data, beside)
     backend = described.backend
-    if backend is not None and is_program(backend) and _packages.get(described.sha256sum) != backend:
+    if backend is not None and is_program(backend) and _recent_packages.get(described.sha256sum) != backend:
         check_package(data, backend, f"The {backend} model of node {node!r}")
-        _packages.put(described.sha256sum, backend, 256)
+        _recent_packages.put(described.sha256sum, backend, 256)
     if opened is not None and len(data) <= _SMALL:
         opened[place] = data
     return data
@@ -261,13 +262,13 @@ _MOST_THREADS = 8
 """More threads seldom make a policy faster, and a container may have fewer cores than it reports."""
 
 
-_SPIN = "20"
+_SPIN = "20"  # as ONNX Runtime takes it
 """For how many microseconds an idle thread of a session spins before it sleeps.
 
 Operators of one step follow each other faster than that. If the threads slept between them, a step would take up to 8 % longer.
 """
 
-_SPIN_IS_SET = (1, 31)
+_SPIN_SINCE = (1, 31)
 """The oldest ONNX Runtime that was seen to obey ``_SPIN``. With an older one, threads do not spin at all."""
 
 
@@ -289,7 +290,7 @@ def _open_session(model: Model, options: EngineOptions, ports: Sequence[Port]) -
     settings.inter_op_num_threads = 1
     if threads != 1:
         # By default, idle threads of ONNX Runtime spin for many milliseconds, on cores that others need.
-        spins = tuple(map(int, ort.__version__.split(".")[:2])) >= _SPIN_IS_SET
+        spins = tuple(map(int, re.findall(r"\d+", ort.__version__)[:2])) >= _SPIN_SINCE
         settings.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
         settings.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN)
         settings.add_session_config_entry("session.inter_op.allow_spinning", "0")
