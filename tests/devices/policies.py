@@ -1,6 +1,7 @@
 """The policies, traced on the device and run anywhere.
 
-    python -m tests.devices.policies LIBRARY BACKEND    every policy exported with the backend, into the working directory
+    python -m tests.devices.policies LIBRARY BACKEND [DEFAULT]    every policy exported with the backend, into the working
+                                                                  directory, in a program with this default device
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HERE = "robot"
 
 
 def draw(seed: int) -> torch.Tensor:
-    return torch.randn(4, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(4, generator=torch.Generator().manual_seed(seed), device="cpu")
 
 
 class Policies:
@@ -163,8 +164,10 @@ def any_batch(backend: str) -> None:
             torch.testing.assert_close(got.cpu(), wanted.cpu())
 
 
-def main(library: str, backend: str) -> None:
+def main(library: str, backend: str, default: str = "cpu") -> None:
     robot.add(library)
+    if default != "cpu":
+        torch.set_default_device(default)
     policies = Policies(backend)
     for name in NAMES:
         step = getattr(policies, name)
@@ -174,7 +177,7 @@ def main(library: str, backend: str) -> None:
         for file in open_bundle(bundle).directory.rglob("*"):
             # A bundle travels to machines without the device.
             assert not file.is_file() or file.suffix in (".txt", ".html") or b"robot:" not in file.read_bytes(), file
-        print("right", name)
+        print("right", name, flush=True)
     any_batch(backend)
     print("right any_batch")
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from filelock import FileLock
 
+import leapp
+from leapp import annotate
 from tests.devices import mixes, policies, robot
 from tests.warm import run_python
 
@@ -25,10 +28,35 @@ def run(module: str, *arguments: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("default", ["cpu", policies.HERE])
 @pytest.mark.parametrize("backend", ["jit", "onnx", "pt2"])
-def test_policies(backend: str, library: Path, tmp_path: Path) -> None:
-    said = run("policies", library, backend, cwd=tmp_path)
+def test_policies(backend: str, default: str, library: Path, tmp_path: Path) -> None:
+    """Also in a program that has called ``torch.set_default_device()``."""
+    said = run("policies", library, backend, default, cwd=tmp_path)
     assert [line.split()[1] for line in said.splitlines() if line.startswith("right")] == [*policies.NAMES, "any_batch"]
+
+
+@pytest.mark.parametrize("backend", ["jit", "onnx", "pt2"])
+def test_a_default_device_is_left_to_the_program(backend: str, tmp_path: Path) -> None:
+    """leapp makes its own tensors on the CPU: on "meta" they would have no values, on another device not the same ones."""
+    network = torch.nn.Linear(3, 3)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        x = annotate.input_tensors("n", {"x": x})
+        return annotate.output_tensors("n", {"y": network(x).tanh().cumsum(-1)}, export_with=backend)
+
+    with torch.no_grad():
+        leapp.start("g", save_path=tmp_path)
+        for _ in range(2):
+            step(torch.randn(2, 3))
+        leapp.stop()
+        with torch.device("meta"):
+            assert leapp.compile_graph(visualize=False) == {"n": True}
+            pipeline = leapp.InferenceManager(tmp_path / "g")
+            assert torch.empty(1).is_meta
+        for _ in range(3):
+            x = torch.randn(2, 3)
+            torch.testing.assert_close(pipeline.run_policy({"n/x": x})["n/y"], step(x))
 
 
 def test_mixes_are_refused_with_the_line(library: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
     "DispatchMode", "HigherOrderOperator", "OpOverload", "below_autograd", "clean_script", "copy_all",
-    "disabled_torch_function", "find_operator", "frozen_script", "functorch_level", "fuses_on_cpu", "is_grad_enabled",
+    "default_cpu", "disabled_torch_function", "find_operator", "frozen_script", "functorch_level", "fuses_on_cpu", "is_grad_enabled",
     "keep_stance", "new_script_graph", "open_script", "operator_names", "plain_dispatch", "registered_device",
     "script_from_graph", "script_numbers", "script_text", "script_tracer", "set_fusion_strategy", "set_grad_enabled",
     "storage_expired", "taken_apart", "tensor_guards", "tensor_type", "with_state", "wrapper_tensor", "writes_inputs",
@@ -113,6 +113,11 @@ def script_tracer(
     """
     trace = torch._C._create_function_from_trace
     return functools.partial(trace, "forward", function, example, lambda _value: "", strict, False, names)
+
+
+def default_cpu() -> AbstractContextManager[Any]:
+    """A context in which tensors without ``device=`` are made on the CPU, whatever the program has set."""
+    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
 def open_script(model: bytes | str, device: torch.device) -> Any:

@@ -19,6 +19,7 @@ import torch
 
 from leapp.bundle.recent import Recent
 from leapp.compat.core import (
+    default_cpu,
     frozen_script,
     fuses_on_cpu,
     new_script_graph,
@@ -412,7 +413,7 @@ def _versions(module: torch.nn.Module) -> list[int] | None:
 
 def open_program(model: bytes | Path, device: torch.device) -> _Program:
     """Read a ``.pt2`` file."""
-    with _READING:
+    with _READING, default_cpu():
         program = torch.export.load(io.BytesIO(model) if isinstance(model, bytes) else str(model))
     if device.type != "cpu":
         from torch.export.passes import move_to_device_pass

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from leapp.annotations import annotate
 from leapp.capture.recorder import Recorder
+from leapp.compat.core import default_cpu
 from leapp.errors import AnnotationError, AnnotationTypeError, LeappError, SessionError, StorageError
 from leapp.extras import require
 from leapp.graph.html import card
@@ -334,19 +335,20 @@ def compile_graph(
         )
     if verbose is not None:
         manager.settings.log.verbose(verbose)
-    manager.report = examine(manager.session)
-    try:
-        return compile_session(
-            manager.session, manager.settings, manager.report,
-            visualize=visualize, validate=validate, rtol=rtol, atol=atol, strict=strict, configs=graph_configs,
-            dry_run=dry_run or manager.settings.dry_run, fuse=fuse, target=target,
-            allow_nonfinite=allow_nonfinite, allow_random=allow_random, sbom=sbom,
-        )  # fmt: skip
-    except LeappError as error:
-        logger.log(FATAL, "%s", error, extra=RAISED)
-        if manager.session.nodes and not isinstance(error, StorageError):
-            keep_log(manager.settings.directory, manager.settings.log.path)
-        raise
+    with default_cpu():
+        manager.report = examine(manager.session)
+        try:
+            return compile_session(
+                manager.session, manager.settings, manager.report,
+                visualize=visualize, validate=validate, rtol=rtol, atol=atol, strict=strict, configs=graph_configs,
+                dry_run=dry_run or manager.settings.dry_run, fuse=fuse, target=target,
+                allow_nonfinite=allow_nonfinite, allow_random=allow_random, sbom=sbom,
+            )  # fmt: skip
+        except LeappError as error:
+            logger.log(FATAL, "%s", error, extra=RAISED)
+            if manager.session.nodes and not isinstance(error, StorageError):
+                keep_log(manager.settings.directory, manager.settings.log.path)
+            raise
 
 
 def report() -> Report:
@@ -359,7 +361,10 @@ def report() -> Report:
     manager = ExportManager()
     if manager.session is None:
         raise SessionError("report() was called but nothing was traced. Call leapp.start() first.")
-    return manager.report or examine(manager.session)
+    if manager.report is not None:
+        return manager.report
+    with default_cpu():
+        return examine(manager.session)
 
 
 @knows_its_keywords
