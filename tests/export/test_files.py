@@ -7,10 +7,14 @@ import hashlib
 import json
 import subprocess
 import sys
+import threading
+import time
 import traceback
 import weakref
+from _thread import start_new_thread
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -379,6 +383,44 @@ def test_a_thread_that_cannot_be_started_is_an_error(tmp_path: Path, monkeypatch
     monkeypatch.setattr(shared_setup, "start_new_thread", refuse)
     with pytest.raises(ExportError, match="can't start new thread"):
         export_node(ExportJob("n", _Deep(), (torch.randn(2),), ["x"], ["y"], "jit"), tmp_path)
+
+
+class _Logging(nn.Module):
+    """Asks for the thread that it runs in, as each call of ``logging`` does."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        self.thread = threading.current_thread()
+        return (x * 2,)
+
+
+def test_the_thread_that_traces_is_not_left_among_the_threads(tmp_path: Path) -> None:
+    """A program that joins all its threads could not end."""
+    before, module = threading.enumerate(), _Logging()
+    for _ in range(3):
+        export_node(ExportJob("n", module, (torch.randn(2),), ["x"], ["y"], "jit"), tmp_path)
+        assert module.thread is not threading.current_thread()
+        assert threading.enumerate() == before
+
+
+def test_an_interrupt_as_the_thread_starts_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    def interrupted(*task: Any) -> None:
+        started.append(start_new_thread(*task))
+        while started[-1] not in sys._current_frames():
+            time.sleep(0.001)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shared_setup, "start_new_thread", interrupted)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            shared_setup.run_apart(lambda: 1)
+    monkeypatch.undo()
+    deadline = time.monotonic() + 60
+    while set(started) & set(sys._current_frames()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(started) == 3 and not set(started) & set(sys._current_frames())
+    assert shared_setup.run_apart(lambda: 5) == 5
 
 
 class _Wasteful(nn.Module):

@@ -13,8 +13,8 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
-    "DispatchMode", "HigherOrderOperator", "OpOverload", "below_autograd", "clean_script", "copy_all",
-    "default_cpu", "disabled_torch_function", "find_operator", "frozen_script", "functorch_level", "fuses_on_cpu", "is_grad_enabled",
+    "DispatchMode", "HigherOrderOperator", "OpOverload", "below_autograd", "clean_script", "copy_all", "default_cpu",
+    "disabled_torch_function", "find_operator", "frozen_script", "functorch_level", "fuses_on_cpu", "is_grad_enabled",
     "keep_stance", "new_script_graph", "open_script", "operator_names", "plain_dispatch", "registered_device",
     "script_from_graph", "script_numbers", "script_text", "script_tracer", "set_fusion_strategy", "set_grad_enabled",
     "storage_expired", "taken_apart", "tensor_guards", "tensor_type", "with_state", "wrapper_tensor", "writes_inputs",

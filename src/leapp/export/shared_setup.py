@@ -1,6 +1,7 @@
-"""Nodes that are exported one after another share their setup.
+"""Nodes that are exported one after another share their setup, what is looked up once, and the thread that traces them.
 
-To tell torch to keep some hundred operators whole takes longer than to trace a small node.
+To tell torch to keep some hundred operators whole takes longer than to trace a small node. torch's tracer copies the Python
+stack at each operator, so it runs in a thread with a short stack.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 from _thread import start_new_thread
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+_Tasks = SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
+"""Functions with the futures of their results; ``None`` ends the thread."""
 
 
 class _BareThread:
@@ -24,14 +27,14 @@ class _BareThread:
     """
 
     def __init__(self) -> None:
-        self._tasks: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._tasks: _Tasks = SimpleQueue()
         self._ended: Future[None] | None = None
 
     def run(self, function: Callable[[], _T]) -> _T:
         """The result of the function, or its error."""
         if self._ended is None:
             ended: Future[None] = Future()
-            start_new_thread(self._work, (ended,))
+            start_new_thread(_work, (self._tasks, ended))
             self._ended = ended  # only now: close() would wait for a thread that could not be started
         done: Future[_T] = Future()
         self._tasks.put((function, done))
@@ -41,74 +44,90 @@ class _BareThread:
             del done  # it holds the error, whose traceback refers to this frame, and to all tensors of the trace
 
     def close(self) -> None:
-        """Wait until the thread has ended."""
+        """Wait until the thread has ended. Another one starts with the next function."""
+        self._tasks.put(None)  # also for a thread that an interrupt kept from being noted
         if self._ended is not None:
-            self._tasks.put(None)
             self._ended.result()
+        self._tasks, self._ended = SimpleQueue(), None
 
-    def _work(self, ended: Future[None]) -> None:
-        while (task := self._tasks.get()) is not None:
+
+def _work(tasks: _Tasks, ended: Future[None]) -> None:
+    from leapp.compat.python import forget_thread  # late: the package loads torch
+
+    try:
+        while (task := tasks.get()) is not None:
             function, done = task
             try:
                 done.set_result(function())
             except BaseException as error:  # raised again by the caller
                 done.set_exception(error)
             del task, function, done  # the next task may be long in coming
+    finally:
+        forget_thread()
         ended.set_result(None)
 
 
-_contexts: list[ExitStack] = []
-_entered: list[Hashable] = []
-_threads: list[_BareThread] = []
-_made: list[dict[Callable[[], object], object]] = []
+class _Sharing:
+    """What the nodes of one ``sharing_setup()`` share."""
+
+    def __init__(self) -> None:
+        self.stack = ExitStack()
+        """Holds the context that is entered."""
+        self.entered: Hashable = None
+        """The key of that context; ``None`` if there is none."""
+        self.thread = _BareThread()
+        self.made: dict[Callable[[], object], object] = {}
+        """What was made, by the function that makes it."""
+
+
+_open: list[_Sharing] = []
 
 
 @contextmanager
 def sharing_setup() -> Iterator[None]:
     """Share the setup between the nodes that are exported in this context."""
-    with ExitStack() as stack, closing(_BareThread()) as thread:
-        _contexts.append(stack)
-        _threads.append(thread)
-        _made.append({})
-        try:
+    sharing = _Sharing()
+    _open.append(sharing)
+    try:
+        with sharing.stack:
             yield
-        finally:
-            end_sharing()
-            _contexts.remove(stack)
-            _threads.remove(thread)
-            _made.pop()
+    finally:
+        _open.remove(sharing)
+        sharing.thread.close()
 
 
 def made_once(make: Callable[[], _T]) -> _T:
     """What ``make`` returns. In ``sharing_setup()`` it is called once."""
-    if not _made:
+    if not _open:
         return make()
-    if make not in _made[-1]:
-        _made[-1][make] = make()
-    return _made[-1][make]  # type: ignore[return-value]
+    made = _open[-1].made
+    if make not in made:
+        made[make] = make()
+    return made[make]  # type: ignore[return-value]
 
 
 def run_apart(function: Callable[[], _T]) -> _T:
     """Run a function in another thread, whose Python stack is short. In ``sharing_setup()`` all nodes use one such thread."""
-    if _threads:
-        return _threads[-1].run(partial(copy_context().run, function))
+    if _open:
+        return _open[-1].thread.run(partial(copy_context().run, function))
     with sharing_setup():
         return run_apart(function)
 
 
 def shared(key: Hashable, make: Callable[[], AbstractContextManager[None]]) -> AbstractContextManager[None]:
     """The context that ``make`` gives. In ``sharing_setup()`` it stays open as long as the nodes ask for the same ``key``."""
-    if not _contexts:
+    if not _open:
         return make()
-    if _entered != [key]:
+    sharing = _open[-1]
+    if sharing.entered != key:
         end_sharing()
-        _contexts[-1].enter_context(make())
-        _entered.append(key)
+        sharing.stack.enter_context(make())
+        sharing.entered = key
     return nullcontext()
 
 
 def end_sharing() -> None:
     """Leave the context that is shared. Backends that do not want its patches call this first."""
-    if _entered:
-        _entered.clear()
-        _contexts[-1].close()
+    if _open:
+        _open[-1].entered = None
+        _open[-1].stack.close()
