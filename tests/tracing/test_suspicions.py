@@ -8,6 +8,7 @@ import enum
 import functools
 import importlib
 import itertools
+import operator
 import queue
 import random
 import re
@@ -910,6 +911,54 @@ class Machine:
         return next(iter(self.recent)) == "z"  # READ
 
 
+class ByName:
+    """Reads what it counts by a text, by a pattern, or under another name."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def by_getattr(self) -> bool:
+        self.count += 1
+        return bool(getattr(self, "count") > 100)  # READ # noqa: B009
+
+    def by_attrgetter(self) -> bool:
+        self.count += 1
+        return bool(operator.attrgetter("count")(self) > 100)  # READ
+
+    def by_vars(self) -> bool:
+        vars(self)["count"] += 1
+        return bool(vars(self)["count"] > 100)  # READ
+
+    def by_one_of_several_names(self) -> bool:
+        self.count += 1
+        return all(vars(self)[name] > 100 for name in ("count",))  # READ
+
+    def by_pattern(self) -> bool:
+        self.count += 1
+        match self:
+            case ByName(count=101):  # READ
+                return True
+        return False
+
+
+class Config:
+    """As legged_gym nests its settings."""
+
+    class env:  # noqa: N801
+        level = 0
+
+    def tick(self) -> bool:
+        Config.env.level += 1
+        return Config.env.level > 100  # READ
+
+
+def _imported() -> bool:
+    from tests.tracing.test_suspicions import TICKS as ticks  # noqa: N811, PLW0406  # READ
+
+    _global_ticks()
+    return ticks > 100
+
+
 class Waiting:
     def following(self) -> Any:
         return Standing()
@@ -1108,6 +1157,11 @@ COUNTERS: dict[str, Callable[[], Callable[[Policy, Any], Any]]] = {
         Machine.by_mode, Machine.by_state, Machine.by_method, Machine.by_items, Machine.by_bytes, Machine.by_complex,
         Machine.by_range, Machine.by_date, Machine.by_key, Machine.by_order,
     )},  # fmt: skip
+    **{f"{f.__name__} of an object": _ticking(lambda f=f: functools.partial(f, ByName())) for f in (  # type: ignore[misc]
+        ByName.by_getattr, ByName.by_attrgetter, ByName.by_vars, ByName.by_one_of_several_names, ByName.by_pattern,
+    )},  # fmt: skip
+    "a class in a class": _ticking(lambda: Config().tick),
+    "a global number that is imported under another name": _ticking(lambda: _imported),
     "functions in turn": _ticking(lambda: _in_turn(deque([_never, _never, _not_yet]))),
     "a queue": _ticking(lambda: _from_a_queue(queue.Queue())),
     "a simple queue": _ticking(lambda: _from_a_queue(queue.SimpleQueue())),
@@ -1285,6 +1339,29 @@ def test_a_counter_that_acts_later(name: str, tmp_path: Path) -> None:
     assert leapp.report().escapes == []
 
 
+class Totals:
+    """Counts by a text for somebody else to read."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def by_vars(self) -> bool:
+        vars(self)["steps"] += 1
+        return False
+
+    def by_its_dict(self) -> bool:
+        self.__dict__["steps"] = self.__dict__.pop("ste" + "ps") + 1
+        return False
+
+
+@pytest.mark.parametrize("tick", [Totals.by_vars, Totals.by_its_dict])
+def test_a_counter_that_is_only_written_by_its_name(tick: Callable[[Totals], Any], tmp_path: Path) -> None:
+    policy, totals = Policy(), Totals()
+    trace(tmp_path, lambda number: policy.step(number, lambda _, x: x * 3.0 if tick(totals) else x), 2)
+    leapp.compile_graph(visualize=False)
+    assert totals.steps == 2 and leapp.report().escapes == []
+
+
 class Unnamed:
     """Counts in a place that no code names."""
 
@@ -1296,11 +1373,12 @@ class Unnamed:
     def by_setattr(self) -> bool:
         for name in [f"leg_{i}" for i in range(1)]:
             setattr(self, name, getattr(self, name) + 1)
-        return bool(getattr(self, "leg_" + "0") > 100)
+        return bool(getattr(self, "_".join(("leg", "0"))) > 100)
 
     def by_vars(self) -> bool:
-        vars(self).update(leg_0=vars(self)["leg_0"] + 1)
-        return bool(vars(self)["leg_0"] > 100)
+        name = "_".join(("leg", "0"))
+        vars(self)[name] += 1
+        return bool(vars(self)[name] > 100)
 
 
 class InInstance:

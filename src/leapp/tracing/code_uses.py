@@ -30,8 +30,10 @@ _ADDS = frozenset({"append", "appendleft", "extend", "extendleft", "insert", "up
                    "rotate", "reverse", "sort", "move_to_end"})  # fmt: skip
 """Methods that change a container without reading it, such as appending to a log."""
 
-_BY_TEXT = frozenset({"getattr", "vars", "attrgetter", "__dict__", "__getattribute__"})
-"""What gets an attribute whose name is a text."""
+_BY_TEXT = frozenset({"getattr", "vars", "globals", "attrgetter", "__dict__", "__getattribute__"})
+"""What gets an attribute or a global variable whose name is a text."""
+_LOCAL_BY_TEXT = frozenset({"locals", "vars"})
+"""The same for a variable of a function."""
 
 _HIGHEST = 8
 """How many levels of holders above a place are searched."""
@@ -78,14 +80,18 @@ def line_that_needs(
         codes = [owner.code]
     found, methods = list(codes), list(_outermost(changed, ()))
     for code in found:
-        nested = ((step.argval, Where(code, step.offset)) for step in _instructions(code))
-        found += [value for value, at in nested if isinstance(value, CodeType) and inside(at)]
+        if any(isinstance(constant, CodeType) for constant in code.co_consts):
+            nested = ((step.argval, Where(code, step.offset)) for step in _instructions(code))
+            found += [value for value, at in nested if isinstance(value, CodeType) and inside(at)]
         named = [m for m in methods if m.co_name in code.co_names or (m.co_name[:2] == "__" and m.co_name != "__init__")]
         methods = [m for m in methods if m not in named]
         found += named
     for code in found:
-        uses, steps = _uses(code, changed, texts=True), _instructions(code)
+        uses = _uses(code, changed)
+        if not uses.loads:
+            continue
         # log[number] = y keeps a result, under a number that no result depends on.
+        steps = _instructions(code)
         keys = {steps[i - 1].offset for i in _mentions(code).sets}
         read = [at for at in uses.reads() if at.instruction not in keys and inside(at) and counts(at)]
         if read and not any(inside(at) and at.instruction < read[0].instruction for at in uses.stores):
@@ -195,34 +201,43 @@ class _Uses(NamedTuple):
         return (at for at in self.loads if read[at.line] > written[at.line])
 
 
-def _uses(code: CodeType, changed: Changed, texts: bool = False) -> _Uses:
-    """Where code uses a changed place. With ``texts``, a text that names an attribute reads it, as in ``getattr()``."""
+def _uses(code: CodeType, changed: Changed) -> _Uses:
+    """Where code uses a changed place. A text that names the place reads it, as in ``getattr()``."""
     uses = _Uses([], [], [], [])
     name, bracket, _ = changed.name.partition("[")
     # A variable with the name of an attribute is another place, and so is a local variable with the name of a global one.
     is_attribute = not issubclass(type(changed.owner), (*VARIABLE_OWNERS, functools.partial))
     is_global = issubclass(type(changed.owner), Globals)
-    as_text = texts and is_attribute and name in code.co_consts and not _BY_TEXT.isdisjoint(code.co_names)
+    getters = _LOCAL_BY_TEXT if type(changed.owner) is Variables and changed.owner.code is not None else _BY_TEXT
+    as_text = name in _texts(code)
     as_name = any(name in names for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars))
     if not as_text and not as_name:
-        return uses
+        return uses  # without reading the instructions, which is slow
+    by_text = not getters.isdisjoint(code.co_names)
     has_elements = bracket or changed.after is DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
     own_levels = changed.name.count("][") + 1 if bracket and isinstance(changed.after, np.ndarray) else 0
     steps, mentions = _instructions(code), _mentions(code)
     concerned = [*mentions.words.get(name, ())]
     if has_elements:
         concerned += mentions.sets
-    if as_text:
+    if as_text and (by_text or is_attribute):
         concerned += mentions.texts.get(name, ())
     added = 0
     for i in sorted(concerned):
         step, following = steps[i], steps[min(i + 1, len(steps) - 1)]
+        at = Where(code, step.offset)
         if step.opname in _KEYS and has_elements:
             reached = next((levels for word, levels in _set_in(steps, i, is_attribute) if word == name), 0)
             if reached:  # rows[0] = y gives the place rows[0] another value, rows[0][1] = y and rows[0] += y write into it
-                (uses.into if reached > own_levels else uses.stores).append(Where(code, step.offset))
-        if as_text and step.opname == "LOAD_CONST" and step.argval == name:
-            uses.loads.append(Where(code, step.offset))
+                (uses.into if reached > own_levels else uses.stores).append(at)
+        if step.opname == "LOAD_CONST":
+            if following.opname == "MATCH_CLASS":  # case Robot(count=9)
+                uses.loads.extend([at] if is_attribute else [])
+            elif by_text and following.opname != "IMPORT_NAME":
+                if following.opname == "STORE_SUBSCR" or following.opname in _REPEATS:  # vars(self)["count"] = 1, or += 1
+                    uses.stores.append(at)
+                if following.opname != "STORE_SUBSCR":
+                    uses.loads.append(at)
             continue
         words = _words(step)
         if name not in words or (is_attribute and not step.opname.endswith(("_ATTR", "_METHOD"))):
@@ -233,12 +248,12 @@ def _uses(code: CodeType, changed: Changed, texts: bool = False) -> _Uses:
             if word != name:
                 continue
             if verb == "LOAD" and _only_writes(following):
-                uses.adds.append(Where(code, step.offset))
+                uses.adds.append(at)
                 added = _end_of_call(steps, i)
             elif verb == "STORE":
-                uses.stores.append(Where(code, step.offset))
+                uses.stores.append(at)
             elif i >= added:  # a load among the arguments of such a method serves only to add
-                uses.loads.append(Where(code, step.offset))
+                uses.loads.append(at)
     return uses
 
 
@@ -269,7 +284,7 @@ class _Mentions(NamedTuple):
     words: dict[str, list[int]]
     """Of those with a name, by name."""
     texts: dict[str, list[int]]
-    """Of those that load a text, by text."""
+    """Of those that load a text, or several, by text."""
     sets: list[int]
     """Of those that set an element."""
 
@@ -281,18 +296,31 @@ def _mentions(code: CodeType) -> _Mentions:
         if step.opname in _KEYS:
             found.sets.append(i)
         elif step.opname == "LOAD_CONST":
-            if type(step.argval) is str:
-                found.texts.setdefault(step.argval, []).append(i)
+            for text in _texts_in(step.argval):
+                found.texts.setdefault(text, []).append(i)
         else:
             for word in {word for word in _words(step) if type(word) is str}:
                 found.words.setdefault(word, []).append(i)
     return found
 
 
+@functools.lru_cache(maxsize=1024)
+def _texts(code: CodeType) -> frozenset[str]:
+    """The texts among the constants of some code."""
+    return frozenset(text for constant in code.co_consts for text in _texts_in(constant))
+
+
+def _texts_in(constant: Any) -> Iterable[str]:
+    """A constant that is a text, or the texts in a tuple or set: ``for name in ("gain", "bias")``."""
+    if type(constant) is str:
+        return (constant,)
+    return {item for item in constant if type(item) is str} if type(constant) in (tuple, frozenset) else ()
+
+
 @functools.cache
 def _verbs(operation: str) -> list[str]:
     """What an instruction does with each of its names: ``LOAD_FAST_STORE_FAST`` loads one and stores the other."""
-    return re.findall("LOAD|STORE", operation)
+    return re.findall("LOAD|STORE|IMPORT_FROM", operation)
 
 
 _KEYS = {"STORE_SUBSCR": 1, "STORE_SLICE": 2}

@@ -353,6 +353,8 @@ def _is_class_state(name: str, value: Any) -> bool:
     if name[:2] == "__":
         return False
     facts = TYPES.get(id(kind)) or TYPES.of(kind)
+    if facts.role == "class":  # class Config: class env: ...
+        return is_made_by_the_user(value)
     return facts.is_number or facts.role in _CLASS_STATE or issubclass(kind, (Tensor, np.ndarray))
 
 
