@@ -181,6 +181,8 @@ row("shape_of_bincount", lambda x: x * len(torch.bincount(x)), ints(0, 6, 5), re
 row("shape_of_repeat_interleave", lambda x: x * torch.repeat_interleave(x).shape[0], ints(0, 4, 3), reports=("shape",))
 row("shape_of_repeats", lambda x: x * torch.repeat_interleave(torch.ones(3), x).shape[0], ints(0, 4, 3), reports=("shape",))
 row("shape_of_one_hot", lambda x: x * F.one_hot(x).shape[-1], ints(0, 6, 5), reports=("shape",))
+row("shape_is_that_of", lambda x: x * (2.0 if x[x > 0].is_same_size(torch.zeros(6)) else 3.0), N34, reports=("is_same_size",))
+row("shape_by_stride", lambda x: x * x[x > 0].repeat(2, 1).stride(0), N34, reports=("stride",))
 row("shape_iterated", lambda x: x + sum(i * v for i, v in enumerate(x[x > 0])), N34, reports=("iter", "unbind", "len", "shape"))
 row("shape_divisor", lambda x: x * (x[x > 0].sum() / max(len(x[x > 0]), 1)), N34, reports=("len", "shape"))
 

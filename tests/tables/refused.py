@@ -41,7 +41,8 @@ REFUSED: dict[str, dict[str, dict[str, str]]] = {
                 la_eigh_function la_eigh_values la_eigvalsh la_eigvals_sorted la_svd_rebuilt la_qr la_lu_rebuilt la_lu_solve
                 la_lstsq la_cholesky_inverse
             """,
-            "numpy_ops": "linalg_qr_rebuilt linalg_eigvalsh linalg_eigh_rebuilt linalg_lstsq",
+            "numpy_ops": "linalg_qr_rebuilt linalg_eigvalsh linalg_eigh_rebuilt linalg_lstsq"
+            " linalg_lstsq_rank_one linalg_lstsq_rank linalg_lstsq_wide linalg_lstsq_residuals",
             "edges": "eigvalsh qr_r_abs",
         },
         "ONNX cannot reinterpret the bits of a tensor": {

@@ -608,6 +608,54 @@ def test_packed_weights_that_differ_between_passes_are_refused(tmp_path: Path) -
         torch.backends.quantized.engine = engine
 
 
+FLOATS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "nan_to_num": lambda x, k: torch.nan_to_num(x, nan=k),
+    "isclose": lambda x, k: torch.where(torch.isclose(x, torch.zeros(4), atol=k), x, 1.0),
+    "huber_loss": lambda x, k: torch.nn.functional.huber_loss(x, torch.zeros(4), reduction="none", delta=k),
+    "layer_norm": lambda x, k: torch.nn.functional.layer_norm(x, (4,), eps=k),
+    "cdist": lambda x, k: torch.cdist(x[:, None], x[None].mT * 0.0, p=k),
+    "pad": lambda x, k: torch.nn.functional.pad(x, (1, 1), value=k),
+}  # fmt: skip
+"""Calls that take a float, given a tensor: the tracers of torch read its value."""
+
+
+@pytest.mark.parametrize("backend", ["jit", "onnx"])
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_number_that_a_call_takes_from_a_tensor_is_not_frozen(name: str, backend: str, tmp_path: Path) -> None:
+    """Even where no traced output depends on it."""
+    leapp.stop()  # the one of the fixture
+    leapp.start("g", save_path=tmp_path)
+    for number in range(2):
+        x, k = A.input_tensors("n", {"x": torch.rand(4), "k": torch.tensor([3.0 + number])})
+        A.output_tensors("n", {"y": FLOATS[name](x, k[0]), "used": k * 2.0}, export_with=backend)
+    leapp.stop()
+    with pytest.raises(LeappError, match=rf"{name}.*{HERE}|{HERE}.*{name}"):
+        leapp.compile_graph(visualize=False)
+
+
+FOLLOWED: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "clamp": lambda x, k: x.clamp(max=k), "add": lambda x, k: torch.add(x, x, alpha=k), "pow": lambda x, k: k**x,
+    "full": lambda x, k: x + torch.full((4,), k), "fill": lambda x, k: x.clone().fill_(k),
+    "where": lambda x, k: torch.where(x > 0.5, k, 0.0), "type_as": lambda x, k: x.double().type_as(k) * k,
+    "a constant": lambda x, k: torch.nan_to_num(x * k, nan=torch.tensor(5.0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_number_of_a_tensor_that_torchscript_follows(name: str, tmp_path: Path) -> None:
+    leapp.stop()  # the one of the fixture
+    leapp.start("g", save_path=tmp_path)
+    for number in range(2):
+        x, k = A.input_tensors("n", {"x": torch.rand(4), "k": torch.tensor([3.0 + number])})
+        A.output_tensors("n", {"y": FOLLOWED[name](x, k[0])}, export_with="jit")
+    leapp.stop()
+    assert leapp.compile_graph(visualize=False) == {"n": True}
+    for value in (-2.0, 0.25, float("nan")):
+        x, k = torch.rand(4), torch.tensor([value])
+        got = leapp.InferenceManager(tmp_path / "g").run_policy({"n/x": x, "n/k": k})["n/y"]
+        torch.testing.assert_close(got, FOLLOWED[name](x, k[0]), equal_nan=True)
+
+
 def _result_read_unseen() -> None:
     x = A.input_tensors("n", {"x": np.arange(3.0)})
     x.sum()

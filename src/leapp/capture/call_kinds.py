@@ -27,12 +27,14 @@ _STRUCTURE = frozenset({"_has_same_storage_numel", "is_same_size", "untyped_stor
 _LOOKS_AT = {"_nested_tensor_from_mask_left_aligned": (1,)}
 
 _SHAPE = frozenset({"shape", "size", "numel", "nelement", "__len__", "nbytes", "sym_size", "sym_numel"})
-_METADATA = _SHAPE | frozenset(
-    "ndim dim ndimension dtype device layout stride storage_offset element_size itemsize type get_device names "
+# Calls of the user's that tell something of the shape, beside those that return it. torch itself asks in gradients.
+_TELLS_SHAPE = frozenset({"is_same_size", "stride", "dim_order"})
+_METADATA = _SHAPE | _TELLS_SHAPE | frozenset(
+    "ndim dim ndimension dtype device layout storage_offset element_size itemsize type get_device names "
     "requires_grad grad grad_fn output_nr retains_grad _version _base _backward_hooks _grad _grad_fn volatile name "
     "has_names result_type can_cast promote_types __hash__ __dir__ __class__ broadcast_shapes qscheme "
     "requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook dense_dim sparse_dim "
-    "_is_view _has_symbolic_sizes_strides dim_order _conj_physical_ "
+    "_is_view _has_symbolic_sizes_strides _conj_physical_ "
     "__subclasscheck__ __instancecheck__ __setstate__ _indices_nnz".split()
 )
 # Parameters of a normalisation with running statistics. It writes to them without increasing their version counters, and its
@@ -90,6 +92,7 @@ class Kind:
         self.tracks_grad = self.name == "requires_grad_" or (self.setter and self.name == "requires_grad")
         self.handled = schema is None and (self.name in HANDLERS or func in HANDLERS)
         self.shape = self.name in _SHAPE
+        self.tells_shape = self.shape or self.name in _TELLS_SHAPE
         bare = self.name.split(".")[0]
         #: Positions of the arguments on whose values a plain result depends; ``None`` means all.
         self.looks_at: tuple[int, ...] | None = () if bare in _STRUCTURE else _LOOKS_AT.get(bare)

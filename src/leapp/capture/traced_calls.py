@@ -220,10 +220,12 @@ class TracedCalls:
         if kind.tracks_grad:
             # Record ATen ops from here on: a backward pass needs values inside of calls that would be recorded whole.
             self.recorder.autograd = True
-        if kind.shape and tape.dynamic and not isinstance(out, Tensor):
-            ref = tape.find(leaves[0])
-            if ref is not None and ref.slot in tape.dynamic:
-                self._escape(tape, kind, args, kwargs, {id(leaves[0]): ref}, out)
+        if kind.tells_shape and tape.dynamic and not isinstance(out, Tensor):
+            found = [tape.find(t) for t in leaves]
+            if any(ref is not None and ref.slot in tape.dynamic for ref in found):
+                known = zip(leaves, found, strict=True)
+                refs = {id(t): ref or self.recorder.constants.slot(tape, t) for t, ref in known}
+                self._escape(tape, kind, args, kwargs, refs, out)
         return out
 
     def _escape(

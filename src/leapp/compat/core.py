@@ -17,8 +17,8 @@ __all__ = [
     "disabled_torch_function", "find_operator", "frozen_script", "functorch_level", "fuses_on_cpu", "is_grad_enabled",
     "keep_stance", "new_script_graph", "open_script", "operator_names", "plain_dispatch", "registered_device",
     "script_from_graph", "script_numbers", "script_text", "script_tracer", "set_fusion_strategy", "set_grad_enabled",
-    "storage_expired", "taken_apart", "tensor_guards", "tensor_type", "with_state", "wrapper_tensor", "writes_inputs",
-    "writes_memory",
+    "storage_expired", "taken_apart", "tensor_guards", "tensor_type", "traced_value", "with_state", "wrapper_tensor",
+    "writes_inputs", "writes_memory",
 ]  # fmt: skip
 
 OpOverload: Any = torch._ops.OpOverload
@@ -113,6 +113,10 @@ def script_tracer(
     """
     trace = torch._C._create_function_from_trace
     return functools.partial(trace, "forward", function, example, lambda _value: "", strict, False, names)
+
+
+traced_value: Callable[[torch.Tensor], Any] = torch._C._get_value_trace  # type: ignore[attr-defined]
+"""The value in the graph that stands for a tensor while ``torch.jit`` traces."""
 
 
 def default_cpu() -> AbstractContextManager[Any]:

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from leapp.capture.audit import hidden_reads
 from leapp.capture.call_kinds import classify
 from leapp.capture.replay import Replay
-from leapp.compat.core import clean_script, rename_operators, script_from_graph, script_tracer, with_state
+from leapp.compat.core import clean_script, rename_operators, script_from_graph, script_tracer, traced_value, with_state
 from leapp.errors import ExportError
 from leapp.export.job import ExportJob, ExportResult
 from leapp.export.rewrites import RewrittenCalls
@@ -142,7 +143,27 @@ class _ScriptCalls(RewrittenCalls):
 
     Other numbers stay numbers in arithmetic.
     Calls with several ``out=`` tensors become copies: before torch 2.13 TorchScript damages the memory of the process there.
+
+    Args:
+        unused: Gets the name of each call that the graph does not show to use one of its tensors.
     """
+
+    def __init__(self, unused: set[str]) -> None:
+        super().__init__()
+        self._unused = unused
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Run the call or its replacement."""
+        run, given, named = self.rewritten(func, args, kwargs or {})
+        # A tensor without axes can be given in place of a number. Where torch wants a float, the tracer freezes its value.
+        found = [t for t in (*given, *named.values()) if type(t) is torch.Tensor and not t.dim()]
+        if not found:
+            return run(*given, **named)
+        values = [(value := traced_value(t), len(value.uses())) for t in found]
+        result = run(*given, **named)
+        if any(len(value.uses()) == uses and value.node().kind() != "prim::Constant" for value, uses in values):
+            self._unused.add(getattr(func, "__name__", ""))
+        return result
 
     def rewritten(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         """The call to run in place of a call."""
@@ -179,21 +200,36 @@ def trace_function(job: ExportJob) -> Any:
 
     # The tracer copies the Python stack at each operator and constant, so no frame is here without need.
     def forward(*inputs: torch.Tensor) -> Any:
-        with torch.inference_mode(inference), torch.no_grad(), _ScriptCalls():
+        with torch.inference_mode(inference), torch.no_grad(), _ScriptCalls(unused):
             outputs = job.module.forward(*inputs)  # a call would add three frames
         return outputs[0] if single else tuple(outputs)
 
     example = tuple(tensor.detach().clone() for tensor in job.example)
     strict = bool(job.params.get("strict", True))
     inference = torch.is_inference_mode_enabled()
+    unused: set[str] = set()
 
     with warnings.catch_warnings(), with_state(job.module, state) if state else nullcontext():
         # The tracer warns about every Python number, because it cannot see branches. A recorded node has none.
         warnings.simplefilter("ignore")
         traced = run_apart(script_tracer(forward, example, strict, argument_names(job.input_names)))
+    if unused:
+        _refuse_frozen(job, unused)
     clean_script(traced.graph)
     rename_operators(traced.graph, _UNSAFE)
     return script_from_graph(traced.graph)
+
+
+def _refuse_frozen(job: ExportJob, names: set[str]) -> None:
+    """Refuse the first call with one of these names that reads a number out of a tensor."""
+    found = hidden_reads(job.module, job.example, set()) if isinstance(job.module, Replay) else {}
+    for call, values in found.values():
+        name = getattr(call.func, "__name__", "")
+        if name in names:
+            raise ExportError(
+                f"TorchScript would freeze a number ({values[0]:g}) that {name} takes from a tensor, at {call.where.quoted}. "
+                "Write what it does with operations on tensors, such as torch.where()."
+            )
 
 
 def _hides_writes(module: torch.nn.Module) -> bool:

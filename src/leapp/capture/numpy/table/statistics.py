@@ -193,11 +193,19 @@ def _histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, w
 
 @expression("lstsq", np.linalg)
 def _lstsq(a: Any, b: Any, rcond: Any = None) -> Any:
+    """The solution of least norm, as NumPy gives it for matrices of any rank. The number of residuals depends on the rank."""
     a, b = (floating(tensor(v)) for v in (a, b))
-    if rcond is not None or a.shape[0] < a.shape[1]:
+    kind = torch.promote_types(a.dtype, b.dtype)
+    a, columns = a.to(kind), (b if b.dim() > 1 else b.unsqueeze(1)).to(kind)
+    rows, unknowns = a.shape
+    if not isinstance(rcond, (int, float, type(None))) or not rows * unknowns:
         raise Unmapped
-    columns = b if b.dim() > 1 else b.unsqueeze(1)
-    q, r = torch.linalg.qr(a)
-    x = torch.linalg.solve_triangular(r, q.mT @ columns, upper=True)
-    rest = ((columns - a @ x) ** 2).sum(0) if a.shape[0] > a.shape[1] else a.new_zeros(0)
-    return (x if b.dim() > 1 else x.squeeze(1)), rest, a.shape[1], torch.linalg.svdvals(a)
+    if rcond is None or rcond < 0:
+        rcond = torch.finfo(kind).eps * (max(rows, unknowns) if rcond is None else 1)
+    u, s, v = torch.linalg.svd(a, full_matrices=False)
+    kept = s > rcond * s[:1]
+    x = v.mH @ (u.mH @ columns * torch.where(kept, 1 / s, 0.0).unsqueeze(1))
+    rank = kept.sum()
+    rest = ((columns - a @ x) ** 2).sum(0)
+    rest = rest[(rank == unknowns).expand(rest.shape)] if rows > unknowns else rest[:0]
+    return (x if b.dim() > 1 else x.squeeze(1)), rest, rank.to(torch.int32), s
