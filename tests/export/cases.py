@@ -401,6 +401,27 @@ NETS = [
     Case("integrate", integrate, (f(4), f(4))),
 ]
 
+def _einsum_view_written(x: torch.Tensor) -> Any:
+    y = x * 1
+    turned = torch.einsum("ij->ji", y)
+    turned += 1.0
+    return y, turned * 2
+
+
+def _strided_part_written(x: torch.Tensor) -> Any:
+    y = torch.zeros(12) + x.mean()
+    part = y.as_strided((2, 2), (5, 1), 1)
+    part.copy_(x[:2, :2])
+    y[2:4] += 1.0
+    return y, part * 2
+
+
+def _repeated_rows_written(x: torch.Tensor) -> Any:
+    y = x * 1
+    y.expand(2, 3, 4).masked_fill_(x > 0, 0.5)
+    return y
+
+
 WRITES = [
     Case("slice_write", slice_write, (f(3, 4), f(3, 2))),
     Case("mask_write", mask_write, (f(3, 4),)),
@@ -432,6 +453,9 @@ WRITES = [
         (f(3, 4), i(3, 6, lo=0, hi=4), f(3, 6)),
     ),
     Case("fill_diagonal", lambda x: x.clone().fill_diagonal_(3.0), (f(4, 4),)),
+    Case("write_einsum_view", _einsum_view_written, (f(3, 4),)),
+    Case("write_strided_part", _strided_part_written, (f(3, 4),)),
+    Case("write_repeated_rows", _repeated_rows_written, (f(3, 4),), without=frozenset({"onnx"})),
     Case("put_slice_step", lambda x, y: torch.slice_scatter(x, y, 1, 0, 6, 2), (f(2, 6), f(2, 3))),
     Case("select_scatter", lambda x, y: torch.select_scatter(x, y, 1, -2), (f(2, 6), f(2))),
     Case("diagonal_scatter", lambda x, y: torch.diagonal_scatter(x, y, 1), (f(4, 4), f(3))),

@@ -44,6 +44,18 @@ def turned(p, x):
 def history(p, x):
     rows = torch.stack([x, x.flip(0)], 1)
     return torch.cat([rows[:, 1:], x.unsqueeze(1)], 1).reshape(4, -1).mean(0, keepdim=True).expand(4, -1)
+def written(p, x):
+    observation = torch.zeros(4, 20)
+    observation[:, :8] = x
+    observation[:, 8:16:2] = x[:, 4:].clamp_(-1.0, 1.0)
+    observation[0, 17:] += 0.5
+    past = x.reshape(4, 2, 4).clone()
+    past[:, :-1] = past[:, 1:].clone()
+    past[x.reshape(4, 2, 4) > 1] = 0.0
+    past[:, -1].copy_(F.elu(x[:, :4] * 2, inplace=True))
+    grid = torch.zeros(12)
+    grid.as_strided((2, 2), (5, 1), 1).copy_(x[:2, :2])
+    return torch.cat([observation, past.flatten(1), grid.expand(4, 12)], 1)
 
 def export(step, backend, where):
     torch.manual_seed(0)
@@ -78,7 +90,7 @@ for case in cases:
     os.waitpid(child, 0)
 """
 
-CASES = [*(f"{step} onnx" for step in ("mlp", "cell", "gru", "attention", "masked", "turned", "history")), "mlp jit"]
+CASES = [*(f"{step} onnx" for step in ("mlp", "cell", "gru", "attention", "masked", "turned", "history", "written")), "mlp jit"]
 
 
 @pytest.fixture(scope="module")

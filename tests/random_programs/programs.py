@@ -136,7 +136,7 @@ def _exported(programs: list[Program], backend: str, directory: Path) -> Path:
             wanted = {k: program.language.copy(t) for k, t in program(plain).items()}
             declared = annotate.input_tensors(f"n{n}", {f"x{i}": value for i, value in enumerate(held)})
             outputs = program(list(declared))
-            live = {k: outputs[k] for k in program.live} or {"x0": declared[0]}
+            live = {k: outputs[k] for k in program.live} or {"unchanged": declared[0]}
             annotate.output_tensors(f"n{n}", live, export_with=backend)
             done.append((program, outputs, wanted))
             done.append((program, dict(enumerate(held)), dict(enumerate(plain))))

@@ -90,8 +90,13 @@ def in_place(r: random.Random, pool: list[Tensor]) -> Step:
     def assign_slice(v: list[Tensor]) -> None:
         v[i][..., : max(1, v[i].shape[-1] // 2)] *= c
 
+    def apart(t: Tensor) -> Tensor:
+        if 0 in t.stride():  # torch warns of some writes to repeated elements, and refuses the others
+            raise RuntimeError
+        return t
+
     def assign_mask(v: list[Tensor]) -> None:
-        v[i][v[j] > c] = 0.25
+        apart(v[i])[v[j] > c] = 0.25
 
     def augmented(v: list[Tensor]) -> None:
         t = v[i]
@@ -104,7 +109,7 @@ def in_place(r: random.Random, pool: list[Tensor]) -> Step:
             write(lambda v: v[i].copy_(v[j] * 0.9)),
             write(lambda v: v[i].zero_()),
             write(lambda v: v[i].clamp_(-1, 1)),
-            write(lambda v: v[i].masked_fill_(v[j] > 0, c)),
+            write(lambda v: apart(v[i]).masked_fill_(v[j] > 0, c)),
             write(lambda v: torch.add(v[i], c, out=v[j])),
             write(lambda v: v[i].tanh_()),
             write(lambda v: v[i].addcmul_(v[j], v[j], value=0.1)),

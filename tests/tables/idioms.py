@@ -257,6 +257,30 @@ def to_alias(x: T) -> T:
 
 
 @idiom(N34)
+def dropout_alias(x: T) -> T:
+    y = x * 1
+    F.dropout(y, 0.5, training=False).mul_(3.0)
+    return y
+
+
+@idiom(N34)
+def diagonal_and_parts_written(x: T) -> tuple[T, T]:
+    y = torch.zeros(3, 4)
+    y.diagonal().copy_(x[:, 0])
+    first, last = y.split([1, 3], 1)
+    last.unbind(0)[2].sub_(x[1, 1])
+    first[::2] = x[:2, 3:]
+    return y, last + first
+
+
+@idiom(N34)
+def statistics_made_in_the_node(x: T) -> tuple[T, T, T]:
+    y, mean, var = x * 1, torch.zeros(4), torch.ones(4)
+    y[0] = 0.0
+    return F.batch_norm(y, mean, var, training=True), mean, var
+
+
+@idiom(N34)
 def detach_alias(x: T) -> T:
     y = x.clone()
     y.detach().add_(1)

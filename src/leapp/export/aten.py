@@ -17,7 +17,7 @@ from leapp.compat.core import with_state
 from leapp.compat.graphs import enable_python_dispatcher, fake_rules, graph_module, kept_whole, set_kernels
 from leapp.export.job import RUNNING
 from leapp.export.op_tracer import GraphBuilder, NotPlainError, OperatorRules, state_of, trace_ops
-from leapp.export.rewrites import RewrittenCalls
+from leapp.export.rewrites import FunctionalCalls
 from leapp.export.shared_setup import shared
 
 
@@ -196,7 +196,7 @@ def _trace_with_torch(
 
     def flat(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         given = dict(zip(state, values[count:], strict=True))
-        with with_state(module, {name: given[first] for name, first in aliases.items()}), RewrittenCalls():
+        with with_state(module, {name: given[first] for name, first in aliases.items()}), FunctionalCalls():
             return tuple(module(*values[:count]))
 
     fakes = [

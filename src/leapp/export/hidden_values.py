@@ -69,6 +69,24 @@ class HiddenValues:
         return type(out)(map(self.of, out))
 
 
+    def copy(self, tensor: HiddenTensor) -> HiddenTensor:
+        """The same value in memory of its own."""
+        with plain_dispatch():
+            return HiddenTensor(tensor.hidden.clone())
+
+    def write(self, target: HiddenTensor, value: HiddenTensor) -> None:
+        """Copy a value into the memory of a tensor.
+
+        Raises:
+            HiddenValueError: Elements of the tensor share memory. A few operators of torch write there all the same.
+        """
+        try:
+            with plain_dispatch():
+                target.hidden.copy_(value.hidden)
+        except RuntimeError as error:
+            raise HiddenValueError("a write to a tensor that repeats elements") from error
+
+
 def _revealed(value: Any) -> Any:
     if type(value) is HiddenTensor:
         return value.hidden

@@ -19,7 +19,15 @@ from leapp.export.hidden_values import HiddenValues
 from leapp.export.job import ExportJob, ExportResult, tell_loading
 from leapp.export.onnx_file import OnnxModel, build_model, write_model
 from leapp.export.onnx_graph import ONNX_TYPES, GraphWriter, UnknownSizeError, Value
-from leapp.export.op_tracer import GraphBuilder, NotPlainError, OperatorRules, UnknownOperatorError, trace_ops
+from leapp.export.op_tracer import (
+    GraphBuilder,
+    NotPlainError,
+    OperatorRules,
+    OpTracer,
+    UnknownOperatorError,
+    WriteError,
+    trace_ops,
+)
 from leapp.export.operators import DECOMPOSITIONS, TRANSLATIONS, whole_composites
 from leapp.export.shared_setup import made_once
 
@@ -59,13 +67,22 @@ def _build(job: ExportJob, opset: int) -> OnnxModel:
         raise UnknownOperatorError(f"opset {opset}")
     if any(axis is not None for axis in job.batch_axes):
         raise NotPlainError("a batch of any size")
-    builder = _OnnxBuilder()
     try:
-        outputs = trace_ops(job.module, job.example, made_once(_rules), builder, HiddenValues())
-    except UnknownSizeError as error:
-        raise UnknownOperatorError(str(error)) from error
+        builder, outputs = _trace(job, OpTracer)
+    except WriteError:
+        from leapp.export.write_tracer import WriteTracer
+
+        builder, outputs = _trace(job, WriteTracer)
     inputs = list(zip(job.input_names, builder.inputs, strict=True))
     return build_model(builder.writer, inputs, list(zip(job.output_names, outputs, strict=True)), opset)
+
+
+def _trace(job: ExportJob, tracer: type[OpTracer]) -> tuple[_OnnxBuilder, list[Value]]:
+    builder = _OnnxBuilder()
+    try:
+        return builder, trace_ops(job.module, job.example, made_once(_rules), builder, HiddenValues(), tracer)
+    except UnknownSizeError as error:
+        raise UnknownOperatorError(str(error)) from error
 
 
 def _rules() -> OperatorRules:

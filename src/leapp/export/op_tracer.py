@@ -17,11 +17,15 @@ import torch
 
 from leapp.compat.core import DispatchMode, OpOverload, below_autograd, taken_apart, with_state
 from leapp.export.hidden_values import HiddenValueError
-from leapp.export.rewrites import RewrittenCalls
+from leapp.export.rewrites import FunctionalCalls
 
 
 class NotPlainError(Exception):
     """The node writes to a tensor, has a size that is not fixed, or reads the value of a tensor."""
+
+
+class WriteError(NotPlainError):
+    """The node writes to a tensor."""
 
 
 class UnknownOperatorError(Exception):
@@ -60,6 +64,7 @@ class TraceValues(Protocol):
         """What an operator returns."""
 
 
+_DETACHES = torch.ops.aten.detach_.default
 _LIFTS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
 
 
@@ -116,7 +121,7 @@ class OperatorRules:
         return self._found[func]
 
 
-class _OpTracer(DispatchMode):  # type: ignore[no-untyped-call]
+class OpTracer(DispatchMode):  # type: ignore[no-untyped-call]
     """Replaces operators that have a decomposition, and gives the others to a graph builder."""
 
     def __init__(self, rules: OperatorRules, builder: GraphBuilder, values: TraceValues) -> None:
@@ -148,6 +153,8 @@ class _OpTracer(DispatchMode):  # type: ignore[no-untyped-call]
         overload = self._rules.of(func)
         if overload.queries:
             return func(*args, **named)
+        if func is _DETACHES and isinstance(args[0], self._values.hides):  # as torch.tensor() does
+            return args[0]
         if overload.decompose is not None and (overload.applies is None or overload.applies(args)):
             try:
                 with self:
@@ -157,7 +164,7 @@ class _OpTracer(DispatchMode):  # type: ignore[no-untyped-call]
             if out is not NotImplemented:
                 return out
         if not overload.plain:
-            raise NotPlainError(str(func))
+            raise WriteError(str(func))
         if overload.composite is not None:
             with self:
                 out = overload.composite(*args, **named)
@@ -195,6 +202,7 @@ def trace_ops(
     rules: OperatorRules,
     builder: GraphBuilder,
     values: TraceValues,
+    tracer: type[OpTracer] = OpTracer,
 ) -> list[Any]:
     """Run ``module`` on ``example`` and give its operators to ``builder``.
 
@@ -204,15 +212,17 @@ def trace_ops(
         rules: What to do with each operator.
         builder: Makes the graph.
         values: The tensors that the node is traced on.
+        tracer: What sees the operators.
 
     Returns:
         What stands for the outputs of the node in the graph.
 
     Raises:
-        NotPlainError: Some operator writes to a tensor, or its result depends on values.
+        WriteError: Some operator writes to a tensor, which this tracer does not follow.
+        NotPlainError: The result of some operator depends on values.
         UnknownOperatorError: The builder does not take some operator.
     """
-    mode = _OpTracer(rules, builder, values)
+    mode = tracer(rules, builder, values)
     try:
         state, aliases = state_of(module)
         inputs = [values.of(tensor) for tensor in example]
@@ -222,9 +232,10 @@ def trace_ops(
         for name, tensor in state.items():
             mode.remember(weights[name], builder.weight(name, tensor, weights[name]))
         shown = {name: weights[first] for name, first in aliases.items()}
-        with torch.no_grad(), below_autograd(), with_state(module, shown), mode, RewrittenCalls():
-            outputs = tuple(module(*inputs))
-        return [mode.entry(tensor) for tensor in outputs]
+        with torch.no_grad(), below_autograd():
+            with with_state(module, shown), mode, FunctionalCalls():
+                outputs = tuple(module(*inputs))
+            return [mode.entry(tensor) for tensor in outputs]
     except HiddenValueError as error:
         raise NotPlainError(str(error)) from error
 

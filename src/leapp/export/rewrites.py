@@ -39,6 +39,32 @@ class RewrittenCalls(TorchFunctionMode):
         return func, args, named
 
 
+class FunctionalCalls(RewrittenCalls):
+    """For tracers that turn a write into a new value, which elements that share memory would not share."""
+
+    def rewritten(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """The call to run in place of a call."""
+        target, name = args[0] if args else None, getattr(func, "__name__", "")
+        if (name in _SPREADING or (name == "__setitem__" and _by_tensor(args[1]))) and _repeats(target):
+            raise NotImplementedError("a write to a tensor that repeats elements, as expand() makes it. Write to its clone().")
+        return super().rewritten(func, args, named)
+
+
+def _repeats(x: Any) -> bool:
+    """Whether elements of a tensor share memory."""
+    return isinstance(x, torch.Tensor) and any(step == 0 and size > 1 for step, size in zip(x.stride(), x.shape, strict=True))
+
+
+def _by_tensor(index: Any) -> bool:
+    """Whether an index chooses by tensors, and otherwise whole axes or slices of them."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, torch.Tensor) for part in parts) and not any(isinstance(part, int) for part in parts)
+
+
+_SPREADING = frozenset({"index_put_", "masked_fill_", "index_fill_", "masked_scatter_"})
+"""Writes that torch allows, with a warning, where elements share memory. It refuses all others."""
+
+
 def _into_empty(func: Any, target: torch.Tensor, args: tuple[Any, ...], /, **named: Any) -> torch.Tensor:
     """The result of a call that would resize its target. Nothing else reads the memory of a tensor without elements."""
     made: torch.Tensor = func(*args, **named)

@@ -247,9 +247,10 @@ def _trace_functional(job: ExportJob) -> Any:
     lists = {op: function for op, function in DECOMPOSITIONS.items() if "_foreach_" in str(op)}
     known = {**core_decompositions(), **DECOMPOSITIONS}
     backward = {op: function for op, function in known.items() if "backward" in str(op)}
-    # The tracer records these two as calls that TorchScript does not have.
+    # The tracer records these as calls that TorchScript does not have.
     aten = torch.ops.aten
     other: dict[Any, Any] = {aten.view.dtype: aten.view_copy.dtype, aten.zero.default: torch.zeros_like}
+    other[aten.fill.Tensor] = DECOMPOSITIONS[aten.fill.Tensor]
     graph = trace_aten(job.module, job.example, {**backward, **lists, **other}, frozenset(), job.batch_axes)
     return trace_function(replace(job, module=_Functional(graph)))
 
@@ -260,6 +261,7 @@ class _Functional(torch.nn.Module):
     def __init__(self, graph: AtenGraph) -> None:
         super().__init__()
         self._graph = graph.module
+        self._graph.recompile()  # constants became arguments
         self._values = [tensor.detach() for _, tensor in graph.constants.values()]
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -28,11 +28,9 @@ def _with_dense_slices(x: Tensor, source: Tensor, dim: int, positions: range) ->
     first, step = positions.start, positions.step
     if step == 1:
         return torch.cat([x.narrow(dim, 0, first), source, x.narrow(dim, positions.stop, size - positions.stop)], dim)
-    place = torch.arange(size, device=x.device)
-    turn = place - first
-    taken = (turn >= 0) & (place < positions.stop) & (turn % step == 0)
-    index = torch.where(taken, size + turn // step, place)
-    return torch.cat([x, source], dim).index_select(dim, index)
+    places = torch.arange(first, positions.stop, step, device=x.device)
+    written: Tensor = aten.index_put.default(x.movedim(dim, 0), [places], source.movedim(dim, 0))
+    return written.movedim(0, dim)
 
 
 @replaces(aten.slice_scatter.default)
@@ -144,6 +142,11 @@ def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return source.to(x.dtype).expand(x.shape).clone()
 
 
+@replaces(aten.fill.Tensor)
+def _fill(x: Tensor, value: Tensor) -> Tensor:
+    return value.to(x.dtype).expand(x.shape).clone()
+
+
 @replaces(aten.diagonal_scatter.default)
 def _diagonal_scatter(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     count = source.shape[-1]
@@ -172,7 +175,7 @@ def _places(size: Sequence[int], stride: Sequence[int], offset: int | None) -> T
 @replaces(aten.as_strided.default)
 def _as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
     order = _order_in_memory(x)
-    if x.is_contiguous() or order is None:
+    if order is None or any(isinstance(length, torch.SymInt) for length in (*size, *stride, *x.shape)):
         return NotImplemented
     return x.permute(order).reshape(-1).index_select(0, _places(size, stride, storage_offset)).reshape(size)
 
@@ -188,6 +191,14 @@ def _as_strided_scatter(
     places = _places(size, stride, storage_offset)
     written = aten.index_put.default(dense.reshape(-1), [places], source.reshape(-1)).reshape(dense.shape)
     return written.permute([order.index(d) for d in range(x.dim())])
+
+
+@replaces(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def _index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Any:
+    if not x.dim():
+        return NotImplemented
+    filled = value.to(x.dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=x.dtype, device=x.device)
+    return aten.index_put.default(x.movedim(dim, 0), [index.to(torch.int64)], filled).movedim(0, dim)
 
 
 @replaces(aten.scatter_reduce.two)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from leapp.export.onnx_graph import ONNX_TYPES, Value, Writer, result_type
@@ -153,6 +154,18 @@ def _index(op: Writer, x: Value, indices: Sequence[Value | None]) -> Any:
     return op("Gather", x, index, axis=axis)
 
 
+@translates(aten.index_put.default)
+def _index_put(op: Writer, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Any:
+    if any(index is None or index.dtype != torch.int64 for index in indices):
+        return NotImplemented
+    chosen = [index for index in indices if index is not None]
+    at = list(np.broadcast_shapes(*(index.sizes for index in chosen)))  # torch's own imports sympy
+    columns = [op.reshaped(_expand(op, index, at), [*at, 1]) for index in chosen]
+    places = columns[0] if len(columns) == 1 else op("Concat", *columns, axis=len(at), shape=[*at, len(columns)])
+    written = _expand(op, values, [*at, *x.sizes[len(chosen) :]])
+    return op("ScatterND", x, places, written, shape=x.sizes, reduction="add" if accumulate else "none")
+
+
 @translates(aten.gather.default)
 def _gather(op: Writer, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Any:
     if not x.rank or not index.rank:
@@ -201,6 +214,11 @@ def _full(op: Writer, shape: Sequence[int], value: Any, *, dtype: torch.dtype | 
     return _filled(op, shape, value, dtype or natural)
 
 
+@translates(aten.zero.default)
+def _zero(op: Writer, x: Value) -> Any:
+    return _filled(op, x.sizes, 0, x.dtype)
+
+
 @translates(aten.full_like.default, aten.fill.Scalar)
 def _full_like(op: Writer, x: Value, value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
     return _filled(op, x.sizes, value, dtype or x.dtype)
@@ -221,6 +239,7 @@ def _of_one_number(number: int, make: Any, make_like: Any, make_new: Any) -> Non
 
 
 _of_one_number(0, aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
+_of_one_number(0, aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default)
 _of_one_number(1, aten.ones.default, aten.ones_like.default, aten.new_ones.default)
 
 
