@@ -12,6 +12,7 @@ Knows nothing of the caller's values; ``CallerCode`` brings them in and out.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -121,15 +122,14 @@ class Program:
         self._place_arrays([k for u in onnx for k in u.inputs], [k for u in onnx for k in u.outputs])
         ranges = {unit.label: self._place_torch(unit) for unit in torch}
         self.frames = [Frame(index) for index in range(2 if plan.feedback else 1)]
-        calls: list[list[_Call]] = [[] for _ in self.frames]
-        for unit in units:
-            for frame in self.frames:
-                if isinstance(unit, OnnxUnit):
-                    calls[frame.index].append(self._onnx_call(unit, frame.index))
-                else:
-                    calls[frame.index].append(self._torch_call(unit, ranges[unit.label]))
+        calls = [
+            self._onnx_calls(unit)
+            if isinstance(unit, OnnxUnit)
+            else [self._torch_call(unit, ranges[unit.label])] * len(self.frames)
+            for unit in units
+        ]
         for frame in self.frames:
-            frame.calls = tuple(calls[frame.index])
+            frame.calls = tuple([each[frame.index] for each in calls])
             frame.registers = [pair[frame.index] for pair in self._templates]
             frame.next = self.frames[(frame.index + 1) % len(self.frames)]
             self._keep_state(frame)
@@ -190,23 +190,33 @@ class Program:
             self._views[id(array)] = tensor_over(array, port.dtype)
         return self._views[id(array)]
 
-    def _onnx_call(self, unit: OnnxUnit, turn: int) -> _Call:
-        binding = unit.session.io_binding()
-        loads = []
+    def _onnx_calls(self, unit: OnnxUnit) -> list[_Call]:
+        """The call in each frame. A binding is an input of the call like any other, in one register of all frames."""
+        bindings = [self._bound(unit, frame.index) for frame in self.frames]
+        self._kept += bindings
+        register = len(self._templates)
+        self._templates += [(bindings[0].bound, bindings[-1].bound), (None, None)]
+        fed = [(self.inputs[key], self._plan.edges.get(key)) for key in unit.inputs]
+        from_torch = [(slot, self.outputs[source]) for slot, source in fed if source and self.outputs[source].arrays is None]
+        return [
+            _Call(
+                unit.label,
+                bindings[frame.index].run,
+                range(register, register + 2),
+                loads=tuple([(self.view(to.array(frame.index), to.port).copy_, made.register) for to, made in from_torch]),
+            )
+            for frame in self.frames
+        ]
+
+    def _bound(self, unit: OnnxUnit, turn: int) -> Binding:
+        binding = Binding(unit.session)
         for key, name in unit.inputs.items():
             slot = self.inputs[key]
-            bind(binding.bind_input, name, slot.port, slot.array(turn))
-            source = self._plan.edges.get(key)
-            if source and self.outputs[source].arrays is None:
-                loads.append((self.view(slot.array(turn), slot.port).copy_, self.outputs[source].register))
+            binding.read(name, slot.port, slot.array(turn))
         for key, name in unit.outputs.items():
             slot = self.outputs[key]
-            bind(binding.bind_output, name, slot.port, slot.array(turn))
-        run, bare = _bare(unit.session, binding)
-        self._kept.append(binding)
-        register = len(self._templates)
-        self._templates += [(bare, bare), (None, None)]
-        return _Call(unit.label, run, range(register, register + 2), loads=tuple(loads))
+            binding.write(name, slot.port, slot.array(turn))
+        return binding
 
     def _torch_call(self, unit: TorchUnit, registers: tuple[range, range]) -> _Call:
         from leapp.runtime.guards import Guard
@@ -241,13 +251,41 @@ def _fixed(port: Port) -> Slot:
     return Slot(port, (array, array))
 
 
-def _bare(session: Any, binding: Any) -> tuple[Callable[..., Any], Any]:
-    """ONNX Runtime's C++ run function and binding. The public Python ones would add a few calls to every step."""
-    run = getattr(getattr(session, "_sess", None), "run_with_iobinding", None)
-    bare = getattr(binding, "_iobinding", None)
-    return (run, bare) if run is not None and bare is not None else (session.run_with_iobinding, binding)
+class Binding:
+    """The memory that a session reads and writes in one run.
+
+    It uses the C++ objects of ONNX Runtime where they are found. Their public Python wrappers would add a few calls to every
+    step, and most of the time to opening a small model.
+
+    Attributes:
+        run: Runs the session on ``bound``. It takes run options as well, or None.
+        bound: The binding as ``run`` takes it.
+    """
+
+    __slots__ = ("_place", "_public", "bound", "run")
+
+    def __init__(self, session: Any) -> None:
+        self._public = session.io_binding()
+        run = getattr(getattr(session, "_sess", None), "run_with_iobinding", None)
+        bare, device = getattr(self._public, "_iobinding", None), _host_memory()
+        found = run is not None and bare is not None and device is not None
+        self.run, self.bound, self._place = (
+            (run, bare, (device,)) if found else (session.run_with_iobinding, self._public, ("cpu", 0))
+        )
+
+    def read(self, name: str, port: Port, array: Array) -> None:
+        """Let the session read the value of a port in an array."""
+        self.bound.bind_input(name, *self._place, DTYPES[port.dtype].onnx, port.shape, array.__array_interface__["data"][0])
+
+    def write(self, name: str, port: Port, array: Array) -> None:
+        """Let the session write the value of a port to an array."""
+        self.bound.bind_output(name, *self._place, DTYPES[port.dtype].onnx, port.shape, array.__array_interface__["data"][0])
 
 
-def bind(bind_value: Callable[..., Any], name: str, port: Port, array: Array) -> None:
-    """Let a session read or write the value of a port in an array."""
-    bind_value(name, "cpu", 0, DTYPES[port.dtype].onnx, port.shape, array.__array_interface__["data"][0])
+@functools.cache
+def _host_memory() -> Any:
+    """ONNX Runtime's C++ object for host memory, if it is found."""
+    import onnxruntime as ort
+
+    bare = getattr(ort.OrtDevice.make("cpu", 0), "_get_c_device", None)
+    return None if bare is None else bare()

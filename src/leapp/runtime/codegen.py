@@ -12,7 +12,7 @@ import functools
 import itertools
 import linecache
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,8 +25,38 @@ from leapp.runtime.buffers import Frame, Program, Slot
 if TYPE_CHECKING:
     from leapp.runtime.engine import LocalEngine
 
-Name = Callable[[Any], str]
-"""Puts an object into the namespace of the function and returns its name there."""
+
+class Names:
+    """The namespaces of the steps of all frames. They share one text, so what differs between frames has one name in it.
+
+    Attributes:
+        spaces: The namespace of each frame.
+    """
+
+    def __init__(self, spaces: Sequence[dict[str, Any]]) -> None:
+        self.spaces = spaces
+
+    def __call__(self, value: Any) -> str:
+        """The name of an object that all frames use."""
+        made = self._new()
+        self.put(made, value)
+        return made
+
+    def each(self, values: Iterable[Any]) -> str:
+        """The name of objects, one for each frame. A program with a single frame uses the first."""
+        made = self._new()
+        for space, value in zip(self.spaces, values, strict=False):
+            space[made] = value
+        return made
+
+    def put(self, made: str, value: Any) -> None:
+        """Let a name stand for another object in all frames."""
+        for space in self.spaces:
+            space[made] = value
+
+    def _new(self) -> str:
+        # Names are only ever added, so their number tells a new one.
+        return f"c{len(self.spaces[0])}"
 
 
 class CallerCode(Protocol):
@@ -36,13 +66,13 @@ class CallerCode(Protocol):
     def inputs(self) -> Sequence[str]:
         """The keys of the inputs, in the order of the values."""
 
-    def check(self, name: Name, values: Sequence[str]) -> list[str]:
+    def check(self, name: Names, values: Sequence[str]) -> list[str]:
         """Lines that ``return None`` unless the values have the expected form. They may replace values."""
 
-    def load(self, name: Name, values: Sequence[str]) -> list[str]:
+    def load(self, name: Names, values: Sequence[str]) -> list[str]:
         """Lines that copy values into host memory, for engines that read them there."""
 
-    def result(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
+    def result(self, name: Names, where: str, slot: Slot, made: str) -> str:
         """The value of an output for the caller. ``made`` is the tensor, if the output lives in a register."""
 
     def in_order(self, values: Mapping[str, Any]) -> list[Any]:
@@ -67,51 +97,45 @@ def write_steps(
         outputs: The keys of the outputs.
         trust_form: Whether inputs of the right form may be used at once. Otherwise all of them are checked first.
     """
-    inputs = caller.inputs
+    inputs, frames = caller.inputs, program.frames
     shared: dict[str, Any] = {"engine": engine, "failed": failed, "wrong": wrong, "Refused": BundleError, "lock": lock}
     shared["__builtins__"] = vars(builtins)  # engines that import something look for it in the namespace of their caller
+    grad_off = _grad_off(program, shared)
+    name = Names([{**shared, "R": frame.registers, "N": frame.next.registers, "frame": frame} for frame in frames])
     values = [f"i{place}" for place in range(len(inputs))]
-    name = functools.partial(_name, shared)
-    begin = [*_turn(program), *_grad_off(program, shared), *_entry(caller, name, values, trust_form)]
-    begin += caller.load(name, values)
     entering = [(program.inputs[key], value) for key, value in zip(inputs, values, strict=True)]
     entered = {slot.register: value for slot, value in entering if slot.arrays is None}
-    for frame in program.frames:
-        names = {**shared, "R": frame.registers, "N": frame.next.registers, "frame": frame}
-        lines = [*begin, *_calls(frame, entered, names), *_end(program, frame, caller, outputs, names)]
-        frame.step = _function("def step(inputs, values=None):\n with lock:\n  " + "\n  ".join(lines), names)
+    lines = [*_turn(program), *grad_off, *_entry(caller, name, values, trust_form), *caller.load(name, values)]
+    lines += [*_calls(frames, entered, name), *_end(program, caller, outputs, name)]
+    code, source = _compiled("def step(inputs, values=None):\n with lock:\n  " + "\n  ".join(lines))
+    for frame, names in zip(frames, name.spaces, strict=True):
+        frame.step = _function(code, source, names)
 
 
-def _name(names: dict[str, Any], value: Any) -> str:
-    """See ``Name``. Names are only ever added, so their number tells a new one."""
-    made = f"c{len(names)}"
-    names[made] = value
-    return made
-
-
-def _end(program: Program, frame: Frame, caller: CallerCode, outputs: Sequence[str], names: dict[str, Any]) -> list[str]:
+def _end(program: Program, caller: CallerCode, outputs: Sequence[str], name: Names) -> list[str]:
     """Lines that pass the state to the next frame and return the results."""
-    name = functools.partial(_name, names)
-    lines = [f"N[{target}] = v{source}" for source, target in frame.register_moves]
-    lines += [f"{name(store)}(v{register})" for store, register in frame.register_stores]
-    lines += [f"{name(to)}[...] = {name(array)}" for to, array in frame.array_copies]
+    frames = program.frames
+    lines = [f"N[{target}] = v{source}" for source, target in frames[0].register_moves]
+    for stores in zip(*[frame.register_stores for frame in frames], strict=True):
+        lines.append(f"{name.each([store for store, _ in stores])}(v{stores[0][1]})")
+    for copies in zip(*[frame.array_copies for frame in frames], strict=True):
+        lines.append(f"{name.each([to for to, _ in copies])}[...] = {name.each([array for _, array in copies])}")
     slots = [(key, program.outputs[key]) for key in outputs]
-    results = [f"{name(k)}: {caller.result(name, k, slot, frame, f'v{slot.register}')}" for k, slot in slots]
+    results = [f"{name(k)}: {caller.result(name, k, slot, f'v{slot.register}')}" for k, slot in slots]
     lines.append(f"made = {{{', '.join(results)}}}")
-    if frame.next is not frame:
+    if len(frames) > 1:
         # This assignment is what changes the state, so it comes last.
-        lines += ["engine.ran = frame", f"engine.frame = {name(frame.next)}"]
+        lines += ["engine.ran = frame", f"engine.frame = {name.each([frame.next for frame in frames])}"]
     return [*lines, "return made"]
 
 
-def _function(text: str, names: dict[str, Any]) -> FunctionType:
-    """The function ``step`` in a text. Its source is shown for as long as it exists."""
+def _function(code: CodeType, source: list[str], names: dict[str, Any]) -> FunctionType:
+    """The function ``step`` in a namespace. Its source is shown for as long as it exists."""
     file = f"<leapp step {next(_numbers)}>"
-    code, source = _compiled(text)
     # Each step has code of its own, since the interpreter notes in it where the names of the namespace are found.
     step = names["step"] = FunctionType(code.replace(co_filename=file), names, "step", (None,))
     # Without a modification time, linecache.checkcache() keeps the entry.
-    linecache.cache[file] = len(text), None, source, file
+    linecache.cache[file] = sum(map(len, source)), None, source, file
     weakref.finalize(step, linecache.cache.pop, file, None).atexit = False
     return step
 
@@ -148,7 +172,7 @@ def _grad_off(program: Program, names: dict[str, Any]) -> list[str]:
     return ["if grad():", " try:", "  set_grad(False)", "  return step(inputs, values)", " finally: set_grad(True)"]
 
 
-def _entry(caller: CallerCode, name: Name, values: Sequence[str], trust_form: bool) -> list[str]:
+def _entry(caller: CallerCode, name: Names, values: Sequence[str], trust_form: bool) -> list[str]:
     taken = "".join([f"{value}, " for value in values])
     careful = [f"else: {taken}= values"] if values else []
     if not trust_form:
@@ -162,23 +186,23 @@ def _entry(caller: CallerCode, name: Name, values: Sequence[str], trust_form: bo
     return lines + careful
 
 
-def _calls(frame: Frame, entered: dict[int, str], names: dict[str, Any]) -> list[str]:
-    name = functools.partial(_name, names)
-    states = {target for _, target in frame.register_moves}
+def _calls(frames: Sequence[Frame], entered: dict[int, str], name: Names) -> list[str]:
+    states = {target for _, target in frames[0].register_moves}
     known = dict(entered)
 
     def argument(register: int) -> str:
         if register in known:
             return known[register]
-        return f"R[{register}]" if register in states else name(frame.registers[register])
+        return f"R[{register}]" if register in states else name.each([frame.registers[register] for frame in frames])
 
     lines = ["at = None", "try:"]
-    for call in frame.calls:
+    for call, *others in zip(*[frame.calls for frame in frames], strict=True):
         lines.append(f" at = {name(call.label)}")
-        lines += [f" {name(load)}(v{register})" for load, register in call.loads]
+        for loads in zip(call.loads, *[other.loads for other in others], strict=True):
+            lines.append(f" {name.each([load for load, _ in loads])}(v{loads[0][1]})")
         function = name(call.function)
         if call.when_known is not None:
-            call.when_known(functools.partial(names.__setitem__, function))
+            call.when_known(functools.partial(name.put, function))
         made = f"{function}({', '.join(map(argument, call.inputs))})"
         taken = ", ".join([f"v{register}" for register in call.outputs])
         lines.append(f" {taken}{'' if call.single else ','} = {made}" if taken else f" {made}")

@@ -15,8 +15,8 @@ from leapp.errors import BundleError, InputError
 from leapp.graph.contract import Port, split_key
 from leapp.graph.formats import is_program
 from leapp.runtime.arrays import Array
-from leapp.runtime.buffers import Frame, Program, Slot
-from leapp.runtime.codegen import CallerCode, Name
+from leapp.runtime.buffers import Program, Slot
+from leapp.runtime.codegen import CallerCode, Names
 from leapp.runtime.engine import LocalEngine, NoEngine
 from leapp.runtime.guards import Guard
 from leapp.runtime.load import EngineOptions, OnnxUnit, TorchUnit
@@ -39,7 +39,7 @@ class _TensorCode:
         self._slots = slots = [program.inputs[k] for k in self.inputs]
         self._guard = Guard([s.port.shape for s in slots], [s.arrays is None for s in slots])
 
-    def check(self, name: Name, values: Sequence[str]) -> list[str]:
+    def check(self, name: Names, values: Sequence[str]) -> list[str]:
         taken = ", ".join(values)
         return [
             f"if not {name(self._guard)}.check({taken}):",
@@ -75,16 +75,16 @@ class _TensorCode:
         self._guard.saw(values)
         return tuple(found)
 
-    def load(self, name: Name, values: Sequence[str]) -> list[str]:
+    def load(self, name: Names, values: Sequence[str]) -> list[str]:
         bound = [self._program.view(slot.array(0), slot.port) for slot in self._slots if slot.arrays]
         if len(bound) == 1:
             return [f"{name(bound[0].copy_)}({values[0]})"]
         return [f"{name(copy_all)}({name(bound)}, [{', '.join(values[: len(bound)])}])"] if bound else []
 
-    def result(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
+    def result(self, name: Names, where: str, slot: Slot, made: str) -> str:
         if slot.arrays is not None:
-            view = self._program.view(slot.value(frame), slot.port)
-            return f"{name(view.clone)}()" if self._copy else name(view)
+            views = [self._program.view(array, slot.port) for array in slot.arrays]
+            return f"{name.each([view.clone for view in views])}()" if self._copy else name.each(views)
         return f"{made}.clone()" if self._copy and where in self._plan.feedback.values() else made
 
     def in_order(self, values: Mapping[str, Tensor]) -> list[Tensor]:

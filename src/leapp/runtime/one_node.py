@@ -8,7 +8,7 @@ import numpy as np
 
 from leapp.errors import BundleError
 from leapp.runtime.arrays import Array, allocate
-from leapp.runtime.buffers import bind
+from leapp.runtime.buffers import Binding
 from leapp.runtime.codegen import failed, wrong
 from leapp.runtime.load import OnnxUnit, TorchUnit, Unit
 from leapp.runtime.plan import Plan
@@ -30,14 +30,14 @@ def run_unit(plan: Plan, unit: Unit, inputs: Sequence[Array]) -> list[Array]:
 
 def run_session(plan: Plan, unit: OnnxUnit, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of an ONNX unit. See ``run_unit``."""
-    binding = unit.session.io_binding()
+    binding = Binding(unit.session)
     values = [np.ascontiguousarray(value) for value in inputs]
     for (key, name), value in zip(unit.inputs.items(), values, strict=True):
-        bind(binding.bind_input, name, plan.input_ports[key], value)
+        binding.read(name, plan.input_ports[key], value)
     results = [allocate(plan.output_ports[key]) for key in unit.outputs]
     for (key, name), value in zip(unit.outputs.items(), results, strict=True):
-        bind(binding.bind_output, name, plan.output_ports[key], value)
-    unit.session.run_with_iobinding(binding)
+        binding.write(name, plan.output_ports[key], value)
+    binding.run(binding.bound, None)
     return results
 
 

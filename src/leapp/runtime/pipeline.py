@@ -11,8 +11,8 @@ from numpy import ndarray
 
 from leapp.graph.contract import Port
 from leapp.runtime.arrays import Array, numpy_dtype, random_array
-from leapp.runtime.buffers import Frame, Program, Slot
-from leapp.runtime.codegen import CallerCode, Name
+from leapp.runtime.buffers import Program, Slot
+from leapp.runtime.codegen import CallerCode, Names
 from leapp.runtime.plan import Plan
 from leapp.runtime.runner import Runner
 from leapp.runtime.values import to_array
@@ -25,7 +25,7 @@ class _ArrayCode:
         self.inputs = plan.inputs
         self._plan, self._program, self._copy = plan, program, copy
 
-    def check(self, name: Name, values: Sequence[str]) -> list[str]:
+    def check(self, name: Names, values: Sequence[str]) -> list[str]:
         ports = [self._plan.input_ports[k] for k in self.inputs]
         exact = name(ndarray)
         tests = (
@@ -34,14 +34,13 @@ class _ArrayCode:
         )
         return [f"if {' or '.join(tests)}: return None"]
 
-    def load(self, name: Name, values: Sequence[str]) -> list[str]:
+    def load(self, name: Names, values: Sequence[str]) -> list[str]:
         arrays = [self._program.inputs[k].array(0) for k in self.inputs]
         return [f"{name(array)}[...] = {value}" for array, value in zip(arrays, values, strict=True)]
 
-    def result(self, name: Name, where: str, slot: Slot, frame: Frame, made: str) -> str:
+    def result(self, name: Names, where: str, slot: Slot, made: str) -> str:
         if slot.arrays is not None:
-            array = slot.array(frame.index)
-            return f"{name(array.copy)}()" if self._copy else name(array)
+            return f"{name.each([array.copy for array in slot.arrays])}()" if self._copy else name.each(slot.arrays)
         from leapp.runtime.torch_engines import array_over
 
         over = f"{name(array_over)}({made})"
