@@ -6,8 +6,9 @@ Knows files and the contract. It loads no engine and runs nothing.
 from __future__ import annotations
 
 import codecs
+import contextlib
+import functools
 import hashlib
-import marshal
 import os
 import sys
 from collections.abc import Mapping
@@ -315,11 +316,11 @@ def find_description(path: str | os.PathLike[str]) -> Path:
         if len(chosen) != 1:
             raise BundleFileError(f"{found} holds {len(candidates)} YAML files. Name the one to open.")
         return chosen[0]
+    if found.suffix in YAML:
+        return found
     if not found.suffix and not found.exists():
         raise BundleFileError(f"{found} does not exist. Give the directory of a bundle or its .yaml file.")
-    if found.suffix not in YAML:
-        raise BundleError(f"{found} is not a bundle description. Give the path of its .yaml file.")
-    return found
+    raise BundleError(f"{found} is not a bundle description. Give the path of its .yaml file.")
 
 
 def description_text(path: Path, signature: Signature | None = None, real: str | None = None) -> str:
@@ -355,19 +356,26 @@ _recent_descriptions: Recent[bytes] = Recent(1 << 20)
 """What a description says, by its text. It is kept as bytes, from which every bundle gets values of its own."""
 
 
+@functools.cache
+def _unpacker() -> msgspec.msgpack.Decoder[tuple[Contract, dict[str, Any], list[Any]]]:
+    return msgspec.msgpack.Decoder(tuple[Contract, dict[str, Any], list[Any]])
+
+
 def _described(text: str, name: str) -> tuple[Contract, dict[str, Any], Seal]:
     """The contract of a description, its annotations and its seal. A text is parsed and checked once."""
     packed = _recent_descriptions.get(text)
     if packed is not None:
-        plain, annotations, sealed = marshal.loads(packed)
-        return msgspec.convert(plain, Contract), annotations, Seal(*sealed)
+        contract, annotations, sealed = _unpacker().decode(packed)
+        return contract, annotations, Seal(*sealed)
     document = yaml_text.parse(text, name)
     contract, seal = contract_of(document, name, text), verified_seal(document, name)
     annotations = annotations_of(document)
     if VERSION in contract.system:  # each reading warns of a description without a version
-        sealed = seal.digest, dict(seal.files), seal.covers_annotations, seal.annotated
-        packed = marshal.dumps((msgspec.to_builtins(contract), annotations, sealed))
-        _recent_descriptions.put(text, packed, sys.getsizeof(text) + len(packed))
+        sealed = [seal.digest, seal.files, seal.covers_annotations, seal.annotated]
+        # The user's values may be numbers or texts that cannot be packed. Such a description is checked each time.
+        with contextlib.suppress(OverflowError, ValueError):
+            packed = msgspec.msgpack.encode((contract, annotations, sealed))
+            _recent_descriptions.put(text, packed, sys.getsizeof(text) + len(packed))
     return contract, annotations, seal
 
 
