@@ -142,9 +142,11 @@ class _Reader:
         version = system.get(VERSION, _OLDEST)
         if isinstance(version, float):
             version = str(version)
-        if not isinstance(version, str) or not re.fullmatch(r"\d{1,6}\.\d{1,6}", version):
+        # Without a regular expression, which would be compiled in each process for this text alone.
+        parts = version.split(".") if isinstance(version, str) else []
+        if len(parts) != 2 or not all(part.isdecimal() and len(part) <= 6 for part in parts):
             self._fail(path, f"expected a version such as '1.3', got {version!r}")
-        if version.partition(".")[0] != "1":
+        if parts[0] != "1":
             self._fail(path, f"version {version} is not supported, this leapp reads 1.x")
 
     def _convert(self, value: Any, type_: type[_T], path: tuple[str | int, ...]) -> _T:

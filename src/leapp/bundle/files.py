@@ -191,11 +191,11 @@ def _refuse_pseudo(path: str | Path, what: str, real: str | None) -> None:
 
 def _is_pseudo(spelled: str, real: str) -> bool:
     """Whether a path, ``real`` without links, leads through a pseudo file system. Files in ``/dev/shm`` are real."""
-    paths = [real]
-    if spelled != real:
-        paths.append(os.path.abspath(spelled))
-        while os.path.islink(paths[-1]) and len(paths) < _MAX_LINKS:
-            paths.append(os.path.normpath(os.path.join(os.path.dirname(paths[-1]), os.readlink(paths[-1]))))
+    if spelled == real:
+        return real.startswith(_PSEUDO) and not real.startswith("/dev/shm/")
+    paths = [real, os.path.abspath(spelled)]
+    while os.path.islink(paths[-1]) and len(paths) < _MAX_LINKS:
+        paths.append(os.path.normpath(os.path.join(os.path.dirname(paths[-1]), os.readlink(paths[-1]))))
     return any(path.startswith(_PSEUDO) and not path.startswith("/dev/shm/") for path in paths)
 
 

@@ -54,6 +54,8 @@ def remember(contract: Contract) -> bool:
 def untrusted(bundle: Bundle) -> list[str]:
     """The nodes whose models are programs from an untrusted source."""
     programs = {} if bundle.signature is not None else _programs(bundle.contract)
+    if not programs:
+        return []
     unknown = _unrecorded(set(programs.values()) - _here)
     return [name for name, sha256 in programs.items() if sha256 in unknown]
 

@@ -266,12 +266,13 @@ class Binding:
 
     def __init__(self, session: Any) -> None:
         self._public = session.io_binding()
-        run = getattr(getattr(session, "_sess", None), "run_with_iobinding", None)
-        bare, device = getattr(self._public, "_iobinding", None), _host_memory()
-        found = run is not None and bare is not None and device is not None
-        self.run, self.bound, self._place = (
-            (run, bare, (device,)) if found else (session.run_with_iobinding, self._public, ("cpu", 0))
-        )
+        run: Any = getattr(getattr(session, "_sess", None), "run_with_iobinding", None)
+        bound: Any = getattr(self._public, "_iobinding", None)
+        device = _host_memory()
+        place: tuple[Any, ...] = (device,)
+        if run is None or bound is None or device is None:
+            run, bound, place = session.run_with_iobinding, self._public, ("cpu", 0)
+        self.run, self.bound, self._place = run, bound, place
 
     def read(self, name: str, port: Port, array: Array) -> None:
         """Let the session read the value of a port in an array."""
