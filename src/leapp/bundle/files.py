@@ -302,7 +302,7 @@ def replace_file(path: Path, data: bytes) -> None:
 def check_collisions(names: Iterable[str]) -> None:
     """Refuse two different paths that are one file on systems that ignore case or the encoding of accents."""
     seen: dict[str, str] = {}
-    for name in dict.fromkeys(map(os.path.normpath, names)):
+    for name in map(os.path.normpath, dict.fromkeys(names)):
         other = seen.setdefault((name if name.isascii() else unicodedata.normalize("NFC", name)).casefold(), name)
         if other != name:
             raise BundleError(

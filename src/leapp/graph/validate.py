@@ -189,8 +189,9 @@ def execution_order(contract: Contract) -> tuple[str, ...]:
     waits: dict[str, set[str]] = {name: set() for name in nodes}
     feeds: dict[str, set[str]] = {name: set() for name in nodes}
     for source, _, target in links(contract.pipeline.data_flow):
-        waits[split_key(target)[0]].add(split_key(source)[0])
-        feeds[split_key(source)[0]].add(split_key(target)[0])
+        before, after = split_key(source)[0], split_key(target)[0]
+        waits[after].add(before)
+        feeds[before].add(after)
     ready = sorted(name for name, sources in waits.items() if not sources)
     order: list[str] = []
     backend: str | None = None

@@ -35,16 +35,18 @@ class Names:
 
     def __init__(self, spaces: Sequence[dict[str, Any]]) -> None:
         self.spaces = spaces
+        self._numbers = itertools.count()
 
     def __call__(self, value: Any) -> str:
         """The name of an object that all frames use."""
-        made = self._new()
-        self.put(made, value)
+        made = f"c{next(self._numbers)}"
+        for space in self.spaces:
+            space[made] = value
         return made
 
     def each(self, values: Iterable[Any]) -> str:
         """The name of objects, one for each frame. A program with a single frame uses the first."""
-        made = self._new()
+        made = f"c{next(self._numbers)}"
         for space, value in zip(self.spaces, values, strict=False):
             space[made] = value
         return made
@@ -53,10 +55,6 @@ class Names:
         """Let a name stand for another object in all frames."""
         for space in self.spaces:
             space[made] = value
-
-    def _new(self) -> str:
-        # Names are only ever added, so their number tells a new one.
-        return f"c{len(self.spaces[0])}"
 
 
 class CallerCode(Protocol):
