@@ -188,3 +188,14 @@ def test_threads_may_put_at_the_same_moment():
         kept.put(number, number, 100)
     assert kept.get(100_199) == 100_199 and all(name == value for name, (value, _) in kept._held.items())
     assert sum(size for _, size in kept._held.values()) <= 1 << 16
+
+
+@pytest.mark.parametrize("value", ["123456789012345678901234567890", "-9223372036854775809", "18446744073709551615", "1.0"])
+def test_an_annotation_of_any_size_is_the_same_when_opened_again(bundle, value, monkeypatch):
+    monkeypatch.setattr(reading, "_recent_descriptions", Recent(1 << 20))
+    (path,) = bundle.glob("*.yaml")
+    path.write_text(path.read_text() + f"notes: {{1: [{value}, null, true], 2.5: 2026-01-01, null: {{}}}}\n")
+    first, again = open_bundle(bundle), open_bundle(bundle)
+    assert repr(first.annotations["notes"]) == repr(again.annotations["notes"])
+    assert (first.contract, first.seal) == (again.contract, again.seal)
+    assert first.annotations["notes"][1][0] == (float if "." in value else int)(value)
