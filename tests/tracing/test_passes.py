@@ -6,6 +6,7 @@ import datetime
 import gc
 import itertools
 import random
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -805,6 +806,27 @@ def test_what_a_second_pass_drops_or_declares_is_cleared(tmp_path: Path) -> None
         A.output_tensors("n", {"y": x + before}, export_with="jit")
     leapp.stop()
     assert [e for e in leapp.report().escapes if "outlives" in e.kind] == []
+
+
+def test_a_value_that_only_a_variable_refers_to_is_searched_for_once(tmp_path: Path) -> None:
+    """Each search looks at every object of the process. leapp's own containers must not lead to further ones."""
+    searches = 0
+
+    def count(_: Any, event: str, called: Any) -> None:
+        nonlocal searches
+        searches += event == "c_call" and called is gc.get_referrers
+
+    leapp.start("g", save_path=tmp_path)
+    x = A.input_tensors("n", {"x": values(0)})
+    y = x * 2.0
+    A.output_tensors("n", {"y": y + 1.0}, export_with="jit")
+    leapp.stop()
+    sys.setprofile(count)
+    try:
+        assert leapp.report().escapes == []
+    finally:
+        sys.setprofile(None)
+    assert searches == 1
 
 
 class _Remembers(nn.Module):

@@ -55,7 +55,7 @@ class _Search:
         level: dict[int, tuple[Any, list[int]]] = {id(v): (v, [id(v)]) for v in values}
         self.mine.add(id(level))
         for _ in range(_DEPTH):  # each step looks at every object of the process
-            wanted = [item for item, _ in level.values()]
+            wanted = tuple([item for item, _ in level.values()])  # as a list, it would be copied into a tuple that is found too
             self.mine.update((id(wanted), id(level), *(id(pair) for pair in level.values())))
             above: dict[int, tuple[Any, list[int]]] = {}
             for holder in gc.get_referrers(*wanted):

@@ -108,13 +108,20 @@ def kept(node: NodeTrace) -> list[KeptValue]:
 
 def _held(node: NodeTrace) -> dict[int, KeptValue]:
     """The values of the first pass that something holds, by slot."""
-    made = {id(t): (t, at, slot) for ref, at, slot in node.alive if (t := ref()) is not None}
-    if not made:
+    # Only one list refers to the values: each other holder of them would be searched for holders of its own.
+    values = list({id(t): t for t in (ref() for ref, _, _ in node.alive) if t is not None}.values())
+    if not values:
         return {}
     # Values that autograd may hold come last: there can be thousands of them.
-    values = sorted((t for t, _, _ in made.values()), key=lambda t: getattr(t, "grad_fn", None) is not None)[:_LOOKED_FOR]
-    found = ((made[i], holder) for i, holder in holders(values, node.older).items())
-    return {slot: KeptValue(at, holder, tuple(t.shape)) for (t, at, slot), holder in found}
+    values.sort(key=_may_belong_to_autograd)
+    del values[_LOOKED_FOR:]
+    made = {id(ref()): (at, slot) for ref, at, slot in node.alive}
+    shapes = {id(t): tuple(t.shape) for t in values}
+    return {made[i][1]: KeptValue(made[i][0], holder, shapes[i]) for i, holder in holders(values, node.older).items()}
+
+
+def _may_belong_to_autograd(t: Any) -> bool:
+    return getattr(t, "grad_fn", None) is not None
 
 
 def independent_of_inputs(node: NodeTrace, slots: set[int]) -> set[int]:
