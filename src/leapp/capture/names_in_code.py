@@ -12,6 +12,7 @@ import builtins
 import datetime
 import dis
 import itertools
+import os
 import random
 import sys
 import time
@@ -127,13 +128,29 @@ class NamesInCode:
         return vars(module) if module is not None else {}
 
     def _module(self, file: str) -> ModuleType | None:
-        """The module of a file. Searches the newest module first: a process has a thousand, and the user's are loaded late."""
-        while file not in self._modules and self._unseen:
+        """The module of a file. A process has a thousand modules, so those whose names fit the path are tried first."""
+        if file not in self._modules:
+            for name in _likely_names(file):
+                module = sys.modules.get(name)
+                if module is not None and _file_of(module) == file:
+                    self._modules[file] = module
+                    return module
+        while file not in self._modules and self._unseen:  # the newest first: the user's are loaded late
             module = self._unseen.pop()
-            # Libraries wrapped by cffi are in sys.modules too, but are not modules.
-            if issubclass(type(module), ModuleType):
-                self._modules.setdefault((_names_of(module) or {}).get("__file__"), module)
+            self._modules.setdefault(_file_of(module), module)
         return self._modules.get(file)
+
+
+def _file_of(module: Any) -> Any:
+    """The file of a module; ``None`` for libraries wrapped by cffi, which are in ``sys.modules`` too."""
+    return (_names_of(module) or {}).get("__file__") if issubclass(type(module), ModuleType) else None
+
+
+def _likely_names(file: str) -> Iterator[str]:
+    """The names that the module of a file may have: that of the program, then the last parts of the path, joined by dots."""
+    yield "__main__"
+    parts = os.path.splitext(file)[0].removesuffix(f"{os.sep}__init__").split(os.sep)
+    yield from (".".join(parts[first:]) for first in range(len(parts) - 1, 0, -1))
 
 
 def _members(name: str, value: Any) -> list[tuple[str, Any]]:
