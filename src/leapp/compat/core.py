@@ -163,7 +163,7 @@ def clean_script(graph: Any) -> None:
     for block in blocks:
         for node in block.nodes():
             node.copyMetadata(nowhere)
-            if not node.kind().startswith("aten::"):
+            if not node.kind().startswith(("aten::", "prim::Constant")):  # these have none, and to ask takes longest
                 blocks += node.blocks()
 
 
