@@ -59,6 +59,8 @@ _DEEPEST = 32
 _LARGEST = 1 << 16
 """Arrays with more bytes are not copied to see whether they change."""
 _new = tuple.__new__  # skips NamedTuple's argument checks
+_LITERALS = PLAIN - {id(torch.nn.Parameter)}
+"""The types of numbers and texts that most values have, and that of ``None``, by identity."""
 
 
 VARIABLE_OWNERS = (Variables, FunctionType, ModuleType, *SUSPENDED)
@@ -143,6 +145,8 @@ class _Seen(NamedTuple):
     """Its arrays: key, array, and a copy of the contents."""
     tensors: list[tuple[Any, Tensor, int]]
     """Its tensors: key, tensor, and torch's count of the writes to it so far."""
+    others: dict[Any, tuple[int]]
+    """The identities of its values that are neither numbers nor ``None``, by key."""
     where: Where
     """The line of the user's that was running."""
     opaque: bool
@@ -221,15 +225,18 @@ class Attributes:
                     self._meet_module_of(thing)
                 opaque = opaque or role(kind) == "opaque"
             left -= 1 + len(held)
-            seen: _Seen = _new(_Seen, (owner, inside, above, held, [], [], at, opaque))
+            seen: _Seen = _new(_Seen, (owner, inside, above, held, [], [], {}, at, opaque))
             self._seen[known] = thing, seen
-            if PLAIN.issuperset(map(id, map(type, held.values()))):
+            if _LITERALS.issuperset(map(id, map(type, held.values()))):
                 continue
             for key, value in held.items():
                 kind = type(value)
-                if id(kind) in PLAIN:
+                if id(kind) in _LITERALS:
                     continue
-                what = (TYPES.get(id(kind)) or TYPES.of(kind)).role
+                facts = TYPES.get(id(kind)) or TYPES.of(kind)
+                what = facts.role
+                if not facts.is_number:
+                    seen.others[key] = (id(value),)
                 if what == "plain":
                     continue
                 if what == "tensor":
@@ -273,7 +280,7 @@ class Attributes:
     def _note_globals(self, names: dict[str, Any], at: Where) -> Names:
         """Remember the numbers among the global variables of a running function. Returns all of these variables."""
         found, whole = sorted_out(names), Globals(names)
-        seen: _Seen = _new(_Seen, (whole, None, None, found.numbers, [], [], at, False))
+        seen: _Seen = _new(_Seen, (whole, None, None, found.numbers, [], [], {}, at, False))
         self._seen[id(whole)] = self._seen[id(names)] = whole, seen
         self._roots[id(names), Globals] = whole
         return found
@@ -297,18 +304,12 @@ class Attributes:
     def opening(self) -> Opening:
         """The numbers that were seen, with the hashes or identities of everything else, so that no object is kept alive."""
         roots = {id(root): key for key, root in self._roots.items()}
-        known, find = TYPES.get, TYPES.of
-        found: Opening = {
-            roots.get(i, i): {
-                key: value if (known(id(type(value))) or find(type(value))).is_number else (id(value),)
-                for key, value in seen.held.items()
-            }
-            for i, (_, seen) in self._seen.items()
-            if seen.held and not seen.opaque
-        }
+        found: Opening = {}
         for i, (_, seen) in self._seen.items():
-            for key, _, content in () if seen.opaque else seen.arrays:
-                found[roots.get(i, i)][key] = _Contents(hash(content))
+            if seen.held and not seen.opaque:
+                then = found[roots.get(i, i)] = {**seen.held, **seen.others} if seen.others else seen.held
+                for key, _, content in seen.arrays:
+                    then[key] = _Contents(hash(content))
         return found
 
     def moved(self, before: Opening) -> Iterator[Changed]:
@@ -327,6 +328,8 @@ class Attributes:
                     yield Changed(seen.owner, seen.named(key), DIFFERENT, array, seen.where, seen.above)
             for key, after in seen.held.items():
                 old = then.get(key)
+                if after is old:
+                    continue
                 if is_number(after):
                     of_tensors = key is WHOLE and any(type(v) is Tensor for v in seen.held.values())
                     if is_number(old) and not is_same_number(old, after) and not of_tensors:

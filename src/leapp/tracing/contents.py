@@ -68,6 +68,7 @@ _CLASS_CELL = ("__class__",)
 _MODULE_PARTS = ("_buffers", "_forward_pre_hooks", "_forward_hooks")
 _EVERY_MODULE = frozenset({"training", "dump_patches", "call_super_init", *vars(torch.nn.Module())})
 """Attributes that every ``torch.nn.Module`` has."""
+_HOLDS_NOTHING = frozenset({"plain"})
 _HOLDS_STATE = frozenset({"array", "container", "opaque", "holder", "object"})
 """The roles of values that can hold state, whichever value it is."""
 _CLASS_STATE = frozenset({"container", "object", "opaque", "generator"})
@@ -167,8 +168,7 @@ def can_hold_state(value: Any) -> bool:
     """Whether a value can keep something of the user's program from one call to the next."""
     if type(value) is FunctionType:  # asked first because most are functions
         closes_over = value.__closure__ and value.__code__.co_freevars != _CLASS_CELL
-        holds = closes_over or ((value.__defaults__ or value.__kwdefaults__) and _defaults(value)) or value.__dict__
-        return bool(holds) and not is_library_code(value.__code__)
+        return bool(closes_over or value.__dict__ or _can_default(value)) and not is_library_code(value.__code__)
     kind = (TYPES.get(id(type(value))) or TYPES.of(type(value))).role
     if kind == "namespace":
         return type(name := vars(value).get("__name__")) is str and name in sys.modules and is_the_users(name)
@@ -205,9 +205,11 @@ def sorted_out(names: dict[str, Any]) -> Names:
             functions[id(value.__globals__)] = value
             if not (value.__closure__ or value.__defaults__ or value.__kwdefaults__ or value.__dict__):
                 continue  # most are like this: do not call can_hold_state()
-        if facts.is_number and name[:2] != "__":
+        if name[:2] == "__":
+            continue
+        if facts.is_number:
             numbers[name] = value
-        if what != "plain" and (what in _HOLDS_STATE or can_hold_state(value)) and name[:2] != "__":
+        if what != "plain" and (what in _HOLDS_STATE or can_hold_state(value)):
             holding[name] = value
     return Names(numbers, holding, functions.values())
 
@@ -265,7 +267,7 @@ def _of_container(thing: Any) -> dict[Any, Any]:
 
 
 def _of_function(thing: Any) -> dict[Any, Any]:
-    return {**vars(thing), **closure_of(thing), **_defaults(thing)}
+    return {**vars(thing), **closure_of(thing), **(_defaults(thing) if _can_default(thing) else {})}
 
 
 def _of_generator(thing: Any) -> dict[Any, Any]:
@@ -360,19 +362,29 @@ def _is_class_state(name: str, value: Any) -> bool:
 
 def closure_of(function: FunctionType) -> dict[str, Any]:
     """The variables of a function's closure. They live as long as the function."""
-    pairs = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    cells = function.__closure__
+    if not cells:
+        return {}
+    pairs = zip(function.__code__.co_freevars, cells, strict=True)
     return {name: cell.cell_contents for name, cell in pairs if not _is_empty(cell)}
 
 
+def _can_default(function: FunctionType) -> bool:
+    """Whether the default value of a parameter can hold something."""
+    given, keywords = function.__defaults__, function.__kwdefaults__
+    return bool(given and not _all_plain(given)) or bool(keywords and not _all_plain(keywords.values()))
+
+
+def _all_plain(values: Collection[Any]) -> bool:
+    kinds = list(map(type, values))
+    return PLAIN.issuperset(map(id, kinds)) or _HOLDS_NOTHING.issuperset(map(role, kinds))
+
+
 def _defaults(function: FunctionType) -> dict[str, Any]:
-    """The default values of a function's parameters, if one of them can hold something. They live as long as the function."""
-    given, keywords = function.__defaults__ or (), function.__kwdefaults__ or {}
-    values = (*given, *keywords.values())
-    if PLAIN.issuperset(map(id, map(type, values))) or all(role(type(v)) == "plain" for v in values):
-        return {}
-    code = function.__code__
+    """The default values of a function's parameters. They live as long as the function."""
+    given, code = function.__defaults__ or (), function.__code__
     names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
-    return {**dict(zip(names, given, strict=True)), **keywords}
+    return {**dict(zip(names, given, strict=True)), **(function.__kwdefaults__ or {})}
 
 
 def _is_empty(cell: CellType) -> bool:
