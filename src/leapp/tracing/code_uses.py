@@ -6,7 +6,7 @@ import dis
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import CO_OPTIMIZED
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -128,9 +128,24 @@ def line_that_writes(changed: Changed, codes: Iterable[CodeType]) -> Where | Non
     return next((at for u in uses for at in (*u.stores, *u.adds, *u.into)), None)
 
 
-def line_that_writes_into(changed: Changed, codes: Iterable[CodeType], inside: Callable[[Where], bool]) -> Where | None:
-    """The first line where the code of the node itself sets an element of the value of a place."""
-    return next((at for code in codes for at in _uses(code, changed).into if inside(at)), None)
+def by_name(codes: Iterable[CodeType]) -> dict[str, list[CodeType]]:
+    """Code by each name and each text in it. No other code than that of its name can use a place."""
+    found: dict[str, list[CodeType]] = {}
+    for code in codes:
+        for name in _names(code) | _texts(code):
+            found.setdefault(name, []).append(code)
+    return found
+
+
+def line_that_writes_into(
+    changed: Changed, codes: Mapping[str, Iterable[CodeType]], inside: Callable[[Where], bool]
+) -> Where | None:
+    """The first line where the code of the node itself sets an element of the value of a place.
+
+    ``codes`` is the code of the node, as :func:`by_name` gives it: a program may have thousands of places.
+    """
+    named = codes.get(_base(changed), ())
+    return next((at for code in named for at in _uses(code, changed).into if inside(at)), None)
 
 
 def is_read_inside(changed: Changed, codes: Iterable[CodeType], inside: Callable[[Where], bool]) -> bool:
@@ -204,14 +219,13 @@ class _Uses(NamedTuple):
 def _uses(code: CodeType, changed: Changed) -> _Uses:
     """Where code uses a changed place. A text that names the place reads it, as in ``getattr()``."""
     uses = _Uses([], [], [], [])
-    name, bracket, _ = changed.name.partition("[")
+    name, bracket = _base(changed), "[" in changed.name
     # A variable with the name of an attribute is another place, and so is a local variable with the name of a global one.
     is_attribute = not issubclass(type(changed.owner), (*VARIABLE_OWNERS, functools.partial))
     is_global = issubclass(type(changed.owner), Globals)
     getters = _LOCAL_BY_TEXT if type(changed.owner) is Variables and changed.owner.code is not None else _BY_TEXT
     as_text = name in _texts(code)
-    as_name = any(name in names for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars))
-    if not as_text and not as_name:
+    if not as_text and name not in _names(code):
         return uses  # without reading the instructions, which is slow
     by_text = not getters.isdisjoint(code.co_names)
     has_elements = bracket or changed.after is DIFFERENT or isinstance(changed.after, (np.ndarray, Length))
@@ -302,6 +316,16 @@ def _mentions(code: CodeType) -> _Mentions:
             for word in {word for word in _words(step) if type(word) is str}:
                 found.words.setdefault(word, []).append(i)
     return found
+
+
+def _base(changed: Changed) -> str:
+    """The name of the attribute or variable that leads to a place: ``rows`` for ``rows[0]``."""
+    return changed.name.partition("[")[0]
+
+
+def _names(code: CodeType) -> set[str]:
+    """The names of the attributes and variables that some code uses."""
+    return {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
 
 
 @functools.lru_cache(maxsize=1024)

@@ -26,6 +26,7 @@ from leapp.tracing.attributes import Attributes, Changed, Shown, once_for_each_l
 from leapp.tracing.batching import checked_axis
 from leapp.tracing.code_uses import (
     anywhere,
+    by_name,
     is_memory,
     is_read_inside,
     line_that_needs,
@@ -143,8 +144,9 @@ class SecondPass:
         lenders = [c.lender() for c in node.tape.constants.values() if c.lender is not None]
         memory = [c for c in changed if is_memory(c, codes)]
         counters = [c._replace(where=at) for c in memory if (at := line_that_uses(c, attributes.holding, codes, inside))]
+        named = by_name(codes)
         for c in arrays:
-            at = line_that_writes_into(c, codes, inside)
+            at = line_that_writes_into(c, named, inside)
             if at is None and id(c.after) in written:  # written to by a function that got the array as an argument
                 at = line_that_reads(c, codes, inside)
             if at is not None and (
