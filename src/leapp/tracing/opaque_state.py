@@ -30,13 +30,14 @@ _LARGEST_VIEW = 1 << 16
 
 _READERS: dict[int, Callable[[Any], Any]] = {
     id(ContextVar): lambda variable: variable.get(None),
+    id(bytearray): bytes,
     id(memoryview): lambda view: view.tobytes() if view.nbytes < _LARGEST_VIEW else None,
     id(np.flatiter): operator.attrgetter("index"),
     id(np.nditer): operator.attrgetter("iterindex"),
     id(np.ndenumerate): operator.attrgetter("iter.index"),
     **{id(kind): operator.attrgetter("queue") for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue)},
 }
-"""For types that pickle cannot describe: the function that reads their state, by the identity of the type."""
+"""For types that pickle cannot describe, or describes slowly: the function that reads their state, by identity of the type."""
 
 
 def state_of(thing: Any) -> dict[Any, Any]:
