@@ -375,7 +375,8 @@ class Attributes:
         """All tensors that were seen and share memory with an array, each as a :class:`Changed`, whether it changed or not."""
         low, high = bounds(array)
         for _, seen in list(self._seen.values()):
-            for key, t in seen.held.items():
+            for key in seen.others:
+                t = seen.held[key]
                 storage = storage_of(t) if issubclass(type(t), Tensor) else None
                 if storage is not None and storage.data_ptr() < high and low < storage.data_ptr() + storage.nbytes():
                     yield Changed(seen.owner, seen.named(key), t, t, seen.where, seen.above)
@@ -423,7 +424,8 @@ class Attributes:
         """The functions that objects and containers hold, by the name of the attribute or variable that leads to them."""
         found: dict[str, list[FunctionType]] = {}
         for _, seen in self._seen.values():
-            for key, value in seen.held.items():
+            for key in seen.others:
+                value = seen.held[key]
                 if type(value) is FunctionType:
                     found.setdefault(seen.named(key).partition("[")[0], []).append(value)
         return found

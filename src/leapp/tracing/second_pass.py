@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,10 @@ class SecondPass:
         changed = [c for c in found if c.before is not None and not isinstance(c.after, np.ndarray)]
         changed = [c for c in changed if _is_carried(node, c)]
         arrays = list(attributes.arrays())
-        codes, inside = attributes.codes(tape) if changed or arrays else [], attributes.inside()
+        told = {*node.lengths, *map(str, (*node.changed, *found))}
+        moved = [c for c in attributes.moved(node.opening) if str(c) not in told]
+        node.opening = {}
+        codes, inside = attributes.codes(tape) if changed or arrays or moved else [], attributes.inside()
         assert node.tape is not None
         lenders = [c.lender() for c in node.tape.constants.values() if c.lender is not None]
         memory = [c for c in changed if is_memory(c, codes)]
@@ -154,17 +158,16 @@ class SecondPass:
                 or any(is_read_inside(place, codes, inside) for place in (c, *attributes.tensors_over(c.after)))
             ):
                 counters.append(c._replace(where=at))
-        counters += self._set_outside(node, tape, {*node.lengths, *map(str, (*node.changed, *found))}, inside)
+        counters += self._set_outside(node, tape, moved, codes, inside)
         if len(self._recorder.tapes) == 1:
             attributes.forget()
         return once_for_each_line(counters)
 
-    def _set_outside(self, node: NodeTrace, tape: Tape, told: set[str], inside: Callable[[Where], bool]) -> list[Changed]:
-        """The numbers and arrays that the program changed between the first two passes and that the code of the node reads."""
+    def _set_outside(
+        self, node: NodeTrace, tape: Tape, moved: list[Changed], codes: list[CodeType], inside: Callable[[Where], bool]
+    ) -> list[Changed]:
+        """Those numbers and arrays that the program changed between the first two passes, and that the node's code reads."""
         follows = self._recorder.arrays.memory.follows
-        moved = [c for c in self._attributes.moved(node.opening) if str(c) not in told]
-        node.opening = {}
-        codes = self._attributes.codes(tape) if moved else []
         markers = {str(port.where) for port in node.inputs.values()}
 
         def reads(at: Where) -> bool:
