@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -384,3 +385,33 @@ def test_a_change_costs_the_same_in_long_code(tmp_path: Path) -> None:
     short, long = (calls_for_changes(lines, tmp_path) for lines in (10, 500))
     assert short > 200  # the changes were found
     assert long - short < 490 * 20
+
+
+def calls_for_arrays(arrays: int, functions: int, where: Path) -> int:
+    """How many function calls leapp makes for two passes of a program that holds arrays, in code with so many functions."""
+    code = [
+        *[line for i in range(functions) for line in (f"def add_{i}(x):", f"    return x + {i}.0")],
+        "def step(x):",
+        "    x = annotate.input_tensors('n', {'x': x})",
+        *[f"    x = add_{i}(x)" for i in range(functions)],
+        "    annotate.output_tensors('n', {'y': x}, export_with='jit')",
+    ]
+    held = types.SimpleNamespace(**{f"array_{i}": np.zeros(3) for i in range(arrays)})
+    names: dict[str, Any] = {"__name__": "holding", "annotate": annotate, "held": held}
+    exec("\n".join(code), names)
+    profile = cProfile.Profile()
+    leapp.start("g", save_path=where)
+    try:
+        for _ in range(2):
+            profile.runcall(names["step"], torch.ones(3))
+    finally:
+        leapp.stop()
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_an_array_costs_the_same_in_much_code(tmp_path: Path) -> None:
+    """An array is looked up in the code of the node that names it, not in each function that ran."""
+    calls_for_arrays(1, 5, tmp_path)  # the first call fills caches
+    little, much = (calls_for_arrays(60, n, tmp_path) - calls_for_arrays(10, n, tmp_path) for n in (5, 50))
+    assert little > 50  # the arrays were found
+    assert much - little < 45 * 50
