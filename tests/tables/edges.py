@@ -574,6 +574,15 @@ _MATH = [
     row("conv_transpose1d", lambda a, w: F.conv_transpose1d(a, w, stride=2, output_padding=1), (f(1, 3, 5), f(3, 2, 3))),
     row("avg_pool2d", lambda a: F.avg_pool2d(a, 3, 2, 1), (f(1, 2, 7, 7),)),
     row("avg_pool2d_ceil", lambda a: F.avg_pool2d(a, 3, 2, 1, ceil_mode=True, count_include_pad=False), (f(1, 2, 6, 6),)),
+    row(
+        "avg_pool_divisor",
+        lambda a: (
+            F.avg_pool2d(a[0], 3, 2, 1, divisor_override=5),
+            F.avg_pool2d(a[0], (3, 2), 2, (1, 0), True, False, -2),
+            F.avg_pool3d(a, 3, 2, 1, ceil_mode=True, divisor_override=3),
+        ),
+        (f(1, 2, 6, 7, 5),),
+    ),
     row("avg_pool1d", lambda a: F.avg_pool1d(a, 2), (f(1, 2, 6),)),
     row("max_pool1d", lambda a: F.max_pool1d(a, 3, 2), (f(1, 2, 7),)),
     row("max_pool2d_ceil", lambda a: F.max_pool2d(a, 3, 2, ceil_mode=True), (f(1, 2, 6, 6),)),

@@ -88,6 +88,34 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
     return torch.stack(values, -1).reshape(shape), torch.stack(places, -1).reshape(shape)
 
 
+# torchlib forgets the divisor that replaces the number of elements of a window.
+
+
+def _avg_pool(target: Any, count: int) -> None:
+    def each(values: Sequence[int]) -> list[int]:
+        return list(values) * count if len(values) == 1 else list(values)
+
+    @replaces(target)
+    def avg_pool(
+        x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+        ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+    ) -> Any:  # fmt: skip
+        if divisor_override is None:
+            return NotImplemented
+        kernel, pads = each(kernel_size), each(padding)
+        strides = each(stride) if stride else kernel
+        borders: list[int] = []
+        for size, k, s, p in reversed(list(zip(x.shape[-count:], kernel, strides, pads, strict=True))):
+            steps = -((size + 2 * p - k) // -s) if ceil_mode else (size + 2 * p - k) // s
+            steps -= int(ceil_mode and steps * s >= size + p)  # no window begins in the padding behind the image
+            borders += [p, p + max(0, steps * s + k - (size + 2 * p))]
+        return target(torch.constant_pad_nd(x, borders), kernel, strides) * (math.prod(kernel) / divisor_override)
+
+
+_avg_pool(aten.avg_pool2d.default, 2)
+_avg_pool(aten.avg_pool3d.default, 3)
+
+
 # Recurrent cells: torch's own code writes to intermediate values, for which a node needs torch's slower tracer.
 
 
