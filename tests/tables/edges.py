@@ -677,6 +677,13 @@ _MATH = [
     ),
     row("int8_wrap", lambda x: (x + x, x * 3), (i(9, lo=-128, hi=128, dtype=torch.int8),)),
     row("int64_large", lambda x: x * 1000000007 + 12345678901, (i(9),)),
+    row(
+        "int_linear",
+        lambda x, w: (
+            F.linear(x, w), F.linear(x, w, w[0]), torch.addmm(x, x, w, beta=2, alpha=3), F.linear(x.char(), w.char()),
+        ),
+        (i(2, 3), i(3, 3)),
+    ),  # fmt: skip
     row("int_mean_round", lambda x: (x.float() / 2).round().int(), (i(20),)),
     row("int_sum_i32", lambda x: x.sum(), (i(9, dtype=torch.int32),)),
     row("int_prod_i32", lambda x: x.prod(), (i(6, dtype=torch.int32),)),

@@ -116,6 +116,21 @@ _avg_pool(aten.avg_pool2d.default, 2)
 _avg_pool(aten.avg_pool3d.default, 3)
 
 
+# ONNX Runtime has Gemm, which torchlib writes, for floats only.
+
+
+@replaces(aten.addmm.default)
+def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return NotImplemented if a.is_floating_point() or a.is_complex() else a @ b * alpha + c * beta
+
+
+@replaces(aten.linear.default)
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    if x.is_floating_point() or x.is_complex():
+        return NotImplemented
+    return x @ weight.mT if bias is None else x @ weight.mT + bias
+
+
 # Recurrent cells: torch's own code writes to intermediate values, for which a node needs torch's slower tracer.
 
 
