@@ -564,6 +564,17 @@ _MATH = [
     row("interp_bicubic", lambda a: F.interpolate(a, size=(7, 5), mode="bicubic", align_corners=False), (f(1, 2, 4, 4),)),
     row("interp_antialias", lambda a: F.interpolate(a, size=(3, 3), mode="bilinear", antialias=True), (f(1, 2, 7, 7),)),
     row("interp_area", lambda a: F.interpolate(a, size=(3, 3), mode="area"), (f(1, 2, 6, 6),)),
+    row(
+        "interp_fraction",
+        lambda a: (
+            F.interpolate(a, scale_factor=0.45, mode="bilinear"),
+            F.interpolate(a, scale_factor=(0.35, 0.15), mode="bicubic", align_corners=True),
+            F.interpolate(a[0], scale_factor=0.45, mode="linear"),
+            F.interpolate(a, scale_factor=2.3),
+            F.interpolate(a, scale_factor=(0.37, 1.7)),
+        ),
+        (f(1, 2, 10, 20),),
+    ),
     row("grid_sample", lambda a, g: F.grid_sample(a, g, align_corners=False), (f(1, 2, 4, 4), lambda g: unit(1, 3, 3, 2)(g))),
     row("affine_grid", lambda t: F.affine_grid(t, (1, 1, 3, 3), align_corners=False), (f(1, 2, 3),)),
     row("conv1d", lambda a, w: F.conv1d(a, w, padding=1), (f(2, 3, 8), f(4, 3, 3))),

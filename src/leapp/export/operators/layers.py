@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
@@ -129,6 +130,45 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if x.is_floating_point() or x.is_complex():
         return NotImplemented
     return x @ weight.mT if bias is None else x @ weight.mT + bias
+
+
+# ONNX computes the size of an image from its scales in float32: 20 * 0.45 is below 9 there.
+
+
+def _resize(target: Any) -> None:
+    @replaces(target)
+    def resize(x: Tensor, output_size: Any, *rest: Any) -> Any:
+        *options, scales = rest
+        if scales is None or any(isinstance(size, torch.SymInt) for size in x.shape[2:]):
+            return NotImplemented
+        fitting = [_fitting(float(scale), size) for scale, size in zip(scales, x.shape[2:], strict=True)]
+        return NotImplemented if fitting == list(scales) else target(x, None, *options, fitting)
+
+
+def _fitting(scale: float, size: int) -> float:
+    """The scale, or the nearest float32 that gives the same size of the image, whether it is multiplied in float32 or not."""
+    wanted, near = math.floor(size * scale), np.float32(scale)
+    if all(math.floor(product) == wanted for product in (size * float(near), np.float32(size) * near)):
+        return scale
+    while any(math.floor(product) != wanted for product in (size * float(near), np.float32(size) * near)):
+        near = np.nextafter(near, np.float32(math.inf if size * float(near) < wanted + 0.5 else 0))
+    return float(near)
+
+
+for _target in (aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec, aten.upsample_bicubic2d.vec):
+    _resize(_target)
+
+
+@replaces(aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec)
+def _nearest(x: Tensor, output_size: Any, scales: Any) -> Any:
+    """Images whose pixels are taken at places computed as in eager code. ONNX Runtime rounds the places differently."""
+    sizes = x.shape[2:]
+    if scales is None or any(isinstance(size, torch.SymInt) for size in sizes) or all(float(s).is_integer() for s in scales):
+        return NotImplemented
+    for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True), 2):
+        places = torch.arange(math.floor(size * scale), dtype=torch.float32, device=x.device) * (1 / scale)
+        x = x.index_select(axis, places.to(torch.int64).clamp(max=size - 1))
+    return x
 
 
 # Recurrent cells: torch's own code writes to intermediate values, for which a node needs torch's slower tracer.
