@@ -25,7 +25,7 @@ from tests.export.cases import (
     spd,
     unit,
 )
-from tests.tables.case import Case, Draw, distinct
+from tests.tables.case import Case, Draw, distinct, permutation
 
 
 def row(
@@ -676,6 +676,11 @@ _MATH = [
     row("unique_count", lambda x: torch.unique(x, return_counts=True)[1].max(), (i(9),)),
     row("argsort_ties", lambda x: x.argsort(stable=True), (i(12, lo=0, hi=4),)),
     row("sort_ties_desc", lambda x: x.sort(descending=True, stable=True), (i(12, lo=0, hi=4),)),
+    row(
+        "repeat_interleave_sized",
+        lambda x, n: (x.repeat_interleave(n, 0, output_size=6), x.repeat_interleave(n.int(), output_size=6)),
+        (f(4), permutation(4)),
+    ),
     row("topk_int", lambda x: x.topk(3)[0], (i(12, lo=0, hi=40),)),
     row("topk_int32", lambda x: x.topk(3)[0], (i(12, lo=0, hi=40, dtype=torch.int32),)),
     row("argmax_ties", lambda x: (x.argmax(), x.argmin(), x.reshape(3, 4).argmax(1)), (i(12, lo=0, hi=4),)),

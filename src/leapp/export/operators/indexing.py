@@ -267,3 +267,12 @@ def _repeat_interleave(x: Tensor, repeats: int, dim: int | None = None, output_s
     """The translation of onnxscript 0.7.1 loses an axis."""
     x, dim = (x.flatten(), 0) if dim is None else (x, dim % x.dim())
     return x.unsqueeze(dim + 1).expand(*x.shape[: dim + 1], repeats, *x.shape[dim + 1 :]).flatten(dim, dim + 1)
+
+
+@replaces(aten.repeat_interleave.Tensor)
+def _repeated_places(repeats: Tensor, *, output_size: int | None = None) -> Any:
+    """Torchlib does not take the size of the result."""
+    if output_size is None:
+        return NotImplemented
+    places = torch.arange(output_size, device=repeats.device)
+    return torch.searchsorted(repeats.cumsum(0), places, right=True).to(repeats.dtype)
