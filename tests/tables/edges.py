@@ -723,6 +723,15 @@ _MATH = [
     row("masked_fill_i16", lambda x: x.masked_fill(x > 2, 1), (i(9, dtype=torch.int16),)),
     row("copysign_number", lambda x: torch.cat([x.copysign(-0.0), x.copysign(2)]), (edge(9),)),
     row("squeeze_longer_axes", lambda x: x.squeeze((0, 1)).squeeze(1), (f(1, 3, 4),)),
+    row(
+        "norm_kept_axes",
+        lambda x: (
+            torch.linalg.vector_norm(x, 0.5, keepdim=True), torch.linalg.norm(x[0], -3.5, keepdim=True),
+            torch.linalg.vector_norm(x[0, 0], 2, 0), torch.linalg.vector_norm(x.double()[0, 0], 0), x[0, 1].norm(1),
+            F.cosine_similarity(x[0, 0], x[0, 1], 0),
+        ),
+        (f(3, 4),),
+    ),  # fmt: skip
     row("expm1_small", torch.expm1, (lambda g: f(9)(g) * 1e-6,), atol=0.0),
     row("log1p_small", torch.log1p, (lambda g: f(9)(g) * 1e-6,), atol=0.0),
     row("log_sigmoid_far", torch.nn.functional.logsigmoid, (lambda g: f(9)(g) * 100,), atol=1e-30),

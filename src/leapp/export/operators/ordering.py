@@ -71,10 +71,17 @@ def _min_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
 
 
 @replaces(aten.linalg_vector_norm.default)
-def _extreme_norm(
+def _norm(
     x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
-    if not math.isinf(order) or x.is_complex():
+    if x.is_complex():
+        return NotImplemented
+    if not x.dim():  # ONNX has no axis of it
+        size = x.to(dtype or x.dtype).abs()
+        return size if order else (size != 0).to(size.dtype)
+    if keepdim and (dim is None or dim == []):  # torchlib forgets to keep the axes
+        return aten.linalg_vector_norm.default(x, order, list(range(x.dim())), True, dtype=dtype)
+    if not math.isinf(order):
         return NotImplemented
     sizes = x.to(dtype or x.dtype).abs()
     return (torch.amax if order > 0 else torch.amin)(sizes, [] if dim is None else dim, keepdim)
