@@ -549,6 +549,11 @@ _MATH = [
     row("searchsorted_rows", lambda a, c: torch.searchsorted(a.sort(-1)[0], c), (f(2, 5), f(2, 3))),
     row("bucketize", lambda a: torch.bucketize(a, torch.tensor([-1.0, 0.0, 1.0])), (halves(3, 4),)),
     row("bucketize_right", lambda a: torch.bucketize(a, torch.tensor([-1.0, 0.0, 1.0]), right=True), (halves(3, 4),)),
+    row(
+        "bucketize_number",
+        lambda a, c: (torch.bucketize(a[0], c.sort()[0]), torch.bucketize(a[0], torch.arange(3.0))),
+        (f(9), f(4)),
+    ),
     row("round_decimals", lambda a: torch.round(a, decimals=2), (f(9),)),
     row("round_negative_decimals", lambda a: torch.round(a, decimals=-1), (f(9, scale=30),)),
     row("round_half", torch.round, (halves(20),)),

@@ -144,6 +144,12 @@ def _searchsorted(
     return count.to(torch.int32) if out_int32 else count
 
 
+@replaces(aten.bucketize.Tensor)
+def _bucketize(x: Tensor, boundaries: Tensor, **options: Any) -> Any:
+    """The decomposition of torch indexes with the position, which has no axes here."""
+    return NotImplemented if x.dim() else _searchsorted(boundaries, x, **options)
+
+
 @replaces(aten.searchsorted.Scalar)
 def _searchsorted_scalar(boundaries: Tensor, x: float, **options: Any) -> Any:
     return _searchsorted(boundaries, torch.full((), x, dtype=boundaries.dtype), **options)
