@@ -741,6 +741,8 @@ _MATH = [
     row("log1p_small", torch.log1p, (lambda g: f(9)(g) * 1e-6,), atol=0.0),
     row("log_sigmoid_far", torch.nn.functional.logsigmoid, (lambda g: f(9)(g) * 100,), atol=1e-30),
     row("flip_0d", lambda x: x.sum().flip(0), (f(3),)),
+    row("quantile_0d", lambda x: (x.sum().quantile(torch.tensor([0.1, 0.5]), -1), x.sum().quantile(0.3)), (f(3),)),
+    row("pinv_tolerance", lambda x: torch.linalg.pinv(x, torch.tensor(0.1)), (regular(3, (2,)),), rtol=1e-3, atol=1e-4),
     row("logaddexp_far", lambda x, y: (torch.logaddexp(x, y), torch.logaddexp2(x, y)), (f(9, scale=300), f(9, scale=300))),
     row("logcumsumexp_far", lambda x: (x.logcumsumexp(1), x.logcumsumexp(0)), (f(3, 9, scale=300),)),
     row("logcumsumexp_edge", lambda x: x.logcumsumexp(-1), (edge(3, 9),)),

@@ -196,7 +196,7 @@ def _quantile(skip_nan: bool) -> Callable[..., torch.Tensor]:
     def quantile(
         input: torch.Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
     ) -> torch.Tensor:
-        rows = input.flatten() if dim is None else input.movedim(dim, -1)
+        rows = input.flatten() if dim is None or not input.dim() else input.movedim(dim, -1)
         wanted = torch.as_tensor(q, dtype=input.dtype, device=input.device)
         nan = rows.isnan()
         if skip_nan:

@@ -249,7 +249,7 @@ def _pinv(a: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = Fa
 def _like(value: Any, a: Tensor) -> Tensor:
     if not isinstance(value, Tensor):
         return torch.full((), float(value), dtype=a.dtype, device=a.device)
-    return value.to(a.dtype).reshape(*value.shape, *([1, 1] if value.dim() else []))
+    return value.to(a.dtype)[(..., None, None) if value.dim() else ...]
 
 
 # Scaling and squaring with a Pade approximant of order 13. Up to this norm its error is below the rounding of float64.
