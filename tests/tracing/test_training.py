@@ -172,7 +172,15 @@ def sampled(x: Tensor) -> Tensor:
     return chosen.clamp(-1.0, 1.0)
 
 
-@pytest.mark.parametrize("code", [dropped, noisy, sampled])
+def whole_features_dropped(x: Tensor) -> Tensor:
+    return nn.functional.dropout1d(x.repeat(9, 1, 1), 0.5)  # DRAWS
+
+
+def soft_choice(x: Tensor) -> Tensor:
+    return nn.functional.gumbel_softmax(x) + 1.0  # DRAWS
+
+
+@pytest.mark.parametrize("code", [dropped, noisy, sampled, whole_features_dropped, soft_choice])
 def test_a_node_that_draws_is_not_simply_true(code: Callable[[Tensor], Tensor], tmp_path: Path, capsys: Any) -> None:
     """A warning with the line that draws, and a result that is false and tells why. The bundle is written and draws."""
     results = compiled(tmp_path, code, strict=True)

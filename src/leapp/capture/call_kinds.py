@@ -84,7 +84,7 @@ class Kind:
         packet = self.name.split(".")[0] if schema is not None else self.name.strip("_")
         self.call = _REPLAYED.get(self.name.split(".")[0], self.call)
         tags = set(func.tags) if schema is not None else _tags(packet)
-        self.random = torch.Tag.nondeterministic_seeded in tags
+        self.random = torch.Tag.nondeterministic_seeded in tags or (isinstance(func, FunctionType) and _may_draw(func))
         self.dynamic = torch.Tag.dynamic_output_shape in tags
         #: Makes a tensor whose size is given by numbers. A traced tensor among them has left the graph.
         self.factory = schema is None and self.name in _FACTORIES
@@ -151,9 +151,23 @@ def _in_place(name: str) -> bool:
 
 def _tags(name: str) -> set[torch.Tag]:
     packet = getattr(torch.ops.aten, _ATEN.get(name, name), None)
-    if packet is None:
+    if not hasattr(packet, "overloads"):
         return set()
     return {tag for overload in packet.overloads() for tag in getattr(packet, overload).tags}
+
+
+def _may_draw(func: FunctionType, seen: frozenset[FunctionType] = frozenset()) -> bool:
+    """Whether a Python function of torch, or one that it calls, names an operator that draws random numbers.
+
+    ``dropout2d`` calls ``feature_dropout``, and ``gumbel_softmax`` calls ``exponential_``.
+    """
+    for name in func.__code__.co_names:
+        if torch.Tag.nondeterministic_seeded in _tags(name):
+            return True
+        called = func.__globals__.get(name)
+        if isinstance(called, FunctionType) and called not in seen and _may_draw(called, seen | {func}):
+            return True
+    return False
 
 
 def _running_statistics(func: Any, name: str) -> tuple[tuple[int, str], ...]:
