@@ -49,7 +49,8 @@ class Case:
         rtol: Relative tolerance of the exported model; by dtype when None.
         atol: Absolute tolerance; by dtype when None.
         apart: Backends on which the row has a node of its own. "onnx": it is unrolled into a thousand operators, which need not
-            take the slow way of a node with others in it. "jit": torch's optimiser breaks it beside other products of matrices.
+            take the slow way of a node with others in it. "jit": torch's optimiser breaks it beside other products of matrices,
+            or takes 0.0 and -0.0 of one node for the same number.
         reports: For escapes: the kinds of report of which at least one is expected.
     """
 
