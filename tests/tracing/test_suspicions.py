@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import enum
 import functools
 import importlib
+import io
 import itertools
 import operator
 import queue
@@ -1500,6 +1502,23 @@ def test_a_file_that_the_node_reads(tmp_path: Path) -> None:
     leapp.compile_graph(visualize=False)
     (found,) = leapp.report().escapes
     assert found.kind.startswith("gains of <lambda>() changes from call to call") and "gains.readline()" in found.source
+
+
+def test_what_is_printed_is_not_blamed(tmp_path: Path) -> None:
+    """What leapp itself warns of in the first pass goes into the user's stream, and is not the cause of what is wrong."""
+
+    def step(number: int) -> None:
+        whole = torch.arange(6.0) + number
+        x, part = A.input_tensors("n", {"x": whole, "part": whole[:3]})
+        x[0] = 5.0
+        A.output_tensors("n", {"y": x * 2.0, "z": part + 1.0}, export_with="jit")
+
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        trace(tmp_path, step, 2)
+        with pytest.raises(ValidationError, match="share memory"):
+            leapp.compile_graph(visualize=False)
+    assert "[WARNING]" in said.getvalue()
 
 
 def test_looking_at_variables_keeps_nothing_alive(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import io
 import itertools
 import operator
 import queue
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from inspect import isroutine
@@ -47,6 +48,8 @@ def state_of(thing: Any) -> dict[Any, Any]:
         return _state_of_generator(thing.generator)
     if is_iterator(kind):
         return _state_of_iterator(thing)
+    if thing is sys.stdout or thing is sys.stderr:
+        return {}  # what is printed, also by leapp, goes into it
     if id(kind) in _READERS:
         return {WHOLE: _read(thing)}
     try:
