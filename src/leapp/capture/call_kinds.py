@@ -150,7 +150,7 @@ def _in_place(name: str) -> bool:
 
 
 def _tags(name: str) -> set[torch.Tag]:
-    packet = getattr(torch.ops.aten, _ATEN.get(name, name), None)
+    packet: Any = getattr(torch.ops.aten, _ATEN.get(name, name), None)
     if not hasattr(packet, "overloads"):
         return set()
     return {tag for overload in packet.overloads() for tag in getattr(packet, overload).tags}
