@@ -10,7 +10,7 @@ import torch
 
 import leapp
 from leapp import InferenceManager, annotate
-from leapp.errors import AnnotationError
+from leapp.errors import AnnotationError, TraceError
 
 
 def warned(capsys: Any) -> list[str]:
@@ -75,6 +75,50 @@ def test_a_node_that_runs_less_often_than_its_source(tmp_path: Path, capsys: Any
     assert "'policy' ran 2 time(s) and 'estimator'" in line and f"{__file__}:{number}" in line
     trace(1)
     assert not warned(capsys)
+
+
+def test_a_node_with_state_that_runs_less_often_than_others(tmp_path: Path, capsys: Any) -> None:
+    """Its state changes in every step of the bundle. Nodes that are traced one after the other run as often as they like."""
+
+    def fast() -> None:
+        x = annotate.input_tensors("fast", {"x": torch.randn(3)})
+        annotate.output_tensors("fast", {"y": x * 2}, export_with="onnx")
+
+    def slow(h: torch.Tensor) -> torch.Tensor:
+        x = annotate.input_tensors("slow", {"x": torch.randn(3)})
+        h = annotate.update_state("slow", {"h": x + annotate.state_tensors("slow", {"h": h})})  # KEPT
+        annotate.output_tensors("slow", {"y": h * 2}, export_with="onnx")
+        return h
+
+    def trace(passes: list[bool]) -> None:
+        h = torch.zeros(3)
+        leapp.start("g", save_path=tmp_path)
+        for both in passes:
+            h = slow(h) if both else h
+            fast()
+        leapp.stop()
+        leapp.compile_graph(visualize=False)
+
+    trace([True, False] * 3)
+    (line,) = warned(capsys)
+    here = Path(__file__).read_text().splitlines()
+    number = next(i for i, text in enumerate(here, 1) if text.endswith("# KEPT"))
+    assert "'slow', which keeps 'h'" in line and f"{__file__}:{number}" in line
+    for passes in ([True, True, False, False], [False, False, True, True], [True, True]):
+        trace(passes)
+        assert not warned(capsys)
+
+
+def test_a_node_that_runs_twice_for_each_value(tmp_path: Path) -> None:
+    """Its source did not run again: a second port would not help."""
+    leapp.start("g", save_path=tmp_path)
+    x = annotate.input_tensors("slow", {"x": torch.randn(3)})
+    y = annotate.output_tensors("slow", {"y": x * 2}, export_with="onnx")
+    z = annotate.input_tensors("fast", {"y": y})
+    annotate.output_tensors("fast", {"z": z + 1}, export_with="onnx")
+    with pytest.raises(TraceError, match="run 'slow' and 'fast' once in every pass"):
+        annotate.input_tensors("fast", {"y": y})
+    leapp.stop()
 
 
 def test_names_that_differ_on_purpose_are_no_slips(tmp_path: Path) -> None:

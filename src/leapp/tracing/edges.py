@@ -109,10 +109,15 @@ class Sources:
         elif port.source == source or (source is None and port.source is not None and self._fits(node, port, port.source, t)):
             return
         else:
+            cure = "An input has one source: declare a second port, or reset to the value of the first pass."
+            if port.source and source and (port.source.node, port.source.port) == (source.node, source.port):
+                cure = (
+                    f"A bundle runs every node once in every step, in one order: run '{source.node}' and '{node.name}' once in "
+                    "every pass, always one before the other, or keep what stays the same for several passes as state."
+                )
             raise TraceError(
                 f"node '{node.name}', input '{port.name}' (at {where()}) was first fed by "
-                f"{port.source or 'a value from outside'} and is fed by {source or 'a value from outside'} now. An input has "
-                "one source: declare a second port, or reset to the value of the first pass."
+                f"{port.source or 'a value from outside'} and is fed by {source or 'a value from outside'} now. {cure}"
             )
 
     def _copied(self, node: NodeTrace, port: InputPort, t: Tensor) -> Source | None:

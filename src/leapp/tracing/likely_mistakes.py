@@ -50,16 +50,28 @@ def _states(node: NodeTrace) -> Iterator[str]:
 
 
 def _rates(session: Session, node: NodeTrace) -> Iterator[str]:
-    """Warn of a node that ran less often than the node that feeds it, such as a policy at a lower rate than its estimator."""
+    """Warn of a node that ran less often than the node that feeds it, such as a policy at a lower rate than its estimator.
+
+    A node with state that ran less often than others is as bad: its state changes in every step of the bundle.
+    """
+    cure = (
+        "but a bundle runs every node in every step. Trace the slower node in a graph of its own, or run it in every pass and "
+        "choose between its last and its new output with torch.where()."
+    )
     for port in node.inputs.values():
         source = session.nodes.get(port.source.node) if port.source is not None and not port.source.delayed else None
         if source is not None and source.passes > node.passes > 0:
             yield (
                 f"node '{node.name}' ran {node.passes} time(s) and '{source.name}', which feeds its input '{port.name}' (at "
-                f"{port.where}), {source.passes} times, but a bundle runs every node in every step. Trace the slower node in a "
-                "graph of its own, or run it in every pass and choose between its last and its new output with torch.where()."
+                f"{port.where}), {source.passes} times, {cure}"
             )
             return
+    fed = next((port for port in node.inputs.values() if port.role in ("state", "buffer") and port.name in node.outputs), None)
+    if fed is not None and node.missed:
+        yield (
+            f"node '{node.name}', which keeps '{fed.name}' (at {fed.where}), did not run in every pass between its first and "
+            f"its last, {cure}"
+        )
 
 
 _KINDS = [str(k.value) for kinds in (InputKindEnum, OutputKindEnum) for k in kinds]

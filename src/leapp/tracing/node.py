@@ -220,6 +220,8 @@ class NodeTrace:
         """Passes beyond the samples, to be compared with the recorded calls when the session is compiled."""
         self.current = Sample(entered)
         self.passes = 0
+        self.missed = 0
+        """How many passes of other nodes lie between its own."""
         self.stage = Stage.FIRST_PASS
         self.backend: str | None = None
         self.backend_params: dict[str, Any] = {}

@@ -83,6 +83,7 @@ class Opening:
                 self.clock += 1
             if node.left:
                 self.look_after(node)
+            node.missed += self.clock - node.entered - 1
             node.stage, node.entered, node.current.passno, node.registered = Stage.LATER_PASS, self.clock, self.clock, 0
             if node.to_retrace:
                 self._retrace(node)
