@@ -236,6 +236,15 @@ def ufunc_add_at(x: A, i: A) -> A:
     return y
 
 
+@idiom(N34, index(3, 2))
+def ufunc_add_at_places(x: A, i: A) -> A:
+    """The arrays in the tuple are an index each."""
+    y = np.zeros((3, 4), np.float32)
+    np.add.at(y, (i, np.array([1, 1])), x[0, :2])
+    np.subtract.at(y, ([0, 2], i), x[1, 2])
+    return y
+
+
 @idiom(N34)
 def out_add(x: A) -> A:
     y = np.empty_like(x)

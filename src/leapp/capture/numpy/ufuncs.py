@@ -32,7 +32,10 @@ class Ufuncs:
 
     def ufunc(self, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a ufunc, or one of its methods such as ``reduce``."""
-        inputs = tuple(map(self.runs.gathered, inputs))
+        if method == "at":  # a tuple among its arguments is an index, not an array
+            inputs = *inputs[:2], *map(self.runs.gathered, inputs[2:])
+        else:
+            inputs = tuple(map(self.runs.gathered, inputs))
         outs = kwargs.get("out") or ()
         operands = [*arrays_in(inputs), *arrays_in(kwargs)]
         tensors = any(isinstance(v, Tensor) for v in inputs) and not outs and method == "__call__"
