@@ -49,6 +49,12 @@ def _assigned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def _low_cut(x: torch.Tensor) -> torch.Tensor:
+    spectrum = torch.fft.rfft(x) * 2
+    spectrum[:, 0] = 0
+    return torch.fft.irfft(spectrum, n=8)
+
+
 def _guarded(factor: Callable[..., Any], *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """What code does with a factorisation that reports a failure: it falls back to another value.
 
@@ -626,6 +632,7 @@ _MATH = [
     row("fft_power", fft_power, (f(2, 8),)),
     row("fft_round_trip", lambda x: torch.fft.irfft(torch.fft.rfft(x), n=8), (f(2, 8),)),
     row("complex_mul", complex_mul, (f(4), f(4))),
+    row("complex_element_written", _low_cut, (f(2, 8),)),
     row("rotary", rotary, (f(2, 3, 4), f(3, 2))),
     row("angle", torch.angle, (f(9),)),
     row("complex_abs", lambda x, y: torch.complex(x, y).abs(), (f(4), f(4))),

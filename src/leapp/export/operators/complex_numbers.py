@@ -145,7 +145,7 @@ for _target in (
     aten.split_with_sizes.default, aten.diagonal.default, aten.unfold.default, aten.index.Tensor, aten.index_select.default,
     aten.gather.default, aten.repeat.default, aten.index_put.default, aten.select_scatter.default, aten.slice_scatter.default,
     aten.diagonal_scatter.default, aten.scatter.src, aten.cumsum.default, aten.tril.default, aten.triu.default,
-    aten.repeat_interleave.self_int,
+    aten.repeat_interleave.self_int, aten.alias.default,
 ):  # fmt: skip
     _by_parts(_target)
 
@@ -173,3 +173,10 @@ def _pad(x: Tensor, pad: Any, value: Any = 0) -> Any:
 @_complex(aten.masked_fill.Scalar)
 def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
     return torch.where(mask, _number(value, x), x)
+
+
+@_complex(aten.fill.Tensor)
+def _fill(x: Tensor, value: Tensor) -> Any:
+    dtype = x.real.dtype
+    real, imaginary = (value.real, value.imag) if value.is_complex() else (value, torch.zeros_like(value))
+    return torch.complex(real.to(dtype).expand(x.shape), imaginary.to(dtype).expand(x.shape))
