@@ -25,12 +25,18 @@ from leapp import annotate
 from torch import nn
 from torch.nn import functional as F
 
+BORDERS = torch.linspace(-1, 1, 5)
+
 class Policy(nn.Module):
     def __init__(self):
         super().__init__()
         self.net = nn.Sequential(nn.Linear(8, 16), nn.ELU(), nn.LayerNorm(16), nn.Linear(16, 8), nn.SiLU(), nn.Linear(8, 6))
         self.cell, self.gru = nn.GRUCell(8, 8), nn.GRU(8, 8, batch_first=True)
         self.head = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.eyes = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 1), nn.GroupNorm(2, 4),
+            nn.Mish(), nn.Upsample(scale_factor=2), nn.ConvTranspose2d(4, 4, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.RMSNorm(4))
 
 def mlp(p, x): return p.net(x).clamp(-1.0, 1.0) * 0.25 + torch.linspace(-1, 1, 6)
 def cell(p, x): return p.cell(x, torch.zeros(4, 8)).tanh()
@@ -56,6 +62,11 @@ def written(p, x):
     grid = torch.zeros(12)
     grid.as_strided((2, 2), (5, 1), 1).copy_(x[:2, :2])
     return torch.cat([observation, past.flatten(1), grid.expand(4, 12)], 1)
+def image(p, x): return p.eyes(F.interpolate(x.reshape(1, 1, 4, 8), size=(6, 6), mode="bilinear", antialias=True))
+def moved(p, x):
+    late = torch.roll(x, 1, 1).lerp(x, 0.3) % (2 * torch.pi)
+    place = torch.bucketize(late, BORDERS).clamp(max=3)
+    return torch.nan_to_num(late[place[:, 0], place[:, 1]] + F.one_hot(place, 4).sum(2).logsumexp(1))
 
 def export(step, backend, where):
     torch.manual_seed(0)
@@ -90,7 +101,8 @@ for case in cases:
     os.waitpid(child, 0)
 """
 
-CASES = [*(f"{step} onnx" for step in ("mlp", "cell", "gru", "attention", "masked", "turned", "history", "written")), "mlp jit"]
+STEPS = ("mlp", "cell", "gru", "attention", "masked", "turned", "history", "image", "moved", "written")
+CASES = [*(f"{step} onnx" for step in STEPS), "mlp jit"]
 
 
 @pytest.fixture(scope="module")

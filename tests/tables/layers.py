@@ -285,6 +285,20 @@ layer("channel_shuffle", lambda: nn.ChannelShuffle(2), IMG)
 row("interpolate_area", lambda x: F.interpolate(x, size=(4, 4), mode="area"), IMG)
 row("interpolate_nearest_exact", lambda x: F.interpolate(x, scale_factor=0.5, mode="nearest-exact"), IMG)
 row("interpolate_antialias", lambda x: F.interpolate(x, size=(4, 4), mode="bilinear", antialias=True), IMG)
+for _mode in ("bilinear", "bicubic"):
+    row(f"interpolate_antialias_{_mode}_aligned", lambda x, m=_mode: F.interpolate(x, size=(5, 3), mode=m, antialias=True, align_corners=True), IMG)
+    row(f"interpolate_{_mode}_factor", lambda x, m=_mode: F.interpolate(x, scale_factor=1.7, mode=m), IMG)
+row("interpolate_nearest_camera", lambda x: F.interpolate(x, size=(224, 56), mode="nearest"), normal(1, 1, 480, 160))
+row("pad_modes", lambda x: [F.pad(x, (2, 1, 0, 3), mode=m) for m in ("reflect", "replicate", "circular")], IMG)
+row("max_pool2d_of_undefined", lambda x: F.max_pool2d((x[None] + 1.5).log(), 3, 2, 1), normal(2, 8, 9))
+row("avg_pool2d_ceil_pad", lambda x: [F.avg_pool2d(x, 3, 2, ceil_mode=True), F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)], IMG)
+row("avg_pool2d_divisor", lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, divisor_override=4), IMG)
+row("interpolate_double", lambda x: [F.interpolate(x.double(), size=(5, 3), mode="bilinear", antialias=a) for a in (False, True)], IMG)
+row("adaptive_avg_pool2d_odd", lambda x: F.adaptive_avg_pool2d(x, (3, 5)), IMG)
+row("image_encoder", lambda m, x: m(x), normal(1, 3, 16, 16), setup=lambda: randomised(nn.Sequential(
+    nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(8, 8, 3, padding=1),
+    nn.GroupNorm(2, 8), nn.Mish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.RMSNorm(8), nn.Linear(8, 4),
+)).eval())  # fmt: skip
 row("grid_sample", lambda x, g: F.grid_sample(x, g, align_corners=False), IMG, uniform(-0.9, 0.9, 2, 3, 3, 2))
 row("grid_sample_nearest", lambda x, g: F.grid_sample(x, g, mode="nearest", padding_mode="border", align_corners=True), IMG, uniform(-1.2, 1.2, 2, 3, 3, 2))
 row("affine_grid", lambda t: F.affine_grid(t, [2, 1, 3, 4], align_corners=False), normal(2, 2, 3))

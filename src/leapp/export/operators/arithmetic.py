@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leapp.export.operators.table import aten, is_float, promoted, replaces, replaces_some, torch_replaces
 
-torch_replaces(aten.clamp_max.default, aten.clamp_min.default, aten.std.correction)
+torch_replaces(aten.clamp_max.default, aten.clamp_min.default)
 
 # torchlib writes exp(x) - 1, log(1 + x) and log(sigmoid(x)), which lose the digits of small results.
 
@@ -55,6 +55,23 @@ def _log_of_sum(target: Any, raised: Callable[[Tensor], Tensor], base: float) ->
 
 _log_of_sum(aten.logaddexp.default, torch.exp, math.e)
 _log_of_sum(aten.logaddexp2.default, torch.exp2, 2.0)
+
+
+# ONNX has neither of these logarithms. A quotient of float32 logarithms is not whole for a power of the base.
+
+
+def _log_to(target: Any, base: float) -> None:
+    @replaces(target)
+    def log(x: Tensor) -> Any:
+        if x.dtype == torch.float64:
+            return NotImplemented
+        wide = x.to(torch.float64).log() * (1 / math.log(base))
+        return wide.to(x.dtype if x.is_floating_point() else torch.get_default_dtype())
+
+
+_log_to(aten.log2.default, 2)
+_log_to(aten.log10.default, 10)
+replaces(aten.exp2.default)(lambda x: aten.pow.Scalar(2.0, x))
 
 
 # torchlib loses NaN.
@@ -103,9 +120,48 @@ def _copysign(x: Tensor, y: Any) -> Tensor:
     return torch.where(signbit(y if isinstance(y, Tensor) else torch.full((), float(y))), -size, size)
 
 
-@replaces(aten.floor.default, aten.ceil.default, aten.trunc.default, aten.round.default)
+@replaces(aten.floor.default, aten.ceil.default, aten.round.default)
 def _round_integer(x: Tensor) -> Any:
     return NotImplemented if x.is_floating_point() else x.clone()
+
+
+@replaces(aten.trunc.default)
+def trunc(x: Tensor) -> Tensor:
+    """Each number without its fraction."""
+    return torch.where(x < 0, x.ceil(), x.floor()) if x.is_floating_point() else x.clone()
+
+
+@replaces(aten.frac.default)
+def _frac(x: Tensor) -> Any:
+    return x - trunc(x) if x.is_floating_point() else NotImplemented
+
+
+@replaces(aten.round.decimals)
+def _round_decimals(x: Tensor, *, decimals: int) -> Any:
+    if x.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    power = torch.full((), 10.0 ** abs(decimals), dtype=x.dtype)
+    return (x * power).round() / power if decimals >= 0 else (x / power).round() * power
+
+
+@replaces(aten.isposinf.default)
+def _isposinf(x: Tensor) -> Tensor:
+    return x == math.inf if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
+
+
+@replaces(aten.isneginf.default)
+def _isneginf(x: Tensor) -> Tensor:
+    return x == -math.inf if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
+
+
+@replaces(aten.nan_to_num.default)
+def _nan_to_num(x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    if not x.is_floating_point():
+        return x.clone()
+    limits = torch.finfo(x.dtype)
+    found = torch.where(x == math.inf, limits.max if posinf is None else posinf, x)
+    found = torch.where(x == -math.inf, limits.min if neginf is None else neginf, found)
+    return torch.where(x != x, 0.0 if nan is None else nan, found)
 
 
 @replaces(aten.isnan.default, aten.isinf.default)
@@ -196,9 +252,11 @@ def _floored(a: Tensor, b: Tensor) -> Tensor:
 
 @replaces(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
-    if rounding_mode != "floor" or not is_float(a, b):
+    if rounding_mode is None:
+        return torch.div(a, b)
+    if not is_float(a, b):
         return NotImplemented
-    return _floored(*promoted(a, b))
+    return _floored(*promoted(a, b)) if rounding_mode == "floor" else trunc(torch.div(a, b))
 
 
 @replaces(aten.floor_divide.default, aten.floor_divide.Scalar)
@@ -209,11 +267,112 @@ def _floor_divide(a: Any, b: Any) -> Any:
 
 @replaces(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 def _remainder(a: Any, b: Any) -> Any:
-    if not is_float(a, b):
-        return NotImplemented
     a, b = promoted(a, b)
     rest = torch.fmod(a, b)
     return torch.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
+
+
+# Products: ONNX Runtime raises integers to a power in float64.
+
+
+@replaces(aten.pow.Tensor_Scalar)
+def _whole_power(x: Tensor, exponent: Any) -> Any:
+    if is_float(x, exponent) or x.dtype == torch.bool or not isinstance(exponent, int) or not 0 <= exponent <= 64:
+        return NotImplemented
+    found = None
+    while exponent:
+        if exponent % 2:
+            found = x if found is None else found * x
+        exponent //= 2
+        x = x * x if exponent else x
+    return torch.ones_like(x) if found is None else found.clone()
+
+
+@replaces(aten.lerp.Scalar, aten.lerp.Tensor)
+def _lerp(a: Tensor, b: Tensor, weight: Any) -> Any:
+    apart = b - a
+    if not isinstance(weight, Tensor):
+        return a + apart * weight if abs(weight) < 0.5 else b - apart * (1 - weight)
+    return torch.where(weight.abs() < 0.5, a + apart * weight, b - apart * (1 - weight))
+
+
+def _of_logarithm(logarithm: Callable[[Tensor], Tensor], *targets: Any) -> None:
+    """Register a product of ``x`` with a logarithm, which is 0 where ``x`` is 0."""
+
+    @replaces(*targets)
+    def product(x: Any, y: Any) -> Tensor:
+        x, y = (v if v.is_floating_point() else v.to(torch.get_default_dtype()) for v in promoted(x, y))
+        return torch.where(y != y, y, torch.where(x == 0, torch.zeros_like(x), x * logarithm(y)))
+
+
+_of_logarithm(torch.log, aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
+_of_logarithm(
+    torch.log1p, aten.special_xlog1py.default, aten.special_xlog1py.self_scalar, aten.special_xlog1py.other_scalar
+)
+
+
+@replaces(aten.special_entr.default)
+def _entr(x: Tensor) -> Any:
+    if not x.is_floating_point():
+        return NotImplemented
+    return torch.where(x == 0, 0.0, torch.where(x < 0, -math.inf, -x * x.log()))
+
+
+@replaces(aten.sinc.default)
+def _sinc(x: Tensor) -> Tensor:
+    angle = x * math.pi
+    return torch.where(x == 0, torch.ones_like(angle), angle.sin() / angle)
+
+
+# Activations, some of which torchlib writes with factors that are rounded to float32.
+
+
+@replaces(aten.elu.default)
+def _elu(x: Tensor, alpha: Any = 1.0, scale: Any = 1.0, input_scale: Any = 1.0) -> Any:
+    if x.dtype != torch.float64 and scale == input_scale == 1:
+        return NotImplemented
+    negative = (x if input_scale == 1 else x * input_scale).expm1()
+    return torch.where(x > 0, x if scale == 1 else x * scale, negative * (alpha * scale))
+
+
+replaces(aten.celu.default)(lambda x, alpha=1.0: aten.elu.default(x, alpha, 1.0, 1.0 / alpha))
+replaces(aten.selu.default)(lambda x: aten.elu.default(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946))
+replaces(aten.hardsigmoid.default)(lambda x: (x + 3.0).clamp(0.0, 6.0) / 6.0)
+replaces(aten.mish.default)(lambda x: x * x.exp().log1p().tanh())
+
+
+@replaces(aten.gelu.default)
+def _gelu(x: Tensor, *, approximate: str = "none") -> Any:
+    if approximate != "tanh":
+        return NotImplemented
+    return 0.5 * x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)).tanh())
+
+
+@replaces(aten._prelu_kernel.default, aten.prelu.default)
+def _prelu(x: Tensor, weight: Tensor) -> Tensor:
+    shape = [1, -1] + [1] * (x.dim() - 2) if x.dim() > 1 and weight.dim() < 2 else list(weight.shape)
+    return torch.where(x > 0, x, x * weight.reshape(shape))
+
+
+@replaces(aten.glu.default)
+def _glu(x: Tensor, dim: int = -1) -> Any:
+    if isinstance(x.shape[dim], torch.SymInt):
+        return NotImplemented
+    values, gates = x.chunk(2, dim)
+    return values * gates.sigmoid()
+
+
+@replaces(aten.threshold.default)
+def _threshold(x: Tensor, threshold: Any, value: Any) -> Any:
+    return torch.where(x <= threshold, float(value), x) if x.is_floating_point() else NotImplemented
+
+
+@replaces(aten.mse_loss.default)
+def _mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    squares = (x - target).square()
+    if reduction == 0:
+        return squares
+    return squares.mean() if reduction == 1 else squares.sum()
 
 
 # Shifts: torchlib has no translation of these names.

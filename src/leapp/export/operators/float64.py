@@ -21,47 +21,14 @@ _wide = functools.partial(replaces_some, (torch.float64,))
 """Registers a function for calls with float64 arguments."""
 
 
-# Products with factors, which are attributes of Gemm
-
-
-@_wide(aten.addmm.default, aten.baddbmm.default)
-def _addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    product = a @ b if alpha == 1 else a @ b * alpha
-    if beta == 0:
-        return product
-    return (x if beta == 1 else x * beta) + product
-
-
-@_wide(aten.addbmm.default)
-def _addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _addmm(x, a.transpose(0, 1).flatten(1), b.flatten(0, 1), beta=beta, alpha=alpha)
-
-
-torch_replaces(aten.addr.default, dtypes=(torch.float64,))
-
 # Activations
 
-torch_replaces(
-    aten.celu.default, aten.hardsigmoid.default, aten.hardswish.default, aten.mish.default, aten.selu.default,
-    aten.sinc.default, dtypes=(torch.float64,),
-)  # fmt: skip
+torch_replaces(aten.hardswish.default, dtypes=(torch.float64,))
 
 
 @_wide(aten.leaky_relu.default)
 def _leaky_relu(x: Tensor, slope: Any = 0.01) -> Any:
     return torch.where(x > 0, x, x * slope)
-
-
-@_wide(aten._prelu_kernel.default, aten.prelu.default)
-def _prelu(x: Tensor, weight: Tensor) -> Any:
-    shape = [1, -1] + [1] * (x.dim() - 2) if x.dim() > 1 and weight.dim() < 2 else list(weight.shape)
-    return torch.where(x > 0, x, x * weight.reshape(shape))
-
-
-@_wide(aten.elu.default)
-def _elu(x: Tensor, alpha: Any = 1.0, scale: Any = 1.0, input_scale: Any = 1.0) -> Any:
-    negative = (x if input_scale == 1 else x * input_scale).expm1()
-    return torch.where(x > 0, x if scale == 1 else x * scale, negative * (alpha * scale))
 
 
 @_wide(aten.softplus.default)
@@ -71,11 +38,13 @@ def _softplus(x: Tensor, beta: Any = 1, threshold: Any = 20) -> Any:
 
 
 @_wide(aten.gelu.default)
-def _gelu(x: Tensor, approximate: str = "none") -> Any:
-    if approximate == "tanh":
-        return 0.5 * x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)).tanh())
-    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
+def _gelu(x: Tensor, *, approximate: str = "none") -> Any:
+    return NotImplemented if approximate != "none" else 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
 
+
+# Images of another size
+
+torch_replaces(aten.upsample_bilinear2d.vec, aten.upsample_bicubic2d.vec, dtypes=(torch.float64,))
 
 # Normalisation
 
@@ -132,14 +101,6 @@ def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None, shape: list[i
 def _normalised(x: Tensor, dims: list[int], eps: float) -> Tensor:
     centred = x - x.mean(dims, keepdim=True)
     return centred * ((centred * centred).mean(dims, keepdim=True) + eps).rsqrt()
-
-
-@_wide(aten.linalg_vector_norm.default)
-def _vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    if ord in (0, 1, 2) or math.isinf(ord) or dtype is not None:
-        return NotImplemented
-    dims = list(range(x.dim())) if dim is None else dim
-    return x.abs().pow(ord).sum(dims, keepdim).pow(1 / ord)
 
 
 # Functions for which torchlib rounds a factor to float32

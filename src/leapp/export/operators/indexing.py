@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,6 +138,90 @@ def _masked_write(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
     return torch.where(spread, values.to(x.dtype), x)
 
 
+@replaces(aten.masked_scatter.default)
+def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
+    """The first hit takes the first value, and so on. Fewer values than hits are an index error, as in eager code."""
+    if not _is_fixed(x, mask, source) or not source.numel():
+        return NotImplemented
+    shape = np.broadcast_shapes(x.shape, mask.shape)  # torch's function loads sympy
+    hits = mask.expand(shape)
+    turn = torch.cumsum(hits.reshape(-1).to(torch.int64), 0).reshape(shape) - 1
+    turn = torch.where(hits, turn, torch.zeros_like(turn))
+    return torch.where(hits, aten.index.Tensor(source.reshape(-1), [turn]), x)
+
+
+def _is_fixed(*tensors: Tensor) -> bool:
+    """Whether all sizes are known."""
+    return all(isinstance(size, int) for tensor in tensors for size in tensor.shape)
+
+
+def _rows(x: Tensor, dim: int, index: Tensor) -> list[Tensor | None]:
+    return [*[None] * (dim % x.dim()), index.reshape(-1).to(torch.int64)]
+
+
+@replaces(aten.index_copy.default)
+def _index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    if not x.dim() or source.dim() != x.dim() or not _is_fixed(x, source):
+        return NotImplemented
+    return aten.index_put.default(x, _rows(x, dim, index), source)
+
+
+@replaces(aten.index_add.default)
+def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Any:
+    if not x.dim() or source.dim() != x.dim() or source.dtype != x.dtype or not _is_fixed(x, source):
+        return NotImplemented
+    return aten.index_put.default(x, _rows(x, dim, index), source if alpha == 1 else source * alpha, True)
+
+
+@replaces(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def _index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Any:
+    if not x.dim() or not _is_fixed(x, index):
+        return NotImplemented
+    number = value.to(x.dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=x.dtype, device=x.device)
+    return aten.index_put.default(x, _rows(x, dim, index), number)
+
+
+@replaces(aten.take.default)
+def _take(x: Tensor, index: Tensor) -> Any:
+    return aten.index.Tensor(x.reshape(-1), [index])
+
+
+@replaces(aten.one_hot.default)
+def _one_hot(x: Tensor, num_classes: int = -1) -> Any:
+    """An index beyond the classes is an error, as in eager code."""
+    count = int(x.max().item()) + 1 if num_classes < 0 else num_classes
+    return x.new_zeros((*x.shape, count)).scatter(-1, x.unsqueeze(-1), 1)
+
+
+@replaces(aten.diag_embed.default)
+def _diag_embed(x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
+    if x.is_complex() or not _is_fixed(x):
+        return NotImplemented
+    front, back = (x.new_zeros((*x.shape[:-1], max(side, 0))) for side in (-offset, offset))
+    rows = torch.cat([front, x, back], -1).unsqueeze(-1)
+    place = torch.arange(rows.shape[-2], device=x.device)
+    found = torch.where(place - place.unsqueeze(-1) == offset, rows, torch.zeros_like(rows))
+    return found.movedim((-2, -1), (dim1, dim2))
+
+
+@replaces(aten.block_diag.default)
+def _block_diag(blocks: Sequence[Tensor]) -> Any:
+    if any(block.is_complex() or not _is_fixed(block) for block in blocks):
+        return NotImplemented
+    matrices = [block if block.dim() == 2 else block.reshape(1, -1) for block in blocks]
+    width, before, rows = sum(m.shape[1] for m in matrices), 0, []
+    for m in matrices:
+        after = width - before - m.shape[1]
+        rows.append(torch.cat([m.new_zeros((m.shape[0], before)), m, m.new_zeros((m.shape[0], after))], 1))
+        before += m.shape[1]
+    return torch.cat(rows, 0)
+
+
+@replaces(aten.narrow_copy.default)
+def _narrow_copy(x: Tensor, dim: int, start: int, length: int) -> Tensor:
+    return x.narrow(dim, start, length).clone()
+
+
 @replaces(aten.copy.default)
 def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return source.to(x.dtype).expand(x.shape).clone()
@@ -175,7 +260,7 @@ def _places(size: Sequence[int], stride: Sequence[int], offset: int | None) -> T
 @replaces(aten.as_strided.default)
 def _as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
     order = _order_in_memory(x)
-    if order is None or any(isinstance(length, torch.SymInt) for length in (*size, *stride, *x.shape)):
+    if order is None or not all(isinstance(n, int) for n in (*x.shape, *size, *stride)):
         return NotImplemented
     return x.permute(order).reshape(-1).index_select(0, _places(size, stride, storage_offset)).reshape(size)
 
@@ -191,14 +276,6 @@ def _as_strided_scatter(
     places = _places(size, stride, storage_offset)
     written = aten.index_put.default(dense.reshape(-1), [places], source.reshape(-1)).reshape(dense.shape)
     return written.permute([order.index(d) for d in range(x.dim())])
-
-
-@replaces(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
-def _index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Any:
-    if not x.dim():
-        return NotImplemented
-    filled = value.to(x.dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=x.dtype, device=x.device)
-    return aten.index_put.default(x.movedim(dim, 0), [index.to(torch.int64)], filled).movedim(0, dim)
 
 
 @replaces(aten.scatter_reduce.two)
@@ -232,7 +309,24 @@ def _index_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: st
 
 @replaces(aten.pad.default)
 def _pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Any:
-    return aten.constant_pad_nd.default(x, pad, value or 0) if mode == "constant" else NotImplemented
+    if mode == "constant":
+        return aten.constant_pad_nd.default(x, pad, value or 0)
+    if mode == "circular":
+        return _wrapped(x, pad)
+    kinds = _REFLECTIONS if mode == "reflect" else _REPLICATIONS
+    return kinds[len(pad) // 2 - 1].default(x, pad)
+
+
+def _wrapped(x: Tensor, pad: Sequence[int]) -> Any:
+    if min(pad) < 0:
+        return NotImplemented
+    for axis, before, after in zip(range(-1, -len(pad), -1), pad[::2], pad[1::2], strict=False):
+        x = torch.cat([x.narrow(axis, x.shape[axis] - before, before), x, x.narrow(axis, 0, after)], axis)
+    return x
+
+
+_REFLECTIONS = aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d
+_REPLICATIONS = aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d
 
 
 @replaces(aten.unfold.default)

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
@@ -17,6 +16,26 @@ from leapp.export.operators.table import aten, replaces, torch_replaces
 
 # Batch norm with the statistics of the batch: torchlib uses the running statistics instead.
 torch_replaces(aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit.no_stats)
+
+
+@replaces(aten.batch_norm.default)
+def _batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, training: bool,
+    momentum: float, eps: float, *rest: Any,
+) -> Any:  # fmt: skip
+    """What torch makes of it for a fixed example allocates memory, for which a node needs torch's slower tracer."""
+    if training or mean is None or var is None:
+        return aten._batch_norm_impl_index.default(x, weight, bias, mean, var, training, momentum, eps, *rest)[0]
+    return aten._native_batch_norm_legit_no_training.default(x, weight, bias, mean, var, momentum, eps)[0]
+
+
+@replaces(aten.rms_norm.default)
+def _rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    """The root of the mean square, at least in float32, as in eager code. There it writes to a tensor."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    square = wide.square().mean(list(range(x.dim() - len(shape), x.dim())), True)
+    out = (wide * (square + (torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()).to(x.dtype)
+    return out if weight is None else out * weight
 
 
 # Attention: torchlib's translation takes four dimensions only and gives NaN for a row that is masked completely.
@@ -89,34 +108,6 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
     return torch.stack(values, -1).reshape(shape), torch.stack(places, -1).reshape(shape)
 
 
-# torchlib forgets the divisor that replaces the number of elements of a window.
-
-
-def _avg_pool(target: Any, count: int) -> None:
-    def each(values: Sequence[int]) -> list[int]:
-        return list(values) * count if len(values) == 1 else list(values)
-
-    @replaces(target)
-    def avg_pool(
-        x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
-        ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
-    ) -> Any:  # fmt: skip
-        if divisor_override is None:
-            return NotImplemented
-        kernel, pads = each(kernel_size), each(padding)
-        strides = each(stride) if stride else kernel
-        borders: list[int] = []
-        for size, k, s, p in reversed(list(zip(x.shape[-count:], kernel, strides, pads, strict=True))):
-            steps = -((size + 2 * p - k) // -s) if ceil_mode else (size + 2 * p - k) // s
-            steps -= int(ceil_mode and steps * s >= size + p)  # no window begins in the padding behind the image
-            borders += [p, p + max(0, steps * s + k - (size + 2 * p))]
-        return target(torch.constant_pad_nd(x, borders), kernel, strides) * (math.prod(kernel) / divisor_override)
-
-
-_avg_pool(aten.avg_pool2d.default, 2)
-_avg_pool(aten.avg_pool3d.default, 3)
-
-
 # ONNX Runtime has Gemm, which torchlib writes, for floats only.
 
 
@@ -132,43 +123,62 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     return x @ weight.mT if bias is None else x @ weight.mT + bias
 
 
-# ONNX computes the size of an image from its scales in float32: 20 * 0.45 is below 9 there.
-
-
-def _resize(target: Any) -> None:
-    @replaces(target)
-    def resize(x: Tensor, output_size: Any, *rest: Any) -> Any:
-        *options, scales = rest
-        if scales is None or any(isinstance(size, torch.SymInt) for size in x.shape[2:]):
-            return NotImplemented
-        fitting = [_fitting(float(scale), size) for scale, size in zip(scales, x.shape[2:], strict=True)]
-        return NotImplemented if fitting == list(scales) else target(x, None, *options, fitting)
-
-
-def _fitting(scale: float, size: int) -> float:
-    """The scale, or the nearest float32 that gives the same size of the image, whether it is multiplied in float32 or not."""
-    wanted, near = math.floor(size * scale), np.float32(scale)
-    if all(math.floor(product) == wanted for product in (size * float(near), np.float32(size) * near)):
-        return scale
-    while any(math.floor(product) != wanted for product in (size * float(near), np.float32(size) * near)):
-        near = np.nextafter(near, np.float32(math.inf if size * float(near) < wanted + 0.5 else 0))
-    return float(near)
-
-
-for _target in (aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec, aten.upsample_bicubic2d.vec):
-    _resize(_target)
-
-
-@replaces(aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec)
-def _nearest(x: Tensor, output_size: Any, scales: Any) -> Any:
-    """Images whose pixels are taken at places computed as in eager code. ONNX Runtime rounds the places differently."""
-    sizes = x.shape[2:]
-    if scales is None or any(isinstance(size, torch.SymInt) for size in sizes) or all(float(s).is_integer() for s in scales):
-        return NotImplemented
-    for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True), 2):
-        places = torch.arange(math.floor(size * scale), dtype=torch.float32, device=x.device) * (1 / scale)
-        x = x.index_select(axis, places.to(torch.int64).clamp(max=size - 1))
+@replaces(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+def _adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
+    for axis, count in enumerate(output_size, x.dim() - len(output_size)):
+        size = x.shape[axis]
+        starts = [i * size // count for i in range(count)]
+        ends = [-((i + 1) * size // -count) for i in range(count)]
+        parts = [x.narrow(axis, start, end - start).mean(axis, True) for start, end in zip(starts, ends, strict=True)]
+        x = torch.cat(parts, axis)
     return x
+
+
+# Images: torch's own code loads sympy for those of another size, and allocates memory for the others.
+
+
+def _resized(overloads: Any, axes: int) -> None:
+    @replaces(overloads.vec)
+    def resized(x: Tensor, size: Sequence[int] | None, *rest: Any) -> Any:
+        *settings, factors = rest
+        if size is None:
+            size = [int(n * factor) for n, factor in zip(x.shape[-axes:], factors, strict=True)]
+        # ONNX Runtime resizes no float64.
+        target = core_decompositions().get(overloads.default) if x.dtype == torch.float64 else None
+        return (target or overloads.default)(x, size, *settings, *(factors or [None] * axes))
+
+
+for _axes, _overloads in enumerate(
+    (aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d, aten._upsample_nearest_exact3d), 1
+):
+    _resized(_overloads, _axes)
+_resized(aten.upsample_linear1d, 1)
+_resized(aten._upsample_bilinear2d_aa, 2)
+_resized(aten._upsample_bicubic2d_aa, 2)
+
+
+@replaces(aten.pixel_shuffle.default)
+def _pixel_shuffle(x: Tensor, factor: int) -> Tensor:
+    *front, channels, height, width = x.shape
+    count = len(front)
+    parts = x.reshape(*front, channels // factor**2, factor, factor, height, width)
+    order = [*range(count), *(count + place for place in (0, 3, 1, 4, 2))]
+    return parts.permute(order).reshape(*front, channels // factor**2, height * factor, width * factor)
+
+
+@replaces(aten.pixel_unshuffle.default)
+def _pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
+    *front, channels, height, width = x.shape
+    count = len(front)
+    parts = x.reshape(*front, channels, height // factor, factor, width // factor, factor)
+    order = [*range(count), *(count + place for place in (0, 2, 4, 1, 3))]
+    return parts.permute(order).reshape(*front, channels * factor**2, height // factor, width // factor)
+
+
+@replaces(aten.channel_shuffle.default)
+def _channel_shuffle(x: Tensor, groups: int) -> Tensor:
+    batch, channels, *image = x.shape
+    return x.reshape(batch, groups, channels // groups, *image).transpose(1, 2).reshape(batch, channels, *image)
 
 
 # Recurrent cells: torch's own code writes to intermediate values, for which a node needs torch's slower tracer.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leapp.compat.core import find_operator
 from leapp.export.operators.arithmetic import sign
-from leapp.export.operators.table import aten, broadcast_shapes, replaces, torch_replaces
+from leapp.export.operators.table import aten, broadcast_shapes, is_float, replaces, torch_replaces
 
 _UNROLL_LIMIT = 32
 """Matrices up to this size are unrolled; larger ones would need too many operators."""
@@ -31,6 +31,43 @@ def _matmul(a: Tensor, b: Tensor) -> Any:
 
 
 torch_replaces(aten.addmv.default)
+
+
+@replaces(aten.vdot.default)
+def _vdot(a: Tensor, b: Tensor) -> Any:
+    return NotImplemented if a.is_complex() else a.dot(b)
+
+
+# Sums of a product and a tensor, each with a factor. The factors are attributes of ``Gemm``, which are float32.
+
+
+@replaces(aten.addmm.default, aten.baddbmm.default)
+def _addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    if a.dim() == 2 and a.dtype in (torch.float32, torch.float16):
+        return NotImplemented
+    return _weighted_sum(x, a @ b, beta, alpha) if _multiplies(a, beta, alpha) else NotImplemented
+
+
+@replaces(aten.addbmm.default)
+def _addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return aten.addmm.default(x, a.transpose(0, 1).flatten(1), b.flatten(0, 1), beta=beta, alpha=alpha)
+
+
+@replaces(aten.addr.default)
+def _addr(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _weighted_sum(x, a.unsqueeze(1) * b, beta, alpha) if _multiplies(a, beta, alpha) else NotImplemented
+
+
+def _multiplies(a: Tensor, *factors: Any) -> bool:
+    """Whether eager code multiplies by these factors. It cuts those of integers down to integers."""
+    return a.is_floating_point() or (not is_float(*factors) and a.dtype != torch.bool)
+
+
+def _weighted_sum(x: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:
+        return product
+    return (x if beta == 1 else x * beta) + product
 
 
 # Linear algebra of small matrices

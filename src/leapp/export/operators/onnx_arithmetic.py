@@ -34,7 +34,7 @@ for _kind, _target in {
     "Exp": aten.exp, "Log": aten.log, "Sqrt": aten.sqrt, "Sin": aten.sin, "Cos": aten.cos, "Tan": aten.tan, "Asin": aten.asin,
     "Acos": aten.acos, "Atan": aten.atan, "Sinh": aten.sinh, "Cosh": aten.cosh, "Tanh": aten.tanh, "Sigmoid": aten.sigmoid,
     "Erf": aten.erf, "Floor": aten.floor, "Ceil": aten.ceil, "Round": aten.round, "Reciprocal": aten.reciprocal,
-    "HardSwish": aten.hardswish,
+    "HardSwish": aten.hardswish, "Asinh": aten.asinh, "Acosh": aten.acosh, "Atanh": aten.atanh,
 }.items():  # fmt: skip
     _function(_kind, _target.default)
 
@@ -251,6 +251,33 @@ def _logical(kind: str, logical: Any, bitwise: Any) -> None:
 _logical("And", aten.logical_and, aten.bitwise_and)
 _logical("Or", aten.logical_or, aten.bitwise_or)
 _logical("Xor", aten.logical_xor, aten.bitwise_xor)
+
+
+def _shift(target: Any, left: bool) -> None:
+    @translates(target.Tensor, target.Tensor_Scalar, target.Scalar_Tensor)
+    def write(op: Writer, x: Any, y: Any) -> Any:
+        """A product with, or a rounded quotient by, a power of 2. ONNX shifts unsigned numbers only."""
+        a, b = op.promoted(x, y)
+        if a.dtype not in (torch.int32, torch.int64):
+            return NotImplemented
+        bits = torch.iinfo(a.dtype).bits - 1
+        zero, last = op.number(0, a.dtype), op.number(bits - 1, a.dtype)
+        most = op("Less", last, b, dtype=torch.bool)
+        outside = op("Or", op("Less", b, zero, dtype=torch.bool), most)
+        power = op("Gather", op.constant(torch.tensor([1 << n for n in range(bits)], dtype=a.dtype)), op("Clip", b, zero, last))
+        if left:
+            whole = op("Mul", a, power)
+            top = op("Mul", op("Mul", a, op.number(1 << (bits - 1), a.dtype)), op.number(2, a.dtype))
+            beyond = op("Where", op("Equal", b, op.number(bits, a.dtype), dtype=torch.bool), top, zero, dtype=a.dtype)
+        else:
+            rest = op("Mod", a, power)
+            whole = op("Div", op("Sub", a, rest), power)
+            beyond = op("Where", op("Less", a, zero, dtype=torch.bool), op.number(-1, a.dtype), zero, dtype=a.dtype)
+        return op("Where", outside, beyond, whole, dtype=a.dtype)
+
+
+_shift(aten.bitwise_left_shift, True)
+_shift(aten.bitwise_right_shift, False)
 
 
 # Choices and limits

@@ -111,7 +111,7 @@ def _select(op: Writer, x: Value, dim: int, index: int) -> Any:
     return op("Gather", x, op.number(index % x.sizes[axis], torch.int64), axis=axis, shape=shape)
 
 
-@translates(aten.split_with_sizes.default)
+@translates(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
 def _split_at(op: Writer, x: Value, sizes: Sequence[int], dim: int = 0) -> Any:
     axis = dim % x.rank
     if len(sizes) == 1:
@@ -120,7 +120,7 @@ def _split_at(op: Writer, x: Value, sizes: Sequence[int], dim: int = 0) -> Any:
     return op.many("Split", x, op.ints(sizes), shapes=shapes, axis=axis)
 
 
-@translates(aten.split.Tensor)
+@translates(aten.split.Tensor, aten.unsafe_split.Tensor)
 def _split(op: Writer, x: Value, size: int, dim: int = 0) -> Any:
     total = x.sizes[dim]
     return _split_at(op, x, [min(size, total - at) for at in range(0, total, size)] if total else [0], dim)
@@ -137,7 +137,29 @@ def _flip(op: Writer, x: Value, dims: Sequence[int]) -> Any:
         return x
     ends = op.ints([torch.iinfo(torch.int64).min] * len(dims))
     axes, steps = op.ints(d % x.rank for d in dims), op.ints([-1] * len(dims))
-    return op("Slice", x, op.ints([-1] * len(dims)), ends, axes, steps)
+    return op("Slice", x, op.ints([-1] * len(dims)), ends, axes, steps, shape=x.shape)
+
+
+@translates(aten.roll.default)
+def _roll(op: Writer, x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    if not dims:
+        flat = op.reshaped(x, [math.prod(x.sizes)])
+        return op.reshaped(_roll(op, flat, shifts, [0]), x.sizes)
+    for shift, dim in zip(shifts, dims, strict=True):
+        axis = dim % x.rank
+        first = -shift % x.sizes[axis] if x.sizes[axis] else 0
+        if first:
+            x = op("Concat", _slice(op, x, axis, first), _slice(op, x, axis, 0, first), axis=axis, shape=x.shape)
+    return x
+
+
+@translates(aten.rot90.default)
+def _rot90(op: Writer, x: Value, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
+    flipped = {0: [], 1: [dims[1]], 2: dims, 3: [dims[0]]}[k % 4]
+    if not flipped:
+        return x
+    x = _flip(op, x, flipped)
+    return _transpose(op, x, *dims) if k % 2 else x
 
 
 @translates(aten.index_select.default)
@@ -145,25 +167,99 @@ def _index_select(op: Writer, x: Value, dim: int, index: Value) -> Any:
     return op("Gather", x, op.reshaped(index, [math.prod(index.sizes)]), axis=dim % x.rank) if x.rank else NotImplemented
 
 
-@translates(aten.index.Tensor)
+@translates(aten.index.Tensor, aten._unsafe_index.Tensor)
 def _index(op: Writer, x: Value, indices: Sequence[Value | None]) -> Any:
-    chosen = [(axis, index) for axis, index in enumerate(indices) if index is not None]
-    if len(chosen) != 1 or chosen[0][1].dtype != torch.int64:
+    chosen = {axis: index for axis, index in enumerate(indices) if index is not None}
+    if any(index.dtype != torch.int64 for index in chosen.values()):
         return NotImplemented
-    axis, index = chosen[0]
-    return op("Gather", x, index, axis=axis)
+    if len(chosen) == 1:
+        axis, index = chosen.popitem()
+        return op("Gather", x, index, axis=axis)
+    places, shape = _places(op, chosen)
+    if 0 in shape or 0 in x.sizes:
+        return NotImplemented
+    rest = [axis for axis in range(x.rank) if axis not in chosen]
+    found = [*shape, *(x.sizes[axis] for axis in rest)]
+    out = op("GatherND", _permute(op, x, [*chosen, *rest]), places, shape=found)
+    return _permute(op, out, _spread(chosen, len(shape), len(rest)))
+
+
+def _places(op: Writer, chosen: dict[int, Value]) -> tuple[Value, list[int]]:
+    """Indices into some axes as rows of indices, and the sizes that they have in common."""
+    shape = list(np.broadcast_shapes(*(index.sizes for index in chosen.values())))
+    columns = [_unsqueeze(op, _expand(op, index, shape), -1) for index in chosen.values()]
+    return op("Concat", *columns, axis=-1, shape=[*shape, len(columns)]) if len(columns) > 1 else columns[0], shape
+
+
+def _spread(chosen: dict[int, Value], count: int, rest: int) -> list[int]:
+    """Where eager code puts the ``count`` axes of indices, which come first: at the indexed axes, if these are neighbours."""
+    first, last = min(chosen), max(chosen)
+    front = first if last - first + 1 == len(chosen) else 0
+    behind = list(range(count, count + rest))
+    return [*behind[:front], *range(count), *behind[front:]]
 
 
 @translates(aten.index_put.default)
-def _index_put(op: Writer, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Any:
-    if any(index is None or index.dtype != torch.int64 for index in indices):
+def _index_put(
+    op: Writer, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Any:
+    chosen = {axis: index for axis, index in enumerate(indices) if index is not None}
+    if not chosen or any(index.dtype != torch.int64 for index in chosen.values()) or x.dtype != values.dtype:
         return NotImplemented
-    chosen = [index for index in indices if index is not None]
-    at = list(np.broadcast_shapes(*(index.sizes for index in chosen)))  # torch's own imports sympy
-    columns = [op.reshaped(_expand(op, index, at), [*at, 1]) for index in chosen]
-    places = columns[0] if len(columns) == 1 else op("Concat", *columns, axis=len(at), shape=[*at, len(columns)])
-    written = _expand(op, values, [*at, *x.sizes[len(chosen) :]])
-    return op("ScatterND", x, places, written, shape=x.sizes, reduction="add" if accumulate else "none")
+    places, shape = _places(op, chosen)
+    if 0 in shape or 0 in x.sizes or (accumulate and x.dtype not in _ADDED):
+        return NotImplemented
+    rest = [axis for axis in range(x.rank) if axis not in chosen]
+    order, spread = [*chosen, *rest], _spread(chosen, len(shape), len(rest))
+    found = [*shape, *(x.sizes[axis] for axis in rest)]
+    values = _permute(op, _expand(op, values, [found[axis] for axis in spread]), _inverse(spread))
+    moved = _permute(op, x, order)
+    written = op("ScatterND", moved, places, values, shape=moved.shape, reduction="add" if accumulate else "none")
+    return _permute(op, written, _inverse(order))
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return [order.index(axis) for axis in range(len(order))]
+
+
+_ADDED = (torch.float32, torch.float64, torch.int32, torch.int64)
+"""Types that a scattered write may add up."""
+
+
+def _scattered(op: Writer, x: Value, dim: int, index: Value, source: Value, reduction: str = "none") -> Any:
+    """A write to elements. Of a larger ``source`` eager code takes the first ones."""
+    if not x.rank or not index.rank or 0 in x.sizes or x.dtype != source.dtype:
+        return NotImplemented
+    if 0 in index.sizes:
+        return x
+    for axis, size in enumerate(index.sizes):
+        source = _slice(op, source, axis, 0, size)
+    return op("ScatterElements", x, op.cast(index, torch.int64), source, axis=dim % x.rank, reduction=reduction)
+
+
+@translates(aten.scatter.src)
+def _scatter(op: Writer, x: Value, dim: int, index: Value, source: Value) -> Any:
+    return _scattered(op, x, dim, index, source)
+
+
+@translates(aten.scatter.value)
+def _scatter_value(op: Writer, x: Value, dim: int, index: Value, value: Any) -> Any:
+    return _scattered(op, x, dim, index, _filled(op, index.sizes, value, x.dtype))
+
+
+@translates(aten.scatter_add.default)
+def _scatter_add(op: Writer, x: Value, dim: int, index: Value, source: Value) -> Any:
+    return _scattered(op, x, dim, index, source, reduction="add") if x.dtype in _ADDED else NotImplemented
+
+
+@translates(aten.scatter_reduce.two)
+def _scatter_reduce(
+    op: Writer, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Any:
+    kind = {"sum": "add", "prod": "mul"}.get(reduce)
+    if kind is None or not include_self or x.dtype not in _ADDED:
+        return NotImplemented
+    return _scattered(op, x, dim, index, source, reduction=kind)
 
 
 @translates(aten.gather.default)
@@ -192,6 +288,21 @@ def _pad(op: Writer, x: Value, pad: Sequence[int], value: Any = 0) -> Any:
     pairs = list(itertools.zip_longest(pad[::2], pad[1::2]))
     pairs = [*([(0, 0)] * (x.rank - len(pairs))), *pairs[::-1]]
     return op("Pad", x, op.ints([first for first, _ in pairs] + [last for _, last in pairs]), op.number(value, x.dtype))
+
+
+def _reflected(*targets: Any, kind: str) -> None:
+    @translates(*targets)
+    def write(op: Writer, x: Value, pad: Sequence[int]) -> Any:
+        if x.dtype not in _PADDED or min(pad) < 0 or 0 in x.sizes:
+            return NotImplemented
+        pairs = [*([(0, 0)] * (x.rank - len(pad) // 2)), *list(zip(pad[::2], pad[1::2], strict=True))[::-1]]
+        return op("Pad", x, op.ints([first for first, _ in pairs] + [last for _, last in pairs]), mode=kind)
+
+
+_PADDED = (torch.float16, torch.float32, torch.float64, torch.int32, torch.int64)
+
+_reflected(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default, kind="reflect")
+_reflected(aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default, kind="edge")
 
 
 # Tensors of known numbers

@@ -26,7 +26,7 @@ def _with_nan(x: Tensor, reduced: Tensor, dim: list[int], keepdim: bool) -> Tens
 
 def _counted_when_run(x: Tensor, dim: Any) -> bool:
     dims = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
-    return any(isinstance(x.shape[d], torch.SymInt) for d in dims or range(x.dim()))
+    return x.dim() > 0 and any(isinstance(x.shape[d], torch.SymInt) for d in dims or range(x.dim()))
 
 
 @replaces(aten.any.default, aten.any.dim, aten.any.dims)
@@ -51,6 +51,51 @@ def _var(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim
     return squares / free.clamp_min(0)
 
 
+@replaces(aten.std.correction)
+def _std(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+    return NotImplemented if x.is_complex() else x.var(dim, correction=correction, keepdim=keepdim).sqrt()
+
+
+def _with_mean(target: Any, spread: Callable[..., Tensor]) -> None:
+    @replaces(target)
+    def both(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+        if x.is_complex():
+            return NotImplemented
+        return spread(x, dim, correction=correction, keepdim=keepdim), x.mean(dim, keepdim)
+
+
+_with_mean(aten.var_mean.correction, torch.var)
+_with_mean(aten.std_mean.correction, torch.std)
+
+
+@replaces(aten.logsumexp.default)
+def _logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Any:
+    if x.is_complex() or 0 in x.shape:
+        return NotImplemented
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    largest = x.amax(dim, True)
+    base = torch.where(largest.abs() == math.inf, torch.zeros_like(largest), largest)
+    total = (x - base).exp().sum(dim, True).log() + base
+    return total if keepdim else total.squeeze(dim)
+
+
+@replaces(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
+def _count_nonzero(x: Tensor, dim: Any = None) -> Any:
+    return NotImplemented if x.is_complex() else (x != 0).sum(dim)
+
+
+@replaces(aten.nansum.default)
+def _nansum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    known = torch.where(x != x, torch.zeros_like(x), x) if x.is_floating_point() else x
+    return known.sum(dim, keepdim, dtype=dtype)
+
+
+@replaces(aten.aminmax.default)
+def _aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    dims = list(range(x.dim())) if dim is None else [dim]
+    return x.amin(dims, keepdim), x.amax(dims, keepdim)
+
+
 replaces(aten.max.default)(torch.amax)
 replaces(aten.min.default)(torch.amin)
 
@@ -71,20 +116,33 @@ def _min_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
 
 
 @replaces(aten.linalg_vector_norm.default)
-def _norm(
+def _vector_norm(
     x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
     if x.is_complex():
         return NotImplemented
-    if not x.dim():  # ONNX has no axis of it
-        size = x.to(dtype or x.dtype).abs()
-        return size if order else (size != 0).to(size.dtype)
-    if keepdim and (dim is None or dim == []):  # torchlib forgets to keep the axes
-        return aten.linalg_vector_norm.default(x, order, list(range(x.dim())), True, dtype=dtype)
-    if not math.isinf(order):
+    x = x.to(dtype or x.dtype)
+    if not x.dim():
+        return (x != 0).to(x.dtype) if order == 0 else x.abs()
+    if keepdim and not dim:  # torchlib forgets to keep the axes
+        return aten.linalg_vector_norm.default(x, order, list(range(x.dim())), True)
+    if math.isinf(order):
+        return (torch.amax if order > 0 else torch.amin)(x.abs(), [] if dim is None else dim, keepdim)
+    if order in (1, 2) or x.dtype not in (torch.float32, torch.float64):
         return NotImplemented
-    sizes = x.to(dtype or x.dtype).abs()
-    return (torch.amax if order > 0 else torch.amin)(sizes, [] if dim is None else dim, keepdim)
+    return (x != 0).to(x.dtype).sum(dim, keepdim) if order == 0 else x.abs().pow(order).sum(dim, keepdim).pow(1 / order)
+
+
+@replaces(
+    aten.norm.Scalar, aten.norm.ScalarOpt_dim, aten.norm.ScalarOpt_dtype, aten.norm.ScalarOpt_dim_dtype
+)
+def _norm(x: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    return torch.linalg.vector_norm(x, 2 if p is None else p, dim, keepdim, dtype=dtype)
+
+
+@replaces(aten.dist.default)
+def _dist(a: Tensor, b: Tensor, p: Any = 2) -> Any:
+    return torch.linalg.vector_norm(a - b, p)
 
 
 # Order statistics
@@ -144,15 +202,20 @@ def _searchsorted(
     return count.to(torch.int32) if out_int32 else count
 
 
-@replaces(aten.bucketize.Tensor)
-def _bucketize(x: Tensor, boundaries: Tensor, **options: Any) -> Any:
-    """The decomposition of torch indexes with the position, which has no axes here."""
-    return NotImplemented if x.dim() else _searchsorted(boundaries, x, **options)
-
-
 @replaces(aten.searchsorted.Scalar)
 def _searchsorted_scalar(boundaries: Tensor, x: float, **options: Any) -> Any:
     return _searchsorted(boundaries, torch.full((), x, dtype=boundaries.dtype), **options)
+
+
+@replaces(aten.bucketize.Tensor)
+def _bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
+    return _searchsorted(boundaries, x, out_int32=out_int32, right=right)
+
+
+@replaces(aten.isin.Tensor_Tensor)
+def _isin(x: Tensor, chosen: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    found = (x.unsqueeze(-1) == chosen.reshape(-1)).any(-1)
+    return ~found if invert else found
 
 
 @replaces(aten._unique2.default)
