@@ -4,7 +4,8 @@ Values are raw bytes with a dtype and a shape, so bfloat16 and the 8-bit floats 
 are keyed ``node/port``; samples ``pass/in/node/port`` and ``pass/out/node/port``.
 """
 
-# Annotations are not postponed: msgspec would have to evaluate their text when a process opens its first bundle.
+from __future__ import annotations
+
 import json
 import math
 import struct
@@ -47,7 +48,7 @@ class RawTensor:
     data: bytes | memoryview = field(repr=False)
 
     @classmethod
-    def of(cls, value: Any) -> "RawTensor":
+    def of(cls, value: Any) -> RawTensor:
         """The raw form of a torch tensor or a NumPy array.
 
         Example:
@@ -69,7 +70,7 @@ class RawTensor:
         """Pickle the bytes, since a ``memoryview`` cannot be pickled. Bundles are sent to engines in other processes."""
         return RawTensor, (self.dtype, self.shape, bytes(self.data))
 
-    def numpy(self) -> "np.ndarray[Any, Any]":
+    def numpy(self) -> np.ndarray[Any, Any]:
         """The value as a new NumPy array. A dtype that NumPy lacks comes as unsigned integers of the same bits.
 
         Example:
