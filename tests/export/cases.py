@@ -422,6 +422,21 @@ def _repeated_rows_written(x: torch.Tensor) -> Any:
     return y
 
 
+def _reshaped_copy_written(x: torch.Tensor) -> Any:
+    """Of a tensor that is not in order in memory reshape() returns a copy. Replaced operators must not change the order."""
+    kept = torch.exp2(x.t()), F.logsigmoid(x.t())
+    copies = [y.reshape(-1).add_(1.0) for y in kept]
+    viewed = x.t().index_add(0, torch.tensor([0]), x.t()[:1])
+    viewed.contiguous().zero_()
+    return *kept, *copies, viewed * 2
+
+
+def _taken_by_place(x: torch.Tensor) -> Any:
+    """The places count from the start of the memory, not of the tensor."""
+    part, turned = (x * 1)[1:], x.t().exp2()
+    return part.as_strided((2, 2), (3, 1), 1) * 1, part.as_strided((2, 2), (3, 1)) * 1, turned.as_strided((2, 3), (3, 1)) * 1
+
+
 WRITES = [
     Case("slice_write", slice_write, (f(3, 4), f(3, 2))),
     Case("mask_write", mask_write, (f(3, 4),)),
@@ -455,6 +470,8 @@ WRITES = [
     Case("fill_diagonal", lambda x: x.clone().fill_diagonal_(3.0), (f(4, 4),)),
     Case("write_einsum_view", _einsum_view_written, (f(3, 4),)),
     Case("write_strided_part", _strided_part_written, (f(3, 4),)),
+    Case("write_reshaped_copy", _reshaped_copy_written, (f(3, 4),)),
+    Case("read_by_place", _taken_by_place, (f(3, 4),)),
     Case("write_repeated_rows", _repeated_rows_written, (f(3, 4),), without=frozenset({"onnx"})),
     Case("put_slice_step", lambda x, y: torch.slice_scatter(x, y, 1, 0, 6, 2), (f(2, 6), f(2, 3))),
     Case("select_scatter", lambda x, y: torch.select_scatter(x, y, 1, -2), (f(2, 6), f(2))),

@@ -25,7 +25,7 @@ class NotPlainError(Exception):
 
 
 class WriteError(NotPlainError):
-    """The node writes to a tensor."""
+    """The node writes to a tensor, or takes elements by their place in memory."""
 
 
 class UnknownOperatorError(Exception):
@@ -81,6 +81,8 @@ class _Overload:
     """It is an operator that writes to no argument."""
     composite: Callable[..., Any] | None
     """Computes it by other operators."""
+    by_place: bool
+    """It takes elements by their place in memory, which is another one where operators are replaced."""
     lifts: bool
     """It turns a constant into a tensor of the graph."""
     known: bool
@@ -115,6 +117,7 @@ class OperatorRules:
             queries=queries,
             plain=plain,
             composite=taken_apart(func) if plain and func not in self._keep else None,
+            by_place=func is torch.ops.aten.as_strided.default and decompose is not None,
             lifts=func in _LIFTS,
             known=self._known is None or func in self._known,
         )
@@ -123,6 +126,9 @@ class OperatorRules:
 
 class OpTracer(DispatchMode):  # type: ignore[no-untyped-call]
     """Replaces operators that have a decomposition, and gives the others to a graph builder."""
+
+    as_in_memory = False
+    """Whether tensors lie in memory as in eager code. ``reshape()`` returns a view or a copy by that."""
 
     def __init__(self, rules: OperatorRules, builder: GraphBuilder, values: TraceValues) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -155,6 +161,8 @@ class OpTracer(DispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **named)
         if func is _DETACHES and isinstance(args[0], self._values.hides):  # as torch.tensor() does
             return args[0]
+        if overload.by_place and not self.as_in_memory:
+            raise WriteError(str(func))
         if overload.decompose is not None and (overload.applies is None or overload.applies(args)):
             try:
                 with self:
@@ -218,7 +226,7 @@ def trace_ops(
         What stands for the outputs of the node in the graph.
 
     Raises:
-        WriteError: Some operator writes to a tensor, which this tracer does not follow.
+        WriteError: Some operator needs a tracer that follows what happens in memory.
         NotPlainError: The result of some operator depends on values.
         UnknownOperatorError: The builder does not take some operator.
     """

@@ -41,6 +41,8 @@ class _View:
 class WriteTracer(OpTracer):  # type: ignore[no-untyped-call]
     """Replaces writes by operators that make new values."""
 
+    as_in_memory = True
+
     def __init__(self, rules: OperatorRules, builder: GraphBuilder, values: HiddenValues) -> None:
         super().__init__(rules, builder, values)
         self._memory = values
@@ -56,13 +58,18 @@ class WriteTracer(OpTracer):  # type: ignore[no-untyped-call]
         if _is_view(func) and isinstance(args[0], HiddenTensor):
             return self._view(func, args, named)
         rule, composite = self._rules.of(func), taken_apart(func)
-        if composite is not None and rule.composite is None and self._shares(self._values.run(func, args, named), args, named):
-            # An operator that is kept whole elsewhere, such as einsum("ij->ji", x).
+        if rule.queries or (rule.decompose is None and rule.composite is not None):
+            return super().__torch_dispatch__(func, types, args, named)
+        eager = None if rule.decompose is None and composite is None else self._values.run(func, args, named)
+        if composite is not None and self._shares(eager, args, named):
+            # An operator that is otherwise not taken apart, such as einsum("ij->ji", x).
             with self:
                 return composite(*args, **named)
         out = super().__torch_dispatch__(func, types, args, named)
-        if rule.queries or rule.composite is not None or _is_view(func):
+        if _is_view(func):
             return out
+        if rule.decompose is not None:
+            out = self._laid_out(func, out, eager)
         return self._in_own_memory(func, args, named, out)
 
     def entry(self, value: Any) -> Any:
@@ -84,6 +91,9 @@ class WriteTracer(OpTracer):  # type: ignore[no-untyped-call]
         if composite is not None:
             with self:
                 return composite(*args, **named)
+        if func is aten.as_strided.default:
+            args = self._by_place(*args, **named)
+            named = {}
         # The graph gets what replaces the operator, which may copy. The program gets the view.
         taken = super().__torch_dispatch__(func, (), args, named)
         out = self._values.run(func, args, named)
@@ -92,12 +102,30 @@ class WriteTracer(OpTracer):  # type: ignore[no-untyped-call]
             self._views[id(view)] = _View(view, args[0], func, args[1:], named, position, self._version(view))
         return out
 
+    def _by_place(
+        self, x: HiddenTensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+    ) -> Sequence[Any]:
+        """The arguments of as_strided() for the tensor that has all of the memory, of which ``x`` may be a part."""
+        offset, dtype = x.storage_offset() if storage_offset is None else storage_offset, x.dtype
+        while (view := self._views.get(id(x))) is not None:
+            x = view.parent
+        if x.dtype != dtype:
+            raise NotPlainError("as_strided() of memory that has elements of another type")
+        return x, size, stride, offset
+
+    def _laid_out(self, func: Any, out: Any, eager: Any) -> Any:
+        """A result as it lies in memory in eager code, which tells whether reshape() and others make a view or a copy."""
+        for made, like in zip(_parts(out), _parts(eager), strict=True):
+            if (made.shape, made.dtype) == (like.shape, like.dtype):  # unlike a buffer for gradients, which is left out
+                self.remember(like, super().entry(made))
+        return eager
+
     def _in_own_memory(self, func: Any, args: Sequence[Any], named: Mapping[str, Any], out: Any) -> Any:
-        """The result of an operator that is no view, in memory of its own."""
+        """The result of an operator that is no view, in memory that the node may write to."""
         parts = _parts(out)
         if len({storage_id(part.hidden) for part in parts}) < len(parts):
             raise NotPlainError(f"{func}, whose results share memory")
-        if self._shares(out, args, named):  # what replaces an operator may return its argument
+        if self._shares(out, args, named):  # such as _unsafe_view(), whose argument nobody else has
             copies = [self._memory.copy(part) for part in parts]
             for copied, part in zip(copies, parts, strict=True):
                 self.remember(copied, super().entry(part))

@@ -259,9 +259,11 @@ def _places(size: Sequence[int], stride: Sequence[int], offset: int | None) -> T
 
 @replaces(aten.as_strided.default)
 def _as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
-    order = _order_in_memory(x)
-    if order is None or not all(isinstance(n, int) for n in (*x.shape, *size, *stride)):
+    if not all(isinstance(n, int) for n in (*x.shape, *size, *stride)):
         return NotImplemented
+    order = _order_in_memory(x)
+    if order is None:
+        raise NotImplementedError("as_strided() of a tensor that is a part of its memory. Take it of the whole tensor.")
     return x.permute(order).reshape(-1).index_select(0, _places(size, stride, storage_offset)).reshape(size)
 
 
