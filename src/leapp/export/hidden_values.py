@@ -23,6 +23,8 @@ class HiddenTensor(torch.Tensor):
     """A tensor without values of its own; ``hidden`` has them. Only a dispatch mode can compute with it."""
 
     hidden: torch.Tensor
+    view_of: Any = None
+    """How it was taken from another tensor, if a tracer follows that."""
 
     @staticmethod
     def __new__(cls, tensor: torch.Tensor) -> HiddenTensor:

@@ -25,9 +25,8 @@ aten: Any = torch.ops.aten
 
 @dataclass(slots=True)
 class _View:
-    """A tensor that an operator took from another without copying."""
+    """How an operator took a tensor from another without copying."""
 
-    tensor: HiddenTensor
     parent: HiddenTensor
     func: Any
     args: Sequence[Any]
@@ -46,8 +45,6 @@ class WriteTracer(OpTracer):  # type: ignore[no-untyped-call]
     def __init__(self, rules: OperatorRules, builder: GraphBuilder, values: HiddenValues) -> None:
         super().__init__(rules, builder, values)
         self._memory = values
-        # Views keep their tensors alive, so both are known by identity.
-        self._views: dict[int, _View] = {}
         self._versions: dict[int | None, int] = {}
         self._own: set[int | None] = set()
 
@@ -74,11 +71,11 @@ class WriteTracer(OpTracer):  # type: ignore[no-untyped-call]
 
     def entry(self, value: Any) -> Any:
         """What stands for an argument in the graph. A view of memory that was written to since is taken again."""
-        view = self._views.get(id(value))
-        if view is not None and view.version != (version := self._version(view.tensor)):
+        view = value.view_of if isinstance(value, HiddenTensor) else None
+        if view is not None and view.version != (version := self._version(value)):
             view.version = version
             again = super().__torch_dispatch__(view.func, (), (view.parent, *view.args), view.named)
-            self.remember(view.tensor, super().entry(_parts(again)[view.position]))
+            self.remember(value, super().entry(_parts(again)[view.position]))
         return super().entry(value)
 
     def _version(self, tensor: HiddenTensor) -> int:
@@ -99,7 +96,7 @@ class WriteTracer(OpTracer):  # type: ignore[no-untyped-call]
         out = self._values.run(func, args, named)
         for position, (view, like) in enumerate(zip(_parts(out), _parts(taken), strict=True)):
             self.remember(view, super().entry(like))
-            self._views[id(view)] = _View(view, args[0], func, args[1:], named, position, self._version(view))
+            view.view_of = _View(args[0], func, args[1:], named, position, self._version(view))
         return out
 
     def _by_place(
@@ -107,8 +104,8 @@ class WriteTracer(OpTracer):  # type: ignore[no-untyped-call]
     ) -> Sequence[Any]:
         """The arguments of as_strided() for the tensor that has all of the memory, of which ``x`` may be a part."""
         offset, dtype = x.storage_offset() if storage_offset is None else storage_offset, x.dtype
-        while (view := self._views.get(id(x))) is not None:
-            x = view.parent
+        while x.view_of is not None:
+            x = x.view_of.parent
         if x.dtype != dtype:
             raise NotPlainError("as_strided() of memory that has elements of another type")
         return x, size, stride, offset
@@ -163,7 +160,7 @@ class WriteTracer(OpTracer):  # type: ignore[no-untyped-call]
         self._memory.write(target, value)
         version = self._version(target) + 1
         tensor, changed = target, [(target, self.entry(value))]
-        while (view := self._views.get(id(tensor))) is not None:
+        while (view := tensor.view_of) is not None:
             with self:
                 value = _with_part(view, value)
             tensor, view.version = view.parent, version
