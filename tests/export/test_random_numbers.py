@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import leapp
+from leapp import annotate
 from leapp.export import ExportJob, ExportResult, export_node
 
 from .running import run
@@ -93,3 +95,13 @@ def test_no_class_is_drawn_twice_without_replacement(tmp_path: Path) -> None:
     result = export(lambda x: torch.multinomial(columns(x), 3).sort(-1).values.sum(0).float(), "onnx", tmp_path)
     (got,) = run(result, (torch.zeros(COUNT),))
     assert got.tolist() == [0, COUNT, 2 * COUNT]
+
+
+def test_compiling_draws_no_numbers_of_the_program(tmp_path: Path) -> None:
+    leapp.start("g", save_path=tmp_path)
+    x = annotate.input_tensors("n", {"x": torch.zeros(COUNT)})
+    annotate.output_tensors("n", {"y": torch.rand_like(x) + x}, export_with="onnx")
+    leapp.stop()
+    before = torch.get_rng_state()
+    leapp.compile_graph(visualize=False)
+    assert torch.equal(before, torch.get_rng_state())

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
+import torch
+
 from leapp.annotations import annotate
 from leapp.capture.recorder import Recorder
 from leapp.compat.core import default_cpu
@@ -335,7 +337,8 @@ def compile_graph(
         )
     if verbose is not None:
         manager.settings.log.verbose(verbose)
-    with default_cpu():
+    # The models draw random numbers when they are tried. The program goes on with the numbers that it would have had.
+    with default_cpu(), torch.random.fork_rng(devices=()):
         manager.report = examine(manager.session)
         try:
             return compile_session(
