@@ -437,6 +437,13 @@ def _taken_by_place(x: torch.Tensor) -> Any:
     return part.as_strided((2, 2), (3, 1), 1) * 1, part.as_strided((2, 2), (3, 1)) * 1, turned.as_strided((2, 3), (3, 1)) * 1
 
 
+def _windows_written(x: torch.Tensor) -> Any:
+    y, z = x * 1, x * 2
+    y.unfold(0, 2, 2)[0, 1] += 3.0
+    z.unfold(-1, 2, 3).zero_()
+    return y, z
+
+
 WRITES = [
     Case("slice_write", slice_write, (f(3, 4), f(3, 2))),
     Case("mask_write", mask_write, (f(3, 4),)),
@@ -472,6 +479,7 @@ WRITES = [
     Case("write_strided_part", _strided_part_written, (f(3, 4),)),
     Case("write_reshaped_copy", _reshaped_copy_written, (f(3, 4),)),
     Case("read_by_place", _taken_by_place, (f(3, 4),)),
+    Case("write_windows", _windows_written, (f(5, 8),)),
     Case("write_repeated_rows", _repeated_rows_written, (f(3, 4),), without=frozenset({"onnx"})),
     Case("put_slice_step", lambda x, y: torch.slice_scatter(x, y, 1, 0, 6, 2), (f(2, 6), f(2, 3))),
     Case("select_scatter", lambda x, y: torch.select_scatter(x, y, 1, -2), (f(2, 6), f(2))),

@@ -265,6 +265,17 @@ def _strided(
     return aten.as_strided_scatter.default(x, part, size, stride, storage_offset)
 
 
+def _unfolded(x: Tensor, part: Tensor, position: int, dim: int, size: int, step: int) -> Any:
+    if step < size:
+        raise NotImplementedError("a write to windows that overlap, as unfold() makes them. Write to their clone().")
+    if not x.dim():
+        return part.reshape(x.shape)
+    dim %= x.dim()
+    places = torch.arange(part.shape[dim]).unsqueeze(1) * step + torch.arange(size)
+    windows = part.movedim((dim, -1), (0, 1)).flatten(0, 1)
+    return aten.index_put.default(x.movedim(dim, 0), [places.reshape(-1)], windows).movedim(0, dim)
+
+
 def _transposed(x: Tensor, part: Tensor, position: int, *dims: int) -> Any:
     return part.transpose(*dims) if dims else part.t()
 
@@ -283,6 +294,7 @@ _WRITES: dict[Any, Callable[..., Any]] = {
     aten.split_with_sizes.default: _split,
     aten.diagonal.default: _diagonal,
     aten.as_strided.default: _strided,
+    aten.unfold.default: _unfolded,
     aten.permute.default: _permuted,
     aten.transpose.int: _transposed,
     aten.t.default: _transposed,
