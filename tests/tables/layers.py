@@ -290,6 +290,7 @@ for _mode in ("bilinear", "bicubic"):
     row(f"interpolate_{_mode}_factor", lambda x, m=_mode: F.interpolate(x, scale_factor=1.7, mode=m), IMG)
 row("interpolate_nearest_camera", lambda x: F.interpolate(x, size=(224, 56), mode="nearest"), normal(1, 1, 480, 160))
 row("pad_modes", lambda x: [F.pad(x, (2, 1, 0, 3), mode=m) for m in ("reflect", "replicate", "circular")], IMG)
+row("max_pool2d_of_masked", lambda x: F.max_pool2d(torch.where(x > -1.0, float("-inf"), x), 2), normal(2, 8, 8))
 row("max_pool2d_of_undefined", lambda x: F.max_pool2d((x[None] + 1.5).log(), 3, 2, 1), normal(2, 8, 9))
 row("avg_pool2d_ceil_pad", lambda x: [F.avg_pool2d(x, 3, 2, ceil_mode=True), F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)], IMG)
 row("avg_pool2d_divisor", lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, divisor_override=4), IMG)

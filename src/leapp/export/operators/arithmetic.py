@@ -351,7 +351,7 @@ def _gelu(x: Tensor, *, approximate: str = "none") -> Any:
 @replaces(aten._prelu_kernel.default, aten.prelu.default)
 def _prelu(x: Tensor, weight: Tensor) -> Tensor:
     shape = [1, -1] + [1] * (x.dim() - 2) if x.dim() > 1 and weight.dim() < 2 else list(weight.shape)
-    return torch.where(x > 0, x, x * weight.reshape(shape))
+    return torch.where(x > 0, x, x * weight.reshape(shape if x.dim() else []))
 
 
 @replaces(aten.glu.default)

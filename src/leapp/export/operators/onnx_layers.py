@@ -167,14 +167,18 @@ def _max_pooled(
 def _max_pool(axes: int, target: Any, alone: bool) -> None:
     @translates(target)
     def write(op: Writer, x: Value, kernel: Sequence[int], *settings: Any) -> Any:
-        """ONNX Runtime skips NaN, so it finds the windows that have one."""
+        """ONNX Runtime skips NaN and -inf. So a second pool tells which windows have NaN, and which have nothing but -inf."""
         if not x.dtype.is_floating_point or 0 in (x.shape or ()):
             return NotImplemented
         kernel = _each(kernel, axes)
         wide = op.cast(x, torch.float32) if x.dtype == torch.float16 else x
+        lowest, zero = op.number(-math.inf, wide.dtype), op.number(0.0, torch.float32)
         nan = op.cast(op("IsNaN", wide, dtype=torch.bool, shape=x.shape), torch.float32)
-        poisoned = op("Greater", _max_pooled(op, nan, kernel, *settings), op.number(0.0, torch.float32), dtype=torch.bool)
+        bottom = op.cast(op("Equal", wide, lowest, dtype=torch.bool, shape=x.shape), torch.float32)
+        kinds = _max_pooled(op, op("Sub", nan, bottom, shape=x.shape), kernel, *settings)
         found = _max_pooled(op, wide, kernel, *settings)
+        found = op("Where", op("Less", kinds, zero, dtype=torch.bool), lowest, found, dtype=wide.dtype)
+        poisoned = op("Greater", kinds, zero, dtype=torch.bool)
         found = op.cast(op("Where", poisoned, op.number(math.nan, wide.dtype), found, dtype=wide.dtype), x.dtype)
         if alone:
             return found
