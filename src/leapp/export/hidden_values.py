@@ -2,7 +2,7 @@
 
 A node that is traced on them computes with its example inputs, so a trace costs what the operators cost. torch's fake tensors
 would load its compiler first, which takes seconds. Code that reads a value in any other way raises an error, so no value is
-frozen. Only operators that write to no argument may run on them. Knows nothing of graphs.
+frozen. Operators run on them; a tracer that follows writes calls :meth:`HiddenValues.write`. Knows nothing of graphs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ class HiddenValues:
         if type(out) not in (list, tuple) or not all(isinstance(part, torch.Tensor) for part in out):
             raise HiddenValueError(str(func))
         return type(out)(map(self.of, out))
-
 
     def copy(self, tensor: HiddenTensor) -> HiddenTensor:
         """The same value in memory of its own."""
