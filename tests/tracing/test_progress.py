@@ -111,7 +111,8 @@ leapp.compile_graph(visualize=False)
 
 
 @pytest.mark.parametrize(
-    ("code", "backend", "named"), [("x.sin()", "onnx", "second"), ("torch.fft.fft(x).real", "onnx", "first"), ("x", "pt2", "first")]
+    ("code", "backend", "named"),
+    [("x.sin()", "onnx", "second"), ("torch.fft.fft(x).real", "onnx", "first"), ("x", "pt2", "first")],
 )
 def test_pipes_are_told_once_when_an_exporter_is_loaded(tmp_path: Path, code: str, backend: str, named: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", LOADS, str(tmp_path), code, backend]

@@ -250,7 +250,7 @@ def _trace_functional(job: ExportJob) -> Any:
     # The tracer records these as calls that TorchScript does not have.
     aten = torch.ops.aten
     other: dict[Any, Any] = {aten.view.dtype: aten.view_copy.dtype, aten.zero.default: torch.zeros_like}
-    other[aten.fill.Tensor] = DECOMPOSITIONS[aten.fill.Tensor]
+    other |= {aten.fill.Tensor: DECOMPOSITIONS[aten.fill.Tensor], aten.fill.Scalar: torch.full_like}
     graph = trace_aten(job.module, job.example, {**backward, **lists, **other}, frozenset(), job.batch_axes)
     return trace_function(replace(job, module=_Functional(graph)))
 

@@ -180,3 +180,8 @@ def _fill(x: Tensor, value: Tensor) -> Any:
     dtype = x.real.dtype
     real, imaginary = (value.real, value.imag) if value.is_complex() else (value, torch.zeros_like(value))
     return torch.complex(real.to(dtype).expand(x.shape), imaginary.to(dtype).expand(x.shape))
+
+
+@_complex(aten.fill.Scalar)
+def _fill_number(x: Tensor, value: Any) -> Any:
+    return _number(value, x).expand(x.shape)
