@@ -200,7 +200,8 @@ def _avg_pool(axes: int, target: Any) -> None:
     ) -> Any:  # fmt: skip
         if x.dtype not in _GEMM or 0 in (x.shape or ()) or (any(padding) and ceil_mode and divisor is None):
             return NotImplemented
-        counted = divisor is not None or (count_include_pad and any(padding))
+        # Padding that is an operator of its own counts. ONNX Runtime 1.20 makes it the padding of the pool.
+        counted = divisor is not None or (count_include_pad if any(padding) else not ceil_mode)
         kernel = _each(kernel, axes)
         found = _pooled(op, "AveragePool", x, 1, kernel, stride, padding, (1,), ceil_mode, count_include_pad=int(counted))[0]
         return found if divisor is None else op("Mul", found, op.number(math.prod(kernel) / divisor, x.dtype))
