@@ -122,7 +122,7 @@ class WriteTracer(OpTracer):  # type: ignore[no-untyped-call]
         parts = _parts(out)
         if len({storage_id(part.hidden) for part in parts}) < len(parts):
             raise NotPlainError(f"{func}, whose results share memory")
-        if self._shares(out, args, named):  # such as _unsafe_view(), whose argument nobody else has
+        if self._shares(out, args, named):  # such as _unsafe_view(), which torch calls on temporary tensors
             copies = [self._memory.copy(part) for part in parts]
             for copied, part in zip(copies, parts, strict=True):
                 self.remember(copied, super().entry(part))

@@ -111,11 +111,6 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
 # ONNX Runtime has Gemm, which torchlib writes, for floats only.
 
 
-@replaces(aten.addmm.default)
-def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return NotImplemented if a.is_floating_point() or a.is_complex() else a @ b * alpha + c * beta
-
-
 @replaces(aten.linear.default)
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if x.is_floating_point() or x.is_complex():
